@@ -1,0 +1,78 @@
+"""Print what an order costs: nanoseconds an index, chunks of 16,384 positions, best of several runs.
+
+Run ``python benchmarks/order.py``; it takes some seconds. It justifies the flat code of `yogadl._order`.
+"""
+
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._order import Blocks, Order, make_order
+
+CHUNK = 16384
+
+
+def time_ns(work: Callable[[], object], repeats: int = 15) -> float:
+    """Return the fastest of several runs."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter_ns()
+        work()
+        best = min(best, time.perf_counter_ns() - start)
+    return best
+
+
+def spread_chunks(records: int, chunk: int) -> list[NDArray[np.int64]]:
+    """Return some runs of neighbouring positions, spread over the epoch."""
+    starts = np.linspace(0, max(0, records - chunk), 24).astype(np.int64)
+    return [np.arange(start, min(records, start + chunk), dtype=np.int64) for start in starts]
+
+
+def measure(order: Order, chunk: int = CHUNK, inverse: bool = False) -> float:
+    """Return nanoseconds an index, in steady state."""
+    chunks = spread_chunks(order.records, chunk)
+    compute = order.positions if inverse else order.indices
+
+    def work() -> None:
+        for positions in chunks:
+            compute(positions, 0)
+
+    work()
+    return time_ns(work) / sum(map(len, chunks))
+
+
+def main() -> None:
+    """Print the table."""
+    epoch = iter(range(1_000_000))
+    for records in (10_000, 32_768):
+        order, everything = make_order(records, True, 0), np.arange(records)
+        cost = time_ns(lambda o=order, p=everything: o.indices(p, next(epoch))) / records  # type: ignore[misc]
+        print(f"global, n = {records:.0e}, a new epoch each time: {cost:.1f} ns a record")
+    cases: list[tuple[str, Order]] = [
+        (f"global, n = {records:.0e}", make_order(records, True, 0))
+        for records in (20_000, 50_000, 10**6, 10**8, 10**9, 10**10)
+    ]
+    cases += [
+        ("blocks, n = 2,000,003, odd", make_order(2_000_003, Blocks(records=127, window=5, lanes=101), 0)),
+        ("blocks, n = 1e7, 7,680 lanes", make_order(10**7, Blocks(records=128, window=8), 0)),
+        ("blocks, n = 2.4e9, 7,680 lanes", make_order(2_400_000_000, Blocks(records=128, window=8), 0)),
+        ("blocks, n = 1e6, all is rest", make_order(10**6, Blocks(records=128, window=8), 0)),
+    ]
+    for name, order in cases:
+        forward, back = measure(order), measure(order, inverse=True)
+        small = measure(order, chunk=256)
+        print(f"{name}: {forward:.1f} ns an index, inverse {back:.1f}, in batches of 256 {small:.1f}")
+    order = make_order(10**10, True, 123)
+    tracemalloc.start()
+    start = time.perf_counter_ns()
+    order.indices(np.array([5]), 0)
+    elapsed = time.perf_counter_ns() - start
+    peak = tracemalloc.get_traced_memory()[1]
+    print(f"first index at n = 1e10: {elapsed / 1e6:.2f} ms, {peak / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

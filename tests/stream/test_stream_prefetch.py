@@ -1,0 +1,221 @@
+"""Reading ahead: the same batches and cursors, in a thread that ends when it should."""
+
+import gc
+import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import traceback
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_source import MemorySource, batch_ids, record_ids, stream_of
+
+from yogadl._stream import open_stream
+from yogadl.errors import ConfigurationError
+
+TIMEOUT_S = 30
+
+
+def readers():
+    return [thread for thread in threading.enumerate() if thread.name == "yogadl-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def no_reader_is_left():
+    yield
+    for thread in readers():
+        thread.join(TIMEOUT_S)
+    assert readers() == []
+
+
+class GatedSource(MemorySource):
+    """A source that reads only when let to, one read at a time."""
+
+    def __init__(self, count):
+        super().__init__(count, record_bytes=10_000_000)  # batch by batch
+        self.gate = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+
+    def columns(self, indices):
+        self.entered.release()
+        assert self.gate.acquire(timeout=TIMEOUT_S)
+        return super().columns(indices)
+
+
+@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
+def test_the_batches_are_the_same(count, size, depth, epochs):
+    loader = stream_of(count, shuffle=True).batch(size, epochs=epochs)
+    assert batch_ids(loader.prefetch(depth)) == batch_ids(loader)
+
+
+def test_the_records_are_the_same():
+    stream = stream_of(40, shuffle=True)
+    assert record_ids(stream.prefetch(3)) == record_ids(stream)
+    assert len(stream.prefetch(3)) == 40
+
+
+def test_prefetches_stack():
+    assert batch_ids(stream_of(9).batch(2).prefetch(2).prefetch(1)) == batch_ids(stream_of(9).batch(2))
+
+
+def test_the_length_is_the_same():
+    assert len(stream_of(9).batch(2).prefetch(2)) == 5
+
+
+def test_the_thread_starts_at_the_first_next():
+    batches = iter(stream_of(9).batch(2).prefetch(2))
+    assert readers() == []
+    next(batches)
+    assert len(readers()) == 1
+    batches.close()
+
+
+def test_no_more_is_read_than_was_asked_for():
+    source = GatedSource(100)
+    batches = iter(open_stream(source).batch(5).prefetch(3))
+    for _ in range(20):
+        source.gate.release()
+    next(batches)
+    for _ in range(4):  # one delivered, three kept ready
+        assert source.entered.acquire(timeout=TIMEOUT_S)
+    assert not source.entered.acquire(timeout=0.05)
+    assert len(source.read) == 20
+    batches.close()
+
+
+def test_the_cursor_counts_what_was_delivered():
+    batches = iter(stream_of(100).batch(5).prefetch(3))
+    positions = [batches.state_dict()["position"]]
+    for _ in itertools.islice(batches, 3):
+        positions.append(batches.state_dict()["position"])
+    assert positions == [0, 5, 10, 15]
+    batches.close()
+
+
+def test_loading_a_cursor_starts_again_there():
+    stream = stream_of(20)
+    batches = iter(stream.batch(5).prefetch(3))
+    next(batches)
+    batches.load_state_dict(stream.cursor(13))
+    assert batch_ids(batches) == [[13, 14, 15, 16, 17], [18, 19]]
+    assert batches.state_dict()["epoch"] == 1
+
+
+def test_an_error_comes_after_the_batches_before_it():
+    source = MemorySource(20, record_bytes=10_000_000, fails_at=11)
+    batches = iter(open_stream(source).batch(4).prefetch(5))
+    assert batch_ids(itertools.islice(batches, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(KeyError, match="on fire") as caught:
+        next(batches)
+    assert "in columns" in "".join(traceback.format_tb(caught.value.__traceback__))
+    assert batches.state_dict()["position"] == 8
+    source.fails_at = None
+    assert batch_ids(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
+
+
+def test_the_end_is_the_end():
+    batches = iter(stream_of(3).batch(2).prefetch(2))
+    assert len(list(batches)) == 2
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize("ending", ["close", "drop"])
+def test_the_thread_ends_when_the_iterator_does(ending):
+    batches = iter(stream_of(1000).batch(1, epochs=None).prefetch(2))
+    next(batches)
+    (reader,) = readers()
+    if ending == "close":
+        batches.close()
+    del batches
+    reader.join(TIMEOUT_S)
+    assert not reader.is_alive()
+
+
+def test_a_dropped_iterator_needs_no_collector():
+    gc.disable()
+    try:
+        loader = stream_of(1000).batch(1, epochs=None).prefetch(2)
+        for _ in loader:
+            break
+        (reader,) = readers()
+        reader.join(TIMEOUT_S)
+        assert not reader.is_alive()
+        assert loader.state_dict()["position"] == 1
+    finally:
+        gc.enable()
+
+
+def test_a_thread_that_is_reading_ends_after_it():
+    source = GatedSource(100)
+    batches = iter(open_stream(source).batch(5).prefetch(2))
+    source.gate.release()
+    next(batches)
+    for _ in range(2):
+        assert source.entered.acquire(timeout=TIMEOUT_S)
+    (reader,) = readers()
+    batches.close()  # does not wait for the read
+    assert reader.is_alive()
+    source.gate.release()
+    reader.join(TIMEOUT_S)
+    assert len(source.read) == 10
+
+
+def test_side_by_side():
+    loader = stream_of(10, shuffle=True).batch(3).prefetch(2)
+    first, second = iter(loader), iter(loader)
+    pairs = list(zip(first, second, strict=True))
+    assert batch_ids(pair[0] for pair in pairs) != batch_ids(pair[1] for pair in pairs)
+    assert sorted(np.concatenate([pair[1]["id"] for pair in pairs])) == list(range(10))
+
+
+def read_on(batches, pipe):
+    pipe.send(batch_ids(batches))
+    pipe.close()
+
+
+def test_a_forked_process_reads_on_where_it_was():
+    context = multiprocessing.get_context("fork")
+    batches = iter(stream_of(20).batch(5).prefetch(2))
+    next(batches)
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=read_on, args=(batches, sender))
+    child.start()
+    assert receiver.poll(TIMEOUT_S)
+    assert (
+        receiver.recv() == batch_ids(batches) == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]
+    )
+    child.join(TIMEOUT_S)
+    assert child.exitcode == 0
+
+
+def test_a_live_iterator_does_not_hang_the_interpreters_exit():
+    program = """
+from memory_source import stream_of
+batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2))
+next(batches)
+print("left open")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left open\n", "")
+
+
+@pytest.mark.parametrize("arguments", [(0,), (-1,), (1.5,), (True,), (2, -1)])
+def test_a_depth_that_makes_no_sense_is_refused(arguments):
+    with pytest.raises(ConfigurationError, match="prefetch's"):
+        stream_of(10).batch(2).prefetch(*arguments)
+
+
+def test_workers_are_not_there_yet():
+    with pytest.raises(ConfigurationError, match="no process workers yet"):
+        stream_of(10).batch(2).prefetch(2, workers=2)

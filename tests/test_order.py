@@ -1,0 +1,446 @@
+"""The order is a bijection, invertible, frozen, and the same however it is asked for."""
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yogadl._order import Blocks, BlocksOrder, GlobalOrder, Order, SourceOrder, derive_key, make_order
+from yogadl._order._keys import absorb, absorb_array
+from yogadl._order._permutation import EXACT_LIMIT, ROUNDS, permute, unpermute
+from yogadl.errors import ConfigurationError
+
+HERE = Path(__file__).parent
+VECTORS: dict[str, Any] = json.loads((HERE / "vectors" / "order-v1.json").read_text())
+DOCUMENT = (HERE.parent / "docs" / "order.md").read_text()
+AROUND_THE_LIMIT = [
+    EXACT_LIMIT - 1,
+    EXACT_LIMIT,
+    EXACT_LIMIT + 1,
+    2**16 - 1,
+    2**16,
+    2**16 + 1,
+    65537 + 2,
+    100_003,
+]
+ODD_BLOCKS = Blocks(records=127, window=5, lanes=101)
+
+small = st.integers(1, 12)
+seeds = st.integers(-(2**200), 2**200)
+
+
+def assert_permutes(order: Order, epoch: int) -> None:
+    positions = np.arange(order.records, dtype=np.int64)
+    indices = order.indices(positions, epoch)
+    assert indices.dtype == np.int64
+    seen = np.zeros(order.records, np.bool_)
+    seen[indices] = True
+    assert seen.all()
+    np.testing.assert_array_equal(order.positions(indices, epoch), positions)
+
+
+def order_of(row: dict[str, Any]) -> Order:
+    shuffle = Blocks(**row["blocks"]) if "blocks" in row else True
+    return make_order(row["records"], shuffle, row["seed"])
+
+
+# -- a bijection -------------------------------------------------------------------------------------------
+
+
+def test_every_small_number_of_records_is_permuted() -> None:
+    for records in range(301):
+        assert_permutes(make_order(records, True, seed=records), epoch=1)
+
+
+@pytest.mark.parametrize("records", AROUND_THE_LIMIT)
+def test_numbers_of_records_around_the_limit_are_permuted(records: int) -> None:
+    assert_permutes(make_order(records, True, seed=1), epoch=2)
+
+
+def test_a_million_and_three_records_are_permuted() -> None:
+    assert_permutes(make_order(1_000_003, True, seed=0), epoch=0)
+
+
+@given(records=st.integers(EXACT_LIMIT + 1, 2**62), seed=seeds, epoch=st.integers(0, 2**40), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_position_of_any_number_of_records_has_an_inverse(
+    records: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
+    order = make_order(records, True, seed)
+    chosen = data.draw(st.lists(st.integers(0, records - 1), min_size=1, max_size=20, unique=True))
+    positions = np.array(chosen, np.int64)
+    indices = order.indices(positions, epoch)
+    assert len(set(indices.tolist())) == len(chosen)
+    assert indices.min() >= 0
+    assert indices.max() < records
+    np.testing.assert_array_equal(order.positions(indices, epoch), positions)
+
+
+@pytest.mark.parametrize("records", [10**9, 2**31 - 1, 2**31, 2**31 + 1, 2**32 + 1, 10**10, 2**62])
+def test_the_ends_of_huge_data_are_permuted_without_overlap(records: int) -> None:
+    order = make_order(records, True, seed=5)
+    middle = records // 2
+    positions = np.concatenate(
+        [np.arange(20_000), np.arange(middle, middle + 20_000), np.arange(records - 20_000, records)]
+    )
+    indices = order.indices(positions, 3)
+    assert len(np.unique(indices)) == len(indices)
+    assert 0 <= indices.min() <= indices.max() < records
+    np.testing.assert_array_equal(order.positions(indices, 3), positions)
+
+
+def test_the_source_order_is_the_identity_in_memory_of_its_own() -> None:
+    order, positions = make_order(7, False, 0), np.arange(7)
+    indices = order.indices(positions, 4)
+    np.testing.assert_array_equal(indices, positions)
+    assert not np.shares_memory(indices, positions)
+
+
+# -- asked for in any way ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [False, True, ODD_BLOCKS], ids=str)
+@pytest.mark.parametrize("records", [20_001, 300_007])
+def test_indices_of_a_subset_are_a_subset_of_the_indices(shuffle: bool | Blocks, records: int) -> None:
+    order = make_order(records, shuffle, seed=9)
+    everything = order.indices(np.arange(records), 1)
+    rng = np.random.default_rng(0)
+    for count in (0, 1, 2, 1000, 50_000):
+        positions = rng.integers(0, records, count)
+        np.testing.assert_array_equal(order.indices(positions, 1), everything[positions])
+    np.testing.assert_array_equal(order.indices(np.arange(records)[::-3], 1), everything[::-3])
+
+
+@pytest.mark.parametrize("shuffle", [False, True, Blocks(3, 2, 5)], ids=str)
+@pytest.mark.parametrize("records", [100, 40_000])
+def test_the_shape_of_the_question_is_the_shape_of_the_answer(shuffle: bool | Blocks, records: int) -> None:
+    order = make_order(records, shuffle, 0)
+    square = np.arange(100).reshape(4, 25)
+    assert order.indices(square, 0).shape == (4, 25)
+    np.testing.assert_array_equal(order.positions(order.indices(square, 0), 0), square)
+    assert order.indices(np.array(3), 0).shape == ()
+    assert order.indices(np.zeros(0, np.int64), 0).shape == (0,)
+
+
+@pytest.mark.parametrize("shuffle", [False, True, Blocks(3, 2, 5)], ids=str)
+@pytest.mark.parametrize("records", [0, 10, 40_000])
+@pytest.mark.parametrize("ask", ["indices", "positions"])
+def test_what_is_out_of_range_is_an_index_error(shuffle: bool | Blocks, records: int, ask: str) -> None:
+    order = make_order(records, shuffle, 0)
+    for wrong in (-1, records, 2**63 - 1, -(2**63)):
+        with pytest.raises(IndexError, match=re.escape(f" {wrong} in an order of {records} records")):
+            getattr(order, ask)(np.array([wrong], np.int64), 0)
+
+
+def test_an_answer_may_be_written_to_and_changes_nothing() -> None:
+    for records in (100, 40_000):
+        order = make_order(records, True, 0)
+        first = order.indices(np.arange(100), 0)
+        copy = first.copy()
+        first[:] = 0
+        np.testing.assert_array_equal(order.indices(np.arange(100), 0), copy)
+
+
+def test_threads_that_ask_at_once_get_the_same() -> None:
+    for records in (20_000, 200_000):
+        order = make_order(records, True, seed=77)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(order.indices, [np.arange(20_000)] * 24, [0, 1, 2] * 8))
+        for number, answer in enumerate(answers):
+            np.testing.assert_array_equal(answer, answers[number % 3])
+
+
+def test_the_first_index_of_ten_billion_takes_next_to_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        make_order(10**10, True, 987).indices(np.array([10**10 - 1]), 0)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.reset_peak()
+        make_order(10**10, True, 987).indices(np.arange(16384), 0)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# -- seeds, epochs, keys -----------------------------------------------------------------------------------
+
+
+def test_seeds_of_any_size_and_sign_differ() -> None:
+    chosen = [0, 1, -1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**64), 2**1000, -(2**1000)]
+    for records in (1000, 10**6):
+        firsts = {
+            tuple(make_order(records, True, seed).indices(np.arange(20), epoch).tolist())
+            for seed in chosen
+            for epoch in (0, 1)
+        }
+        assert len(firsts) == 2 * len(chosen)
+
+
+@given(one=st.lists(seeds, max_size=4), other=st.lists(seeds, max_size=4))
+def test_keys_of_different_integers_differ(one: list[int], other: list[int]) -> None:
+    assert (derive_key(*one) == derive_key(*other)) == (one == other)
+    assert 0 <= derive_key(*one) < 2**64
+
+
+def test_a_longer_key_continues_a_shorter_one() -> None:
+    words = [0, 1, 5, 2**64 - 1]
+    array = absorb_array(derive_key(3, -4), np.array(words, np.uint64))
+    assert array.tolist() == [derive_key(3, -4, word) for word in words]
+    assert absorb(derive_key(3), 9) == derive_key(3, 9)
+
+
+def test_a_numpy_seed_is_the_integer_it_stands_for() -> None:
+    three, ten = np.int32(-3), np.int64(10)
+    order = make_order(ten, True, three)  # type: ignore[arg-type]
+    assert order == make_order(10, True, -3)
+    assert type(order.records) is int
+
+
+# -- blocks ------------------------------------------------------------------------------------------------
+
+
+def test_two_million_and_three_records_in_odd_blocks_are_permuted() -> None:
+    assert_permutes(make_order(2_000_003, ODD_BLOCKS, seed=0), epoch=1)
+
+
+@given(
+    records=st.integers(0, 4000),
+    size=small,
+    window=small,
+    lanes=small,
+    seed=seeds,
+    epoch=st.integers(0, 2**70),
+)
+@settings(max_examples=150, deadline=None)
+def test_blocks_of_any_parameters_permute(
+    records: int, size: int, window: int, lanes: int, seed: int, epoch: int
+) -> None:
+    assert_permutes(make_order(records, Blocks(size, window, lanes), seed), epoch)
+
+
+def test_every_small_number_of_records_is_permuted_in_blocks() -> None:
+    for records in range(130):
+        for blocks in (Blocks(1, 1, 1), Blocks(1, 1, 7), Blocks(7, 1, 1), Blocks(1, 7, 1), Blocks(3, 2, 5)):
+            assert_permutes(make_order(records, blocks, seed=records), epoch=0)
+
+
+@given(size=small, window=small, lanes=small, windows=st.integers(1, 4), rest=st.integers(0, 500))
+@settings(max_examples=60, deadline=None)
+def test_a_lane_touches_just_its_own_blocks_in_a_window(
+    size: int, window: int, lanes: int, windows: int, rest: int
+) -> None:
+    span = size * window * lanes
+    order = make_order(windows * span + rest % span, Blocks(size, window, lanes), seed=8)
+    touched: list[int] = []
+    for start in range(0, windows * span, span):
+        for lane in range(lanes):
+            indices = order.indices(np.arange(start + lane, start + span, lanes), 0)
+            blocks = np.unique(indices // size)
+            assert len(blocks) == window
+            touched += blocks.tolist()
+    assert len(touched) == len(set(touched)) == windows * window * lanes
+
+
+def test_a_shard_needs_each_of_its_blocks_alone_where_the_lanes_divide() -> None:
+    order = make_order(12 * 8 * 4 * 6, Blocks(records=8, window=4, lanes=12), seed=1)
+    by_shard = [set((order.indices(np.arange(r, order.records, 4), 0) // 8).tolist()) for r in range(4)]
+    assert sum(map(len, by_shard)) == len(set().union(*by_shard)) == order.records // 8
+
+
+@pytest.mark.parametrize(
+    ("records", "blocks"),
+    [
+        (2_400_000_000, Blocks(128, 8)),
+        (10**10, Blocks(1000, 2_200_000, 2)),  # a lane beyond 32 bits
+        (2**62, Blocks(2**20, 3, 5)),
+        (2**62, Blocks(2**61, 1, 2)),
+        (10**10, Blocks(1, 1, 2**62)),  # no window at all
+        (10**10, Blocks(2**40, 2**40, 2**40)),
+    ],
+    ids=str,
+)
+def test_huge_data_in_blocks_has_an_inverse(records: int, blocks: Blocks) -> None:
+    order = make_order(records, blocks, seed=-1)
+    rng = np.random.default_rng(1)
+    positions = np.unique(np.concatenate([rng.integers(0, records, 5000), np.arange(5000)]))
+    for start in (records // 2, records - 5000):
+        positions = np.union1d(positions, np.arange(start, start + 5000))
+    indices = order.indices(positions, 2)
+    assert len(np.unique(indices)) == len(positions)
+    assert 0 <= indices.min() <= indices.max() < records
+    np.testing.assert_array_equal(order.positions(indices, 2), positions)
+
+
+def test_blocks_check_themselves() -> None:
+    for wrong in (
+        {"records": 0},
+        {"window": -1},
+        {"lanes": 0},
+        {"records": 1.5},
+        {"window": "3"},
+        {"lanes": None},
+    ):
+        with pytest.raises(ConfigurationError, match=f"Blocks: {next(iter(wrong))} must be"):
+            Blocks(**{"records": 2, "window": 2, "lanes": 2, **wrong})  # type: ignore[arg-type]
+    assert Blocks(128, 16).lanes == 7680
+    assert Blocks(np.int64(4), 2) == Blocks(4, 2)  # type: ignore[arg-type]
+
+
+# -- choosing, describing, carrying ------------------------------------------------------------------------
+
+
+def test_make_order_chooses() -> None:
+    assert make_order(5, False, 1) == SourceOrder(5)
+    assert make_order(5, True, 1) == GlobalOrder(5, 1)
+    assert make_order(5, Blocks(2, 2, 2), 1) == BlocksOrder(5, 1, Blocks(2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("records", "shuffle", "seed"),
+    [
+        (5, "yes", 0),
+        (5, None, 0),
+        (5, 1, 0),
+        (5, True, 1.5),
+        (5, True, None),
+        (-1, True, 0),
+        (2**62 + 1, True, 0),
+    ],
+)
+def test_anything_else_is_a_configuration_error(records: int, shuffle: Any, seed: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        make_order(records, shuffle, seed)
+
+
+def test_orders_describe_themselves_without_seed_and_length() -> None:
+    described = [make_order(50, shuffle, 3).describe() for shuffle in (False, True, Blocks(4, 3, 2))]
+    assert described == [
+        {"name": "source", "version": 1},
+        {"name": "global", "version": 1},
+        {"name": "blocks", "version": 1, "records": 4, "window": 3, "lanes": 2},
+    ]
+    assert json.loads(json.dumps(described)) == described
+
+
+@pytest.mark.parametrize("shuffle", [False, True, Blocks(4, 3)], ids=str)
+def test_orders_are_tiny_values(shuffle: bool | Blocks) -> None:
+    order = make_order(10**10, shuffle, 3)
+    carried = pickle.dumps(order)
+    assert len(carried) < 300
+    assert pickle.loads(carried) == order
+    assert hash(pickle.loads(carried)) == hash(order)
+    assert order != make_order(10**10, shuffle, 4) or shuffle is False
+
+
+# -- frozen ------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_those_of_the_vectors() -> None:
+    for row in VECTORS["derive_key"]:
+        assert derive_key(*row["integers"]) == row["key"]
+
+
+@pytest.mark.parametrize("regime", ["global", "blocks"])
+def test_indices_are_those_of_the_vectors(regime: str) -> None:
+    for row in VECTORS[regime]:
+        positions = row["start"] + np.arange(len(row["indices"]))
+        assert order_of(row).indices(positions, row["epoch"]).tolist() == row["indices"], row
+        assert (
+            order_of(row).positions(np.array(row["indices"]), row["epoch"]).tolist() == positions.tolist()
+        ), row
+
+
+@pytest.fixture(scope="module")
+def stranger() -> dict[str, Callable[..., int]]:
+    """The documentation's own program."""
+    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(source, "docs/order.md", "exec"), names)
+    return names
+
+
+def test_the_documented_program_gives_the_vectors(stranger: dict[str, Callable[..., int]]) -> None:
+    for row in VECTORS["derive_key"]:
+        assert stranger["derive_key"](*row["integers"]) == row["key"]
+    for row in VECTORS["global"]:
+        for offset, index in list(enumerate(row["indices"]))[
+            :: 8 if row["records"] in (1000, EXACT_LIMIT) else 1
+        ]:
+            found = stranger["global_index"](row["start"] + offset, row["records"], row["seed"], row["epoch"])
+            assert found == index, row
+    for row in VECTORS["blocks"]:
+        sizes = [row["blocks"][name] for name in ("records", "window", "lanes")]
+        for offset, index in list(enumerate(row["indices"]))[:: 7 if row["records"] > 10_000 else 1]:
+            position = row["start"] + offset
+            found = stranger["blocks_index"](position, row["records"], *sizes, row["seed"], row["epoch"])
+            assert found == index, row
+
+
+def rows_of(pattern: str) -> Iterable[tuple[str, ...]]:
+    rows = re.findall(pattern, DOCUMENT, re.MULTILINE)
+    assert len(rows) >= 5
+    return rows
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(", ")]
+
+
+def test_the_documented_tables_are_right() -> None:
+    for integers, key in rows_of(r"^\| ([-\d, ]+) \| 0x(\w{16}) \|$"):
+        assert derive_key(*numbers(integers)) == int(key, 16)
+    orders = rows_of(r"^\| (global|blocks)([\d, ]*) \| (\d+) \| (-?\d+) \| (\d+) \| ([\d, ]+) \|$")
+    for name, sizes, records, seed, epoch, indices in orders:
+        shuffle = True if name == "global" else Blocks(*numbers(sizes.strip()))
+        order = make_order(int(records), shuffle, int(seed))
+        assert order.indices(np.arange(8), int(epoch)).tolist() == numbers(indices)
+    assert f"Up to {EXACT_LIMIT:,}" in DOCUMENT
+    assert f"r = 0 .. {ROUNDS - 1}" in DOCUMENT
+
+
+@given(records=st.integers(EXACT_LIMIT + 1, 2**62), key=st.integers(0, 2**64 - 1), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_documented_network_is_the_library_s(
+    stranger: dict[str, Callable[..., int]], records: int, key: int, data: st.DataObject
+) -> None:
+    x = data.draw(st.integers(0, records - 1))
+    image = stranger["permute"](x, records, key)
+    assert permute(np.array([x]), records, key).tolist() == [image]
+    assert unpermute(np.array([image]), records, key).tolist() == [x]
+
+
+@given(size=small, window=small, lanes=small, records=st.integers(1, 3000), seed=seeds, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_documented_blocks_are_the_library_s(
+    stranger: dict[str, Callable[..., int]],
+    size: int,
+    window: int,
+    lanes: int,
+    records: int,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    position = data.draw(st.integers(0, records - 1))
+    order = make_order(records, Blocks(size, window, lanes), seed)
+    expected = stranger["blocks_index"](position, records, size, window, lanes, seed, 1)
+    assert order.indices(np.array([position]), 1).tolist() == [expected]
+
+
+def test_the_order_imports_nothing_but_numpy_and_the_errors() -> None:
+    program = (
+        "import sys, numpy; known = set(sys.modules); import yogadl._order; print(*set(sys.modules) - known)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    packages = {name.partition(".")[0] for name in done.stdout.split()}
+    assert packages <= {"yogadl", "numpy"} | set(sys.stdlib_module_names)

@@ -1,0 +1,60 @@
+"""Read any data source once into an immutable cache, then read it in any order, at the speed of memory."""
+
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("yogadl runs on Linux and macOS, not on Windows; use it inside WSL 2")
+
+from typing import TYPE_CHECKING, Any
+
+from yogadl import errors
+from yogadl._interfaces import DataRef, Storage, Stream
+
+if TYPE_CHECKING:
+    from yogadl import storage
+    from yogadl._dataref import RecordsRef, from_source
+    from yogadl._order import Blocks
+    from yogadl.storage import open_storage
+
+__all__ = [
+    "Blocks",
+    "DataRef",
+    "RecordsRef",
+    "Storage",
+    "Stream",
+    "__version__",
+    "errors",
+    "from_source",
+    "open_storage",
+    "storage",
+]
+
+# Loaded when first asked for: `import yogadl` costs little more than numpy.
+_LAZY = {
+    "Blocks": ("yogadl._order", "Blocks"),
+    "RecordsRef": ("yogadl._dataref", "RecordsRef"),
+    "from_source": ("yogadl._dataref", "from_source"),
+    "open_storage": ("yogadl.storage", "open_storage"),
+    "storage": ("yogadl.storage", None),
+    "adapters": ("yogadl.adapters", None),
+}
+
+
+def __getattr__(name: str) -> Any:  # whatever was asked for
+    from importlib import import_module
+
+    if name == "__version__":
+        from importlib.resources import files
+
+        return files("yogadl").joinpath("VERSION").read_text().strip()
+    if name not in _LAZY:
+        raise AttributeError(f"module 'yogadl' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    found = import_module(module)
+    value = found if attribute is None else getattr(found, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, "__version__"})

@@ -1,0 +1,172 @@
+"""Refer to records that can be read in any order: the wall between random access and streams."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._indices import checked_indices
+from yogadl._interfaces import Column, DataRef, Indices, RandomAccess
+from yogadl._order import Blocks
+from yogadl._records import ProjectedRecords, SelectedRecords, SlicedRecords, SourceRecords
+from yogadl._sources import has_random_access, is_arrays
+from yogadl._spec import Spec
+from yogadl._stream import RecordStream, open_stream
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+_ITERATION_BYTES: Final = 2**20
+
+
+class RecordsRef(DataRef):
+    """Refer to a dataset whose records can be read one by one, by the batch, or as a stream.
+
+    Immutable, safe to use from several threads, usable after a fork, and picklable: a reference to a
+    cache pickles as its location and name, in well under a kilobyte.
+
+    Args:
+        records: Where the records are read from.
+    """
+
+    def __init__(self, records: RandomAccess) -> None:
+        self._records = records
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record, with dtype and shape per field."""
+        return self._records.spec
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the content, the same on every machine."""
+        return self._records.fingerprint
+
+    @property
+    def record_bytes(self) -> int:
+        """About how large a record is."""
+        return self._records.record_bytes
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} records, fingerprint {self.fingerprint}>"
+
+    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+        """Read records that are known to be in range, as one column a field."""
+        return self._records.columns(indices, fields)
+
+    def gather(self, indices: Any) -> Any:
+        """Read one batch: the record's tree, its leaves stacked.
+
+        Args:
+            indices: Which records, in any order; negative ones count from the end, any may repeat.
+
+        Returns:
+            A tree of new, writable arrays; a leaf of varying length is a list.
+
+        Raises:
+            IndexError: if an index is out of range.
+        """
+        found = checked_indices(indices, len(self))
+        return self.spec.assemble(self._records.columns(found))
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        """Return a list of records, read at once, as PyTorch's fetcher asks for them."""
+        found = checked_indices(indices, len(self))
+        return self.spec.records(self._records.columns(found), len(found))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a copy of one record, or a view for a slice."""
+        if isinstance(index, slice):
+            return RecordsRef(SlicedRecords(self._records, range(len(self))[index]))
+        try:
+            number = index.__index__()
+        except (AttributeError, TypeError):
+            raise ConfigurationError(
+                f"a record is chosen by an integer or a slice, not by a {type(index).__name__}; for several use gather"
+            ) from None
+        return self.__getitems__([number])[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield every record in source order; claims no epoch of anything."""
+        count = max(1, min(1024, _ITERATION_BYTES // max(1, self.record_bytes)))
+        for start in range(0, len(self), count):
+            yield from self.__getitems__(range(start, min(start + count, len(self))))
+
+    def stream(  # noqa: PLR0913  (0.1.4's parameters, and two more)
+        self,
+        start_offset: int = 0,
+        shuffle: bool | Blocks = False,
+        skip_shuffle_at_epoch_end: bool = False,
+        shuffle_seed: int | None = None,
+        shard_rank: int = 0,
+        num_shards: int = 1,
+        drop_shard_remainder: bool = False,
+        *,
+        pad_shard_remainder: bool = False,
+        cursor: dict[str, Any] | None = None,
+        rebind: bool = False,
+    ) -> RecordStream:
+        """Return this reader's share of the records, in the order asked for.
+
+        Args:
+            start_offset: How many records of its share to leave out at the start of the first epoch.
+            shuffle: ``True`` for a true global shuffle, or a named order such as `yogadl.Blocks`.
+            skip_shuffle_at_epoch_end: Whether every epoch has the order of the first.
+            shuffle_seed: Which shuffle; 0 if not given, never a random one.
+            shard_rank: Which share, from 0.
+            num_shards: How many shares.
+            drop_shard_remainder: Whether to leave out the last records that don't go round.
+            pad_shard_remainder: Whether to repeat records of the epoch's start so that they do.
+            cursor: Where to go on: what `state_dict` of any iterator of this dataset gave.
+            rebind: Whether to accept a cursor of other data with as many records.
+
+        Raises:
+            ConfigurationError: if the arguments make no sense.
+            CursorError: if the cursor is of other data or none at all.
+        """
+        return open_stream(
+            self._records,
+            start_offset=start_offset,
+            shuffle=shuffle,
+            skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
+            shuffle_seed=shuffle_seed,
+            shard_rank=shard_rank,
+            num_shards=num_shards,
+            drop_shard_remainder=drop_shard_remainder,
+            pad_shard_remainder=pad_shard_remainder,
+            cursor=cursor,
+            rebind=rebind,
+        )
+
+    def select(self, indices: Any) -> "RecordsRef":
+        """Return a view of these records, in this order; a mask of booleans also does."""
+        array = np.asarray(indices)
+        if array.dtype == bool:
+            if array.shape != (len(self),):
+                raise ConfigurationError(f"a mask needs one boolean per record, {len(self)}, not {array.shape}")
+            array = np.flatnonzero(array)
+        return RecordsRef(SelectedRecords(self._records, checked_indices(array, len(self))))
+
+    def fields(self, *names: str | int) -> "RecordsRef":
+        """Return a view with just these fields; the others are not read. Cursors stay valid."""
+        spec, numbers = self.spec.project(names)
+        return RecordsRef(ProjectedRecords(self._records, spec, numbers))
+
+
+def from_source(data: Any, fingerprint: str | None = None) -> RecordsRef:
+    """Return a `DataRef` over an object with ``__len__`` and ``__getitem__``, or arrays, without any cache.
+
+    Args:
+        data: The object; a dict or tuple of arrays is read by column.
+        fingerprint: What names this content in cursors. Without it, one is made of the length and a sample
+            of the records, and marked weak.
+
+    Raises:
+        UnsupportedDataError: if it has no random access or a record can't be read.
+    """
+    if not is_arrays(data) and not has_random_access(data):
+        raise UnsupportedDataError(
+            f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"
+        )
+    return RecordsRef(SourceRecords(data, fingerprint))

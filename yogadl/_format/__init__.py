@@ -1,0 +1,5 @@
+"""The cellar: how a cache lies on disk. The only room that imports lmdb.
+
+Writing: `writer` turns columns into sealed parts, `layout` says where their blocks lie, `manifest` makes a
+cache of them. Reading: `reader` gathers rows through a `window` of mapped parts, without lmdb.
+"""

@@ -1,0 +1,157 @@
+"""Turn a column into what is stored of it: rows of one size, or values in a heap with an entry each."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
+from yogadl._leaf import BYTES, MAX_LEAF_BYTES, OBJECT, BadValueError, Leaf, shape_of
+
+# An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
+# the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.
+ENTRY_WORDS: Final = 3
+MAX_UNKNOWN_RANK: Final = 8
+ENTRY_DTYPE: Final = np.dtype("<u4")
+
+
+@dataclass(frozen=True)
+class FixedRows:
+    """A column whose values all take the same bytes: (records, bytes of one)."""
+
+    rows: NDArray[np.uint8]
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, records: slice) -> "FixedRows":
+        return FixedRows(self.rows[records], self.shape)
+
+    def sizes(self) -> int:
+        """The bytes of each value."""
+        return self.rows.shape[1]
+
+    def hashes(self) -> Hashes:
+        """The hash of each value."""
+        return hash_rows(self.rows, self.shape)
+
+
+@dataclass(frozen=True)
+class HeapValues:
+    """A column of values as bytes, with the shape of each; `is_text` if they are bytes or str."""
+
+    values: list[bytes | memoryview]
+    shapes: list[tuple[int, ...]]
+    is_text: bool
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, records: slice) -> "HeapValues":
+        return HeapValues(self.values[records], self.shapes[records], self.is_text)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each value."""
+        return np.fromiter(map(len, self.values), np.int64, len(self.values))
+
+    def hashes(self) -> Hashes:
+        """The hash of each value."""
+        return hash_values(self.values, self.shapes)
+
+    def elements(self) -> NDArray[np.int64]:
+        """How many elements each value has along its first axis; a scalar has 1, one of bytes or str its length."""
+        if self.is_text and not any(self.shapes):
+            return self.sizes()
+        return np.fromiter((shape[0] if shape else 1 for shape in self.shapes), np.int64, len(self.shapes))
+
+
+StoredColumn = FixedRows | HeapValues
+
+
+def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any]) -> StoredColumn:
+    """Return what is stored of a column that `column_of` made.
+
+    Raises:
+        BadValueError: if a value is too large.
+    """
+    if isinstance(column, np.ndarray):
+        count, shape = len(column), column.shape[1:]
+        row_bytes = leaf.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        _check_size(0, row_bytes)
+        return FixedRows(as_bytes(column).reshape(count, row_bytes), shape)
+    if leaf.is_numeric:
+        for position, array in enumerate(column):
+            _check_size(position, array.nbytes)
+        values = [memoryview(as_bytes(array)) for array in column]
+    else:
+        values = [_encoded(leaf, value) for value in column]
+        for position, value in enumerate(values):
+            _check_size(position, len(value))
+    shapes = [shape_of(leaf, value) for value in column]
+    if len(set(map(len, shapes))) > 1 or leaf.shape is None:
+        for position, shape in enumerate(shapes):
+            if len(shape) > MAX_UNKNOWN_RANK:
+                raise BadValueError(position, f"has {len(shape)} dimensions, more than {MAX_UNKNOWN_RANK}")
+    return HeapValues(values, shapes, not leaf.is_numeric)
+
+
+def as_heap(column: StoredColumn) -> HeapValues:
+    """Return a column of fixed rows as values of a heap."""
+    if isinstance(column, HeapValues):
+        return column
+    flat = memoryview(column.rows.reshape(-1))
+    size = column.rows.shape[1]
+    values: list[bytes | memoryview] = [flat[i * size : (i + 1) * size] for i in range(len(column))]
+    return HeapValues(values, [column.shape] * len(column), is_text=False)
+
+
+def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the bytes of an array, flat and without a copy where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _check_size(position: int, size: int) -> None:
+    if size > MAX_LEAF_BYTES:
+        raise BadValueError(
+            position,
+            f"takes {size / 2**30:.1f} GiB, more than the {MAX_LEAF_BYTES / 2**30:.2f} GiB that one value may; "
+            "split it into several records",
+        )
+
+
+def _encoded(leaf: Leaf, value: Any) -> bytes:
+    """Return the stored bytes of a value that is not numeric: a scalar as it is, an array with its lengths."""
+    if leaf.dtype == OBJECT:
+        import cloudpickle  # noqa: PLC0415  (only for pickled leaves)
+
+        pickled: bytes = cloudpickle.dumps(value)
+        return pickled
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    items = [_encoded(leaf, item) for item in value.ravel().tolist()]
+    return b"".join([np.fromiter(map(len, items), ENTRY_DTYPE, len(items)).tobytes(), *items])
+
+
+def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
+    """Return the value of a leaf that is not numeric from its stored bytes. Pickled leaves are not for here."""
+    if shape == ():
+        return data if leaf.dtype == BYTES else data.decode("utf-8", "surrogatepass")
+    count = int(np.prod(shape, dtype=np.int64))
+    lengths = np.frombuffer(data, ENTRY_DTYPE, count).tolist()
+    items, start = np.empty(count, object), 4 * count
+    for i, length in enumerate(lengths):
+        item = data[start : start + length]
+        items[i] = item if leaf.dtype == BYTES else item.decode("utf-8", "surrogatepass")
+        start += length
+    return items.reshape(shape)
+
+
+def entry_words(leaf: Leaf) -> int:
+    """Return how many 32-bit words the entry of a value of this leaf takes."""
+    if leaf.shape is None:
+        return ENTRY_WORDS + 1 + MAX_UNKNOWN_RANK
+    return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS

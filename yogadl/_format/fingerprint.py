@@ -1,0 +1,185 @@
+"""Hash records so that the hashes of runs of records join without reading the data again.
+
+A 64-bit hash per record covers the shape and bytes of each field, however they are stored. A run of records
+hashes to the polynomial of its records' hashes over the prime 2**61 - 1, which joins associatively. It guards
+against accidents, not against an adversary: the digest does that. docs/format.md states it in full.
+
+Flat and in place on purpose: benchmarks/build.py (arrays to cache) is bound by this module.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._spec import Spec
+
+PRIME: Final = 2**61 - 1
+BASE: Final = 0x1B873593_1EDC6F41 % PRIME
+SEED: Final = 0x9E3779B97F4A7C15
+STEP: Final = 0xD6E8FEB86659FD93
+FINISH: Final = 0xA0761D6478BD642F
+# Longer values are one xxh3 call each; up to here words mixed across records are faster.
+MAX_MIXED_BYTES: Final = 512
+_CHUNK: Final = 8192
+_MASK64: Final = 2**64 - 1
+_U = np.uint64
+
+Hashes = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class RunHash:
+    """The hash of a run of records: how many, and their polynomial."""
+
+    records: int = 0
+    value: int = 0
+
+    def then(self, other: "RunHash") -> "RunHash":
+        """Return the hash of these records followed by the others."""
+        value = (self.value * pow(BASE, other.records, PRIME) + other.value) % PRIME
+        return RunHash(self.records + other.records, value)
+
+
+def fingerprint_of(spec: Spec, run: RunHash) -> str:
+    """Return the fingerprint of a dataset: same records, order and spec give the same one."""
+    document = {"version": 1, "records": run.records, "value": run.value, "spec": spec.to_json()}
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def step(state: int, word: int) -> int:
+    """Mix one 64-bit word into a state."""
+    state = ((state ^ word) * STEP) & _MASK64
+    return state ^ (state >> 32)
+
+
+def _step(state: Hashes, words: Any, scratch: Hashes) -> None:
+    """`step` on arrays, in place."""
+    np.bitwise_xor(state, words, out=state)
+    np.multiply(state, _U(STEP), out=state)
+    np.right_shift(state, _U(32), out=scratch)
+    np.bitwise_xor(state, scratch, out=state)
+
+
+def shape_state(shape: Sequence[int]) -> int:
+    """Return the state that the hash of a value of this shape starts from."""
+    state = step(SEED, len(shape))
+    for size in shape:
+        state = step(state, size)
+    return state
+
+
+def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
+    """Hash fixed-size values: `rows` is (records, bytes of one), C-contiguous."""
+    count, size = rows.shape
+    state = np.full(count, step(shape_state(shape), size), _U)
+    scratch = np.empty(count, _U)
+    if size > MAX_MIXED_BYTES:
+        _step(state, _long_hashes(memoryview(rows).cast("B") if size else memoryview(b""), size, count), scratch)
+        return state
+    if size % 8:
+        padded = np.zeros((count, -(-size // 8) * 8), np.uint8)
+        padded[:, :size] = rows
+        rows = padded
+    if size:
+        for words in np.ascontiguousarray(rows.view("<u8").T):
+            _step(state, words, scratch)
+    return state
+
+
+def _long_hashes(buffer: memoryview, size: int, count: int) -> Hashes:
+    from xxhash import xxh3_64_intdigest  # noqa: PLC0415  (not loaded by `import yogadl`)
+
+    digests = [xxh3_64_intdigest(buffer[start : start + size]) for start in range(0, size * count, size)]
+    return np.array(digests, _U)
+
+
+def hash_values(values: Sequence[bytes | memoryview], shapes: Sequence[tuple[int, ...]]) -> Hashes:
+    """Hash values of varying length, each given as its bytes."""
+    from xxhash import xxh3_64_intdigest  # noqa: PLC0415
+
+    count = len(values)
+    starts = {shape: shape_state(shape) for shape in set(shapes)}
+    sizes = np.fromiter(map(len, values), _U, count)
+    state = np.fromiter((starts[shape] for shape in shapes), _U, count)
+    scratch = np.empty(count, _U)
+    _step(state, sizes, scratch)
+    longs = np.flatnonzero(sizes > _U(MAX_MIXED_BYTES))
+    if len(longs):
+        digests = np.array([xxh3_64_intdigest(values[i]) for i in longs.tolist()], _U)
+        part = state[longs]
+        _step(part, digests, scratch[: len(longs)])
+        state[longs] = part
+    # Shortest last: the values that still have a word left are then a prefix.
+    shorts = np.flatnonzero(sizes <= _U(MAX_MIXED_BYTES))
+    if len(shorts):
+        shorts = shorts[np.argsort(sizes[shorts], kind="stable")[::-1]]
+        state[shorts] = _mixed([values[i] for i in shorts.tolist()], sizes[shorts].astype(np.int64), state[shorts])
+    return state
+
+
+def _mixed(values: list[bytes | memoryview], sizes: NDArray[np.int64], state: Hashes) -> Hashes:
+    words = -(-sizes // 8)
+    starts = np.zeros(len(values), np.int64)
+    np.cumsum(words[:-1] * 8, out=starts[1:])
+    buffer = bytearray(int(words.sum()) * 8)
+    for start, value in zip(starts.tolist(), values, strict=True):
+        buffer[start : start + len(value)] = value
+    flat = np.frombuffer(buffer, "<u8")
+    first = starts // 8
+    scratch = np.empty(len(values), _U)
+    for word in range(int(words[0])):
+        active = int(np.searchsorted(-words, -word, side="left"))
+        _step(state[:active], flat[first[:active] + word], scratch[:active])
+    return state
+
+
+def hash_run(columns: Sequence[Hashes], count: int) -> RunHash:
+    """Return the hash of a run of records from the hashes of their fields."""
+    total = RunHash()
+    for start in range(0, count, _CHUNK):
+        chunk = [column[start : start + _CHUNK] for column in columns]
+        total = total.then(_hash_chunk(chunk, min(_CHUNK, count - start)))
+    return total
+
+
+def _hash_chunk(columns: Sequence[Hashes], count: int) -> RunHash:
+    state = np.full(count, SEED, _U)
+    scratch = np.empty(count, _U)
+    for column in columns:
+        _step(state, column, scratch)
+    np.multiply(state, _U(FINISH), out=state)
+    np.right_shift(state, _U(29), out=scratch)
+    np.bitwise_xor(state, scratch, out=state)
+    np.remainder(state, _U(PRIME), out=state)
+    # The products with the powers of BASE, in halves of 31 bits: 2**62 = 2 (mod PRIME), 2**61 = 1.
+    high_powers, low_powers = _powers()
+    high_powers, low_powers = high_powers[_CHUNK - count :], low_powers[_CHUNK - count :]
+    high = state >> _U(31)
+    low = state & _U(2**31 - 1)
+    middle = high * low_powers
+    middle += low * high_powers
+    high *= high_powers
+    low *= low_powers
+    total = 2 * _sum(high) + _sum(low) + _sum(middle >> _U(30)) + (_sum(middle & _U(2**30 - 1)) << 31)
+    return RunHash(count, total % PRIME)
+
+
+def _sum(values: Hashes) -> int:
+    """Add up without overflow."""
+    return int((values & _U(2**32 - 1)).sum()) + (int((values >> _U(32)).sum()) << 32)
+
+
+@lru_cache(maxsize=1)  # two constant arrays of 64 KB
+def _powers() -> tuple[Hashes, Hashes]:
+    power, powers = 1, []
+    for _ in range(_CHUNK):
+        powers.append(power)
+        power = power * BASE % PRIME
+    every = np.array(powers[::-1], _U)
+    return every >> _U(31), every & _U(2**31 - 1)

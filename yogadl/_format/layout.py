@@ -1,0 +1,317 @@
+"""Say where blocks lie: in one part (its index), and in all the parts of a cache (the part table)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._format.arrays import ArrayFile
+from yogadl._format.fingerprint import RunHash
+from yogadl.errors import CacheFormatError
+
+CONTAINER: Final = "lmdb-1"
+CODEC: Final = "raw"
+# LMDB puts a 16-byte header before a value on pages of its own; with it a full block fills whole pages.
+PAGE_HEADER_BYTES: Final = 16
+BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
+
+BlockKind = Literal["rows", "heap"]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of one field and kind in one part: where each begins, how long it is, what it hashes to."""
+
+    position: Int64s
+    length: Int64s
+    checksum: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class FieldIndex:
+    """How one field lies in one part.
+
+    Args:
+        stored: ``"fixed"`` rows of the values themselves, or ``"varying"``: rows of entries, and a heap.
+        shape: The shape of each value where fixed.
+        row_bytes: The bytes of one row.
+        rows_per_block: How many rows each block but the last has.
+        elements: How many elements the values have along their first axis, together.
+        rows: The blocks of rows.
+        heap: The blocks of the heap; none where fixed.
+        heap_first_record: The first record of each heap block.
+        heap_first_element: How many elements of this part come before each heap block.
+    """
+
+    stored: Literal["fixed", "varying"]
+    shape: tuple[int, ...]
+    row_bytes: int
+    rows_per_block: int
+    elements: int
+    rows: Blocks
+    heap: Blocks
+    heap_first_record: Int64s
+    heap_first_element: Int64s
+
+
+@dataclass(frozen=True)
+class PartIndex:
+    """How a part lies in its file, and the hash of its records."""
+
+    size_bytes: int
+    run: RunHash
+    fields: tuple[FieldIndex, ...]
+
+    @property
+    def records(self) -> int:
+        """How many records the part has."""
+        return self.run.records
+
+    def to_file(self) -> ArrayFile:
+        """Return the index as the content of an ``.idx`` file."""
+        arrays: dict[str, NDArray[Any]] = {}
+        fields = []
+        for number, field in enumerate(self.fields):
+            for kind, blocks in (("rows", field.rows), ("heap", field.heap)):
+                arrays[f"{number}.{kind}.position"] = blocks.position
+                arrays[f"{number}.{kind}.length"] = blocks.length
+                arrays[f"{number}.{kind}.checksum"] = blocks.checksum
+            arrays[f"{number}.heap.first_record"] = field.heap_first_record
+            arrays[f"{number}.heap.first_element"] = field.heap_first_element
+            fields.append(
+                {
+                    "stored": field.stored,
+                    "shape": list(field.shape),
+                    "row_bytes": field.row_bytes,
+                    "rows_per_block": field.rows_per_block,
+                    "elements": field.elements,
+                }
+            )
+        document = {
+            "index": 1,
+            "container": CONTAINER,
+            "bytes": self.size_bytes,
+            "records": self.run.records,
+            "hash": self.run.value,
+            "fields": fields,
+        }
+        return ArrayFile(arrays, document)
+
+    @staticmethod
+    def from_file(file: ArrayFile, what: str) -> "PartIndex":
+        """Return the index that `to_file` described.
+
+        Raises:
+            CacheFormatError: if it is none, naming `what`.
+        """
+        try:
+            document = file.document
+            if document["index"] != 1:
+                raise CacheFormatError(f"{what} has version {document['index']}, newer than this library: upgrade yogadl")
+            fields = tuple(
+                FieldIndex(
+                    stored=entry["stored"],
+                    shape=tuple(entry["shape"]),
+                    row_bytes=entry["row_bytes"],
+                    rows_per_block=entry["rows_per_block"],
+                    elements=entry["elements"],
+                    rows=_blocks(file, f"{number}.rows"),
+                    heap=_blocks(file, f"{number}.heap"),
+                    heap_first_record=file.arrays[f"{number}.heap.first_record"],
+                    heap_first_element=file.arrays[f"{number}.heap.first_element"],
+                )
+                for number, entry in enumerate(document["fields"])
+            )
+            return PartIndex(document["bytes"], RunHash(document["records"], document["hash"]), fields)
+        except (KeyError, TypeError) as error:
+            raise CacheFormatError(f"{what} is damaged: {error!r}; build the dataset again") from error
+
+
+def _blocks(file: ArrayFile, prefix: str) -> Blocks:
+    return Blocks(*(file.arrays[f"{prefix}.{name}"] for name in ("position", "length", "checksum")))
+
+
+@dataclass(frozen=True)
+class SealedPart:
+    """One immutable LMDB file: the names of its content, and how it lies."""
+
+    sha256: str
+    index_sha256: str
+    index: PartIndex
+
+
+@dataclass(frozen=True)
+class FieldTable:
+    """How one field lies in every part; arrays have one entry a part unless said otherwise."""
+
+    varying: NDArray[np.bool_]
+    shape: Int64s  # (parts, 1 + the largest rank): the rank, then the sizes
+    row_bytes: Int64s
+    rows_per_block: Int64s
+    elements_before: Int64s  # parts + 1
+    rows_first_block: Int64s  # parts + 1: where the part's blocks begin in rows_position
+    rows_position: Int64s  # one a block
+    heap_first_block: Int64s  # parts + 1
+    heap_position: Int64s  # one a heap block
+    heap_length: Int64s
+    heap_first_record: Int64s
+    heap_first_element: Int64s
+
+
+@dataclass(frozen=True)
+class PartTable:
+    """How every part lies: the one file that a reader needs besides the parts themselves."""
+
+    sha256: tuple[str, ...]
+    index_sha256: tuple[str, ...]
+    size_bytes: Int64s
+    first_record: Int64s  # parts + 1
+    fields: tuple[FieldTable, ...]
+
+    def __len__(self) -> int:
+        return len(self.sha256)
+
+    @property
+    def records(self) -> int:
+        """How many records all parts have."""
+        return int(self.first_record[-1])
+
+    def to_file(self) -> ArrayFile:
+        """Return the table as the content of a ``.parts`` file."""
+        arrays: dict[str, NDArray[Any]] = {
+            "part.sha256": _names_to_array(self.sha256),
+            "index.sha256": _names_to_array(self.index_sha256),
+            "part.bytes": self.size_bytes,
+            "part.first_record": self.first_record,
+        }
+        for number, field in enumerate(self.fields):
+            for name, array in vars(field).items():
+                arrays[f"{number}.{name}"] = array.view(np.uint8) if array.dtype == bool else array
+        return ArrayFile(arrays, {"parts": 1, "container": CONTAINER, "fields": len(self.fields)})
+
+    @staticmethod
+    def from_file(file: ArrayFile, what: str) -> "PartTable":
+        """Return the table that `to_file` described, its arrays views of the file.
+
+        Raises:
+            CacheFormatError: if it is none, naming `what`.
+        """
+        try:
+            document, arrays = file.document, file.arrays
+            if document["parts"] != 1 or document["container"] != CONTAINER:
+                raise CacheFormatError(f"{what} needs {document['container']!r}: upgrade yogadl")
+            names = list(FieldTable.__dataclass_fields__)
+            fields = []
+            for number in range(document["fields"]):
+                columns = {name: arrays[f"{number}.{name}"] for name in names}
+                columns["varying"] = columns["varying"].view(bool)
+                fields.append(FieldTable(**columns))
+            table = PartTable(
+                sha256=_names_from_array(arrays["part.sha256"]),
+                index_sha256=_names_from_array(arrays["index.sha256"]),
+                size_bytes=arrays["part.bytes"],
+                first_record=arrays["part.first_record"],
+                fields=tuple(fields),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, CacheFormatError):
+                raise
+            raise CacheFormatError(f"{what} is damaged: {error!r}; build the dataset again") from error
+        table._check(what)
+        return table
+
+    def _check(self, what: str) -> None:
+        """Refuse positions that lie outside the files: a reader trusts them blindly afterwards."""
+        parts = len(self)
+        sound = (
+            self.size_bytes.shape == (parts,)
+            and self.first_record.shape == (parts + 1,)
+            and bool((np.diff(self.first_record) > 0).all())
+            and self.first_record[0] == 0
+            and bool((self.size_bytes > 0).all())
+            and all(self._is_sound(field) for field in self.fields)
+        )
+        if not sound:
+            raise CacheFormatError(f"{what} is damaged: its numbers contradict each other; build the dataset again")
+
+    def _is_sound(self, field: FieldTable) -> bool:
+        parts, records = len(self), np.diff(self.first_record)
+        lengths = (field.varying, field.row_bytes, field.rows_per_block, field.shape)
+        bounds = (field.rows_first_block, field.heap_first_block, field.elements_before)
+        if any(len(array) != parts for array in lengths) or any(len(array) != parts + 1 for array in bounds):
+            return False
+        if parts == 0:
+            return True
+        if not ((field.row_bytes >= 0).all() and (field.rows_per_block > 0).all()):
+            return False
+        blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
+        if not np.array_equal(np.diff(field.rows_first_block), blocks) or field.rows_first_block[0] != 0:
+            return False
+        if int(field.rows_first_block[-1]) != len(field.rows_position):
+            return False
+        if field.heap_first_block[0] != 0 or int(field.heap_first_block[-1]) != len(field.heap_position):
+            return False
+        if (np.diff(field.heap_first_block) < 0).any():
+            return False
+        block_bytes = np.repeat(field.rows_per_block * field.row_bytes, blocks)
+        last = np.cumsum(blocks)[blocks > 0] - 1
+        rest = records - (blocks - 1) * field.rows_per_block
+        block_bytes[last] = (rest * field.row_bytes)[blocks > 0]
+        ends = np.repeat(self.size_bytes, blocks)
+        heap_ends = np.repeat(self.size_bytes, np.diff(field.heap_first_block))
+        return bool(
+            (field.rows_position >= 0).all()
+            and (field.rows_position + block_bytes <= ends).all()
+            and (field.heap_position >= 0).all()
+            and (field.heap_length >= 0).all()
+            and (field.heap_position + field.heap_length <= heap_ends).all()
+        )
+
+
+def join_parts(parts: Sequence[SealedPart]) -> PartTable:
+    """Return the table of these parts, in this order."""
+    indexes = [part.index for part in parts]
+    field_count = len(indexes[0].fields) if indexes else 0
+    return PartTable(
+        sha256=tuple(part.sha256 for part in parts),
+        index_sha256=tuple(part.index_sha256 for part in parts),
+        size_bytes=np.array([index.size_bytes for index in indexes], np.int64),
+        first_record=_before([index.records for index in indexes]),
+        fields=tuple(_join_field([index.fields[number] for index in indexes]) for number in range(field_count)),
+    )
+
+
+def _join_field(fields: Sequence[FieldIndex]) -> FieldTable:
+    rank = max(len(field.shape) for field in fields)
+    shapes = [[len(field.shape), *field.shape] + [0] * (rank - len(field.shape)) for field in fields]
+    return FieldTable(
+        varying=np.array([field.stored == "varying" for field in fields], bool),
+        shape=np.array(shapes, np.int64),
+        row_bytes=np.array([field.row_bytes for field in fields], np.int64),
+        rows_per_block=np.array([field.rows_per_block for field in fields], np.int64),
+        elements_before=_before([field.elements for field in fields]),
+        rows_first_block=_before([len(field.rows.position) for field in fields]),
+        rows_position=np.concatenate([field.rows.position for field in fields]),
+        heap_first_block=_before([len(field.heap.position) for field in fields]),
+        heap_position=np.concatenate([field.heap.position for field in fields]),
+        heap_length=np.concatenate([field.heap.length for field in fields]),
+        heap_first_record=np.concatenate([field.heap_first_record for field in fields]),
+        heap_first_element=np.concatenate([field.heap_first_element for field in fields]),
+    )
+
+
+def _before(counts: Sequence[int]) -> Int64s:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
+
+
+def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(map(bytes.fromhex, names)), np.uint8).reshape(len(names), 32)
+
+
+def _names_from_array(array: NDArray[Any]) -> tuple[str, ...]:
+    if array.ndim != 2 or array.shape[1] != 32:
+        raise ValueError("not sha256 sums")
+    return tuple(row.tobytes().hex() for row in array)

@@ -1,0 +1,156 @@
+"""See all parts of a cache as one stretch of memory, so that one numpy gather reads from any of them.
+
+Each part gets a slot in a reserved range of addresses and is mapped there when it is first needed. libc's
+mmap is called through ctypes because Python's own can't place a mapping, and holds a descriptor for each:
+5,000 parts need neither here.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl.errors import CacheFormatError, StorageError
+
+_PROT_NONE: Final = 0
+_MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = 0x40 if sys.platform == "darwin" else 0x4000
+# Typed views need aligned slots, and 64 KiB is the largest page of any system we run on.
+_SLOT_ALIGNMENT: Final = 1 << 16
+_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+class Window:
+    """Reserve one range of addresses and map parts into it.
+
+    Threads may gather from mapped parts while others are mapped. Nothing is ever unmapped before the
+    window itself goes, so whoever gathers must hold a reference to it. Survives fork; never pickled.
+
+    Args:
+        sizes: The size of each part's file.
+        path_of: Returns where a part's file lies.
+
+    Raises:
+        StorageError: if the addresses can't be reserved (``ulimit -v``).
+    """
+
+    def __init__(self, sizes: NDArray[np.int64], path_of: Callable[[int], str]) -> None:
+        self._sizes = sizes
+        self._path_of = path_of
+        self._lock = threading.Lock()
+        slots = -(-sizes // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
+        self.offset: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(slots)])
+        self.is_mapped: NDArray[np.bool_] = np.zeros(len(sizes), bool)
+        self.all_mapped = len(sizes) == 0
+        self._length = max(int(self.offset[-1]), _SLOT_ALIGNMENT)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | _MAP_NORESERVE
+        reserved = _mmap(None, self._length + _SLOT_ALIGNMENT, _PROT_NONE, flags, -1)
+        self._base = -(-reserved // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
+        # Not at exit: a daemon thread may still be gathering then, and the process is about to go anyway.
+        weakref.finalize(self, _munmap, reserved, self._length + _SLOT_ALIGNMENT).atexit = False
+        self._memory = (ctypes.c_ubyte * self._length).from_address(self._base)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8)
+        self.bytes.flags.writeable = False
+        self._views: dict[int, NDArray[Any]] = {}
+
+    def rows(self, row_bytes: int) -> tuple[NDArray[Any], int]:
+        """Return a view whose index times the step returned with it is a position in the window.
+
+        Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes; for
+        others the view has a stride of one byte, so that its index is the position (benchmarks/gather.py).
+        """
+        view = self._views.get(row_bytes)
+        typed = row_bytes in (1, 2, 4, 8)
+        if view is None:
+            if typed:
+                view = np.ndarray((self._length // row_bytes,), f"<u{row_bytes}", self._memory)
+            else:
+                view = np.ndarray((max(self._length - row_bytes + 1, 0),), f"V{row_bytes}", self._memory, strides=(1,))
+            view.flags.writeable = False
+            self._views[row_bytes] = view
+        return view, row_bytes if typed else 1
+
+    def map(self, parts: NDArray[np.int64]) -> None:
+        """Map these parts if they are not yet.
+
+        Raises:
+            CacheFormatError: if a file is missing or not of its size.
+        """
+        for part in np.unique(parts[~self.is_mapped[parts]]).tolist():
+            with self._lock:
+                if not self.is_mapped[part]:
+                    self._map(part)
+                    self.is_mapped[part] = True
+        with self._lock:
+            self.all_mapped = bool(self.is_mapped.all())
+
+    def _map(self, part: int) -> None:
+        descriptor = open_part(self._path_of(part), int(self._sizes[part]))
+        try:
+            address = self._base + int(self.offset[part])
+            flags = mmap.MAP_SHARED | _MAP_FIXED
+            _mmap(address, int(self._sizes[part]), mmap.PROT_READ, flags, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def open_part(path: str, size_bytes: int) -> int:
+    """Open a part's file for reading, making sure that it is as long as it should be.
+
+    Touching a mapped page past the end of a file kills the process, so this can't be left to the reader.
+
+    Raises:
+        CacheFormatError: if the file is missing or of another size.
+        StorageError: if it can't be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise CacheFormatError(f"part {path} is missing; build the dataset again, or restore the file") from error
+    except OSError as error:
+        raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
+    found_bytes = os.fstat(descriptor).st_size
+    if found_bytes != size_bytes:
+        os.close(descriptor)
+        raise CacheFormatError(
+            f"part {path} has {found_bytes} bytes, not {size_bytes}: it was truncated or overwritten; "
+            "build the dataset again, or restore the file"
+        )
+    return descriptor
+
+
+_libc: Any = None  # the C library of this process, loaded when a cache is first read
+
+
+def _load_libc() -> Any:
+    global _libc  # noqa: PLW0603  (a constant that is loaded late)
+    if _libc is None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (
+            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+        )  # fmt: skip
+        libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        _libc = libc
+    return _libc
+
+
+def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
+    found = _load_libc().mmap(address, length, protection, flags, descriptor, 0)
+    if found == _FAILED:
+        code = ctypes.get_errno()
+        hint = "; raise the limit on virtual memory (ulimit -v unlimited)" if code == errno.ENOMEM else ""
+        raise StorageError(code, f"can't map {length} bytes of cache: {os.strerror(code)}{hint}")
+    return int(found)
+
+
+def _munmap(address: int, length: int) -> None:
+    _load_libc().munmap(address, length)

@@ -1,0 +1,118 @@
+"""Declare the wall: what a `DataRef`, a `Stream` and a `Storage` are, and what lies beneath them."""
+
+import abc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._spec import Spec
+
+# One field of a batch: rows stacked in an array, or a list where the length varies.
+Column = NDArray[Any] | list[Any]
+Indices = NDArray[np.int64]
+
+
+class Stream:
+    """Hold one epoch's worth of records that can only be read forwards.
+
+    Users may construct this class with an iterator function of their own; `DataRef.stream` of this
+    library returns a subclass that can also be batched, resumed and read from any position.
+
+    Args:
+        iterator_fn: Called without arguments, returns an iterator over the records of one epoch.
+        length: How many records one epoch has.
+        output_types: What the framework hand-off needs to know about dtypes; opaque here.
+        output_shapes: The same for shapes.
+    """
+
+    def __init__(
+        self,
+        iterator_fn: Callable[[], Iterator[Any]],
+        length: int,
+        output_types: Any = None,  # a framework's own tree of types
+        output_shapes: Any = None,  # a framework's own tree of shapes
+    ) -> None:
+        self.iterator_fn = iterator_fn
+        self.length = length
+        self.output_types = output_types
+        self.output_shapes = output_shapes
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterator_fn()
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class DataRef(abc.ABC):
+    """Refer to a dataset whose records can be streamed in any order.
+
+    Users subclass this: `stream` and ``__len__`` are all that an own `DataRef` must have.
+    """
+
+    @abc.abstractmethod
+    def stream(
+        self,
+        start_offset: int = 0,
+        shuffle: Any = False,  # bool, or a named order such as yogadl.Blocks
+        skip_shuffle_at_epoch_end: bool = False,
+        shuffle_seed: int | None = None,
+        shard_rank: int = 0,
+        num_shards: int = 1,
+        drop_shard_remainder: bool = False,
+    ) -> Stream:
+        """Return the records of this reader's share, in the order asked for."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Return how many records the dataset has."""
+
+
+class Storage(abc.ABC):
+    """Build datasets once, keep them, and hand out `DataRef`s to them."""
+
+    @abc.abstractmethod
+    def submit(self, data: Any, dataset_id: str, dataset_version: str) -> None:
+        """Build a cache from any source and publish it, replacing an existing version atomically."""
+
+    @abc.abstractmethod
+    def fetch(self, dataset_id: str, dataset_version: str) -> DataRef:
+        """Return a `DataRef` to a published cache."""
+
+    @abc.abstractmethod
+    def cacheable(self, dataset_id: str, dataset_version: str) -> Callable[[Callable[..., Any]], Callable[..., DataRef]]:
+        """Decorate a function that returns a source, so that it returns a `DataRef`, built once."""
+
+
+class RandomAccess(Protocol):
+    """Answer "give me records 17, 4 and 9001", column by column.
+
+    A cache, any ``__len__`` + ``__getitem__`` object and every derived view implement this; the
+    stream layer knows nothing else of where records come from. Implementations are safe to call from
+    several threads at once, and picklable.
+    """
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The content's hash, the same on every machine."""
+
+    def __len__(self) -> int:
+        """How many records there are."""
+
+    @property
+    def record_bytes(self) -> int:
+        """About how large a record is, to choose how many to read at a time."""
+
+    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+        """Read the records, in the order asked for: one column a field, in `spec.fields` order.
+
+        `fields` chooses among them by number, in the order given.
+        `indices` is a one-dimensional int64 array whose values lie in ``range(len(self))``; any
+        value may repeat. Every array that comes back is new, writable, C-contiguous memory.
+        """

@@ -1,0 +1,315 @@
+"""Know one leaf of a record: its dtype and shape, and how Python values become a column of it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl.errors import CacheFormatError, MissingDependencyError, UnsupportedDataError
+
+Shape = tuple[int | None, ...]
+
+BYTES: Final = "bytes"
+STR: Final = "str"
+OBJECT: Final = "object"  # pickled, and only by the caller's explicit wish
+_NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
+
+# A value is one run of bytes inside one LMDB value; both ends count in 32 bits.
+MAX_LEAF_BYTES: Final = 2**31 - 2**20
+
+_PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+# numpy's own numeric dtypes that look the same on every platform; others come from ml_dtypes by name.
+_NUMPY_DTYPES: Final = frozenset(
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+) | {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+_ML_DTYPE_PREFIXES: Final = ("bfloat16", "float8_", "float6_", "float4_", "int4", "uint4", "int2", "uint2")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Describe one field: dtype and shape, with ``None`` for what differs from record to record.
+
+    Args:
+        dtype: A numpy dtype's name, ``"bytes"``, ``"str"`` or ``"object"`` (pickled).
+        shape: One number per dimension, ``None`` where it varies; ``None`` for an unknown rank.
+        ragged_rank: What a framework's ragged tensor needs to be given back as it was.
+        row_splits: The dtype of a ragged tensor's row splits.
+    """
+
+    dtype: str
+    shape: Shape | None = ()
+    ragged_rank: int | None = None
+    row_splits: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and any(size is not None and size < 0 for size in self.shape):
+            raise CacheFormatError(f"a shape can't be negative: {self.shape}")
+        if self.dtype not in _NOT_NUMERIC:
+            dtype_named(self.dtype)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the values are numbers, laid out as numpy lays them out."""
+        return self.dtype not in _NOT_NUMERIC
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every record takes the same bytes, so that a batch of them is one array."""
+        return self.is_numeric and self.shape is not None and None not in self.shape
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of a value; ``object`` for bytes, str and pickled leaves."""
+        return dtype_named(self.dtype) if self.is_numeric else np.dtype(object)
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one value of a fixed leaf."""
+        assert self.is_fixed and self.shape is not None
+        return self.numpy_dtype.itemsize * math.prod(size for size in self.shape if size is not None)
+
+    def widened(self, shape: Shape) -> "Leaf":
+        """Return the leaf that also admits values of `shape`."""
+        if self.shape is None or self.shape == shape:
+            return self
+        if len(self.shape) != len(shape):
+            return Leaf(self.dtype, None, self.ragged_rank, self.row_splits)
+        merged = tuple(ours if ours == theirs else None for ours, theirs in zip(self.shape, shape, strict=True))
+        return Leaf(self.dtype, merged, self.ragged_rank, self.row_splits)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the leaf as JSON."""
+        document: dict[str, Any] = {"dtype": self.dtype, "shape": None if self.shape is None else list(self.shape)}
+        if self.ragged_rank is not None:
+            document["ragged_rank"] = self.ragged_rank
+        if self.row_splits is not None:
+            document["row_splits"] = self.row_splits
+        return document
+
+    @staticmethod
+    def from_json(document: dict[str, Any]) -> "Leaf":
+        """Return the leaf that `to_json` described.
+
+        Raises:
+            CacheFormatError: if it is no such description.
+        """
+        try:
+            shape = document["shape"]
+            leaf = Leaf(
+                document["dtype"],
+                None if shape is None else tuple(shape),
+                document.get("ragged_rank"),
+                document.get("row_splits"),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CacheFormatError(f"not the description of a field: {document!r}") from error
+        if leaf.shape is not None and not all(size is None or type(size) is int for size in leaf.shape):
+            raise CacheFormatError(f"not a shape: {leaf.shape}")
+        return leaf
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Return the numpy dtype of that name, from ml_dtypes where numpy has none.
+
+    Raises:
+        MissingDependencyError: if it takes ml_dtypes and that is not installed.
+        CacheFormatError: if there is no such dtype.
+    """
+    if name in _NUMPY_DTYPES:
+        return np.dtype(name).newbyteorder("<")
+    if name.startswith(("datetime64", "timedelta64")):
+        try:
+            return np.dtype(name).newbyteorder("<")
+        except TypeError as error:
+            raise CacheFormatError(f"there is no dtype {name!r}") from error
+    if not name.startswith(_ML_DTYPE_PREFIXES):
+        raise CacheFormatError(f"there is no dtype {name!r}")
+    try:
+        import ml_dtypes  # noqa: PLC0415  (only for the dtypes that numpy lacks)
+    except ImportError as error:
+        raise MissingDependencyError(f"dtype {name!r} needs ml_dtypes: pip install ml_dtypes") from error
+    try:
+        return np.dtype(getattr(ml_dtypes, name))
+    except AttributeError as error:
+        raise CacheFormatError(f"there is no dtype {name!r} in this version of ml_dtypes") from error
+
+
+class BadValueError(Exception):
+    """Say which value of a column can't be stored, for whoever knows field and record to tell."""
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(position, problem)
+        self.position = position
+        self.problem = problem
+
+
+def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
+    """Return the leaf that `value` is a value of.
+
+    Raises:
+        BadValueError: if it can't be stored.
+    """
+    python_dtype = _PYTHON_SCALARS.get(type(value))
+    if python_dtype is not None:
+        return Leaf(python_dtype)
+    if isinstance(value, np.str_ | str):
+        return Leaf(STR)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Leaf(BYTES)
+    if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
+        if allow_pickle:
+            return Leaf(OBJECT)
+        raise BadValueError(0, _refusal(value))
+    array = np.asarray(value)
+    if array.dtype.kind == "U":
+        return Leaf(STR, array.shape)
+    if array.dtype.kind == "S":
+        return Leaf(BYTES, array.shape)
+    if array.dtype.kind == "O":
+        return _leaf_of_objects(array, allow_pickle)
+    try:
+        dtype_named(array.dtype.name)
+    except CacheFormatError:
+        raise BadValueError(0, f"has dtype {array.dtype}, which has no stored form") from None
+    return Leaf(array.dtype.name, array.shape)
+
+
+def _leaf_of_objects(array: NDArray[Any], allow_pickle: bool) -> Leaf:
+    kinds = set(map(type, array.ravel().tolist()))
+    if kinds == {bytes}:
+        return Leaf(BYTES, array.shape)
+    if kinds == {str}:
+        return Leaf(STR, array.shape)
+    if allow_pickle:
+        return Leaf(OBJECT)
+    names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+    raise BadValueError(0, f"is an object array (of {names}); make it an array of numbers, bytes or str, {_PICKLE}")
+
+
+_PICKLE: Final = "or store it pickled with allow_pickle=True"
+
+
+def _refusal(value: object) -> str:
+    if value is None:
+        return f"is None; leave the field out or put a value in its place, {_PICKLE}"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if "parse" in kind.lower():  # scipy.sparse, tf.SparseTensor, torch sparse
+        return f"is sparse ({kind}); store its indices and values as fields of their own, or make it dense"
+    return f"is a {kind}; make it an array, a number, bytes or str, {_PICKLE}"
+
+
+def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
+    """Turn the values of one field into a column: one array if all shapes agree, else a list.
+
+    The array is new, writable and C-contiguous. A list holds bytes, str, or C-contiguous arrays of
+    the leaf's dtype. `leaf` decides the dtype only; a shape that differs from its shape is no error.
+
+    Raises:
+        BadValueError: if a value is not of the leaf's dtype.
+    """
+    if not leaf.is_numeric:
+        return _list_of(leaf, values)
+    dtype = leaf.numpy_dtype
+    kinds = set(map(type, values))
+    if kinds == {np.ndarray}:
+        arrays = values
+    elif kinds <= _scalar_types(leaf.dtype, dtype):
+        try:
+            return np.array(values, dtype=dtype)
+        except OverflowError:
+            position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
+            raise BadValueError(position, f"is {values[position]}, which does not fit into int64") from None
+    else:
+        arrays = [_array(leaf, i, value) for i, value in enumerate(values)]
+    if {array.dtype for array in arrays} != {dtype}:
+        arrays = [_array(leaf, i, value) for i, value in enumerate(arrays)]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) != 1:
+        return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+    return _stacked(arrays, dtype, shapes.pop())
+
+
+def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
+    """Turn the values of one field into a column as a batch has it: an array just where the leaf is fixed.
+
+    Raises:
+        BadValueError: if a value is not of the leaf's dtype, or not of its shape where that is fixed.
+    """
+    column = column_of(leaf, values)
+    if not leaf.is_fixed:
+        return list(column)
+    if isinstance(column, np.ndarray) and (column.shape[1:] == leaf.shape or not len(column)):
+        return column
+    bad = next(i for i, value in enumerate(column) if value.shape != leaf.shape)
+    raise BadValueError(bad, f"has shape {column[bad].shape}, not {leaf.shape} as the records sampled before")
+
+
+def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    # Joining the buffers is several times faster than np.stack on small arrays (benchmarks/build.py).
+    # Custom dtypes and datetimes export no buffer, and non-contiguous arrays none that joins.
+    if dtype.kind in "biufc" and dtype.isbuiltin == 1:
+        try:
+            joined = bytearray().join(arrays)  # type: ignore[arg-type]  # any contiguous buffer joins
+        except BufferError:
+            pass
+        else:
+            return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
+    return np.stack(arrays)
+
+
+def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
+    types: set[type] = {dtype.type}
+    for python_type, dtype_name in _PYTHON_SCALARS.items():
+        if dtype_name == name:
+            types.add(python_type)
+    return types
+
+
+def _array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
+    found = leaf_of_at(position, value)
+    if found.dtype != leaf.dtype:
+        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
+    array = np.asarray(value)
+    return array.astype(leaf.numpy_dtype, copy=False)
+
+
+def leaf_of_at(position: int, value: object) -> Leaf:
+    """Return `leaf_of(value)`, blaming `position` if it can't be stored."""
+    try:
+        return leaf_of(value)
+    except BadValueError as error:
+        raise BadValueError(position, error.problem) from None
+
+
+def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
+    if leaf.dtype == OBJECT:
+        return list(values)
+    want = bytes if leaf.dtype == BYTES else str
+    if leaf.shape == () and set(map(type, values)) == {want}:
+        return list(values)
+    return [_strings(leaf, want, i, value) for i, value in enumerate(values)]
+
+
+def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
+    """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
+    found = leaf_of_at(position, value)
+    if found.dtype != leaf.dtype:
+        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
+    if found.shape == ():
+        scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
+        return want(scalar)
+    return np.asarray(value).astype(object)
+
+
+def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
+    """Return the shape of one value of a list column."""
+    return () if leaf.dtype == OBJECT else getattr(value, "shape", ())
+
+
+def refuse(name: str, record: int, problem: str) -> UnsupportedDataError:
+    """Return the error that names field and record."""
+    field = f"field {name!r}" if name else "the record itself"
+    return UnsupportedDataError(f"record {record}: {field} {problem}")

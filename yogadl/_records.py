@@ -1,0 +1,149 @@
+"""Answer "give me these records" without a cache: from an object, from arrays, or through a view."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._format.columns import stored_column
+from yogadl._format.fingerprint import hash_run
+from yogadl._interfaces import Column, Indices, RandomAccess
+from yogadl._leaf import BadValueError, batch_column, refuse
+from yogadl._sources import ArraysSource, ItemsSource, is_arrays
+from yogadl._spec import Spec
+from yogadl.errors import UnsupportedDataError
+
+_SAMPLED_RECORDS: Final = 16
+
+
+class SourceRecords:
+    """Records of an object with ``__len__`` and ``__getitem__``, or of arrays, read where they are.
+
+    As safe to use from threads, and as picklable, as the object is.
+
+    Args:
+        data: The object, or a dict or tuple of arrays.
+        fingerprint: What names this content; without it a sample of the records does, marked weak.
+
+    Raises:
+        UnsupportedDataError: if a record can't be read as a tree of arrays and scalars.
+    """
+
+    def __init__(self, data: Any, fingerprint: str | None = None) -> None:
+        self._source = ArraysSource(data) if is_arrays(data) else ItemsSource(data)
+        self.spec: Spec = self._source.spec
+        sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
+        self._widen(sample)
+        columns = self.columns(sample)
+        stored = [stored_column(field.leaf, column) for field, column in zip(self.spec.fields, columns, strict=True)]
+        sizes = sum(int(np.sum(column.sizes())) * (len(sample) if np.ndim(column.sizes()) == 0 else 1) for column in stored)
+        self.record_bytes = max(1, sizes // len(sample))
+        hashed = hash_run([column.hashes() for column in stored], len(sample)).value
+        self.fingerprint = fingerprint or "weak-" + _hash("sample", len(self), hashed, self.spec.to_json())
+
+    def __len__(self) -> int:
+        return self._source.length
+
+    def _values(self, indices: Indices) -> list[Sequence[Any]]:
+        """Return one column or list of values a field."""
+        if isinstance(self._source, ArraysSource):
+            return self._source.columns(indices)  # type: ignore[return-value]  # arrays are sequences here
+        records = self._source.items(indices.tolist())
+        try:
+            return list(self.spec.columns(records))
+        except UnsupportedDataError:
+            for index, record in zip(indices.tolist(), records, strict=True):
+                self.spec.columns([record], index)  # name the record that the source knows
+            raise
+
+    def _widen(self, sample: Indices) -> None:
+        """Admit the shapes that differ between the records sampled."""
+        leaves = []
+        for field, values in zip(self.spec.fields, self._values(sample), strict=True):
+            leaf = field.leaf
+            for value in values if leaf.is_numeric else ():
+                leaf = leaf.widened(np.shape(value))
+            leaves.append(leaf)
+        self.spec = self.spec.with_leaves(leaves)
+
+    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> list[Column]:
+        """Read records, in the order asked for."""
+        values = self._values(indices)
+        found: list[Column] = []
+        for number in range(len(values)) if fields is None else fields:
+            field = self.spec.fields[number]
+            column = values[number]
+            if isinstance(column, np.ndarray) and field.leaf.is_fixed:
+                found.append(column)
+                continue
+            try:
+                found.append(batch_column(field.leaf, column))
+            except BadValueError as error:
+                raise refuse(field.name, int(indices[error.position]), error.problem) from None
+        return found
+
+
+class SelectedRecords:
+    """Some records of others, in an order of their own; any may come twice."""
+
+    def __init__(self, parent: RandomAccess, indices: Indices) -> None:
+        self._parent = parent
+        self._indices = indices
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+        content = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
+        self.fingerprint = _hash("select", parent.fingerprint, content)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        return self._parent.columns(self._indices[indices], fields)
+
+
+class SlicedRecords:
+    """Every so many records of others, from one to another."""
+
+    def __init__(self, parent: RandomAccess, chosen: range) -> None:
+        self._parent = parent
+        self._range = chosen
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+        self.fingerprint = _hash("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        return self._parent.columns(indices * self._range.step + self._range.start, fields)
+
+
+class ProjectedRecords:
+    """Some fields of other records. It keeps the fingerprint, since the same cursors mean the same records."""
+
+    def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
+        self._parent = parent
+        self._numbers = numbers
+        self.spec = spec
+        self.fingerprint = parent.fingerprint
+        parts = [field.leaf for field in parent.spec.fields]
+        kept = [parts[number] for number in numbers]
+        # Exact where all is fixed; a field of varying length may be most of the record, so else the whole.
+        fixed = all(leaf.is_fixed for leaf in kept)
+        self.record_bytes = max(1, sum(leaf.row_bytes for leaf in kept)) if fixed else parent.record_bytes
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        numbers = self._numbers if fields is None else [self._numbers[number] for number in fields]
+        return self._parent.columns(indices, numbers)
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

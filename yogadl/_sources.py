@@ -1,0 +1,282 @@
+"""Turn anything that records can be read from into one form: chunks of columns, one after another."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._leaf import BadValueError, column_of, leaf_of, refuse
+from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
+from yogadl.errors import UnsupportedDataError
+
+Columns = list[NDArray[Any] | list[Any]]
+
+# How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
+_CHUNK_RECORDS: Final = 1024
+_CHUNK_BYTES: Final = 8 * 2**20
+
+
+class Source(Protocol):
+    """Something that records can be read from, in order.
+
+    Attributes:
+        spec: The structure of a record; shapes may still turn out to vary.
+        length: How many records there are, ``None`` if unknown.
+        can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
+    """
+
+    spec: Spec
+    length: int | None
+    can_start_anywhere: bool
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on, as columns that `CacheWriter.write` takes."""
+
+
+def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
+    """Return the source in `data`.
+
+    A dict, a tuple or an array of numpy is read by column; an object with ``__len__`` and ``__getitem__`` by
+    position; a function without arguments is called, and an iterable read once, in order.
+
+    Raises:
+        UnsupportedDataError: if `data` is nothing of the kind, or empty.
+    """
+    if _has_columns(data):
+        return RecordsSource(data)
+    if is_arrays(data):
+        return ArraysSource(data, allow_pickle=allow_pickle)
+    if has_random_access(data):
+        return ItemsSource(data, allow_pickle=allow_pickle)
+    if callable(data) and not isinstance(data, Iterable):
+        data = data()
+        if not isinstance(data, Iterable) and not has_random_access(data):
+            raise UnsupportedDataError(
+                f"the source function returned a {type(data).__name__}, which can't be iterated; "
+                "return or yield the records"
+            )
+        return open_source(data, allow_pickle=allow_pickle)
+    if isinstance(data, Iterable):
+        return IterableSource(data, allow_pickle=allow_pickle)
+    raise UnsupportedDataError(
+        f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, a generator "
+        "function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
+    )
+
+
+def has_random_access(data: Any) -> bool:
+    """Return whether `data` has a length and items by position."""
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes)
+
+
+def is_arrays(data: Any) -> bool:
+    """Return whether `data` is columns rather than records: an array, or a dict or tuple of arrays."""
+    if isinstance(data, np.ndarray):
+        return data.ndim > 0
+    if isinstance(data, dict):
+        return bool(data)
+    return isinstance(data, tuple) and bool(data) and all(is_arrays(item) for item in data)
+
+
+def _has_columns(data: Any) -> bool:
+    return all(hasattr(data, name) for name in ("spec", "columns", "record_bytes", "__len__"))
+
+
+class ArraysSource:
+    """A tree of equally long arrays: record i is item i of each. No loop over records.
+
+    Args:
+        data: An array, or a dict, tuple or namedtuple of arrays; lists stand for columns of values.
+
+    Raises:
+        UnsupportedDataError: if the lengths differ or a column can't be stored.
+    """
+
+    can_start_anywhere = True
+
+    def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
+        self._columns: list[Any] = []
+        lengths: dict[str, int] = {}
+        tree = _tree_of(data, "", self._columns, lengths, allow_pickle)
+        if len(set(lengths.values())) > 1:
+            described = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
+            raise UnsupportedDataError(f"the columns have different lengths ({described}); records need one value of each")
+        self.spec = Spec(tree)
+        self.length = next(iter(lengths.values()))
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield slices of the arrays."""
+        fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
+        count = max(1, min(_CHUNK_BYTES // max(fixed, 1), 64 * _CHUNK_RECORDS))
+        if not all(isinstance(column, np.ndarray) for column in self._columns):
+            count = min(count, _CHUNK_RECORDS)
+        for first in range(start, self.length, count):
+            yield self.columns(slice(first, first + count), first)
+
+    def columns(self, chosen: Any, first_record: int = 0) -> Columns:
+        """Return the chosen rows of every column; a slice gives views where that needs no conversion."""
+        found: Columns = []
+        for field, column in zip(self.spec.fields, self._columns, strict=True):
+            if isinstance(column, np.ndarray) and field.leaf.is_numeric:
+                found.append(column[chosen].astype(field.leaf.numpy_dtype, copy=False))
+                continue
+            values = column[chosen] if isinstance(chosen, slice) else [column[i] for i in chosen]
+            found.append(_column(field, values, first_record))
+        return found
+
+
+def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], allow_pickle: bool) -> Node:
+    def child(key: object, item: Any) -> Node:
+        return _tree_of(item, f"{path}/{key}" if path else str(key), columns, lengths, allow_pickle)
+
+    if isinstance(data, dict):
+        return DictNode(tuple(data), tuple(child(key, item) for key, item in data.items()))
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return NamedTupleNode(type(data).__name__, tuple(data._fields), tuple(map(child, data._fields, data)))
+    if isinstance(data, tuple):
+        return SequenceNode("tuple", tuple(child(i, item) for i, item in enumerate(data)))
+    if not has_random_access(data) or (isinstance(data, np.ndarray) and data.ndim == 0):
+        raise UnsupportedDataError(
+            f"column {path!r} is a {type(data).__name__}; a dict stands for columns, each an array or a list as long "
+            "as there are records (for a single record, give a list of one dict)"
+        )
+    if not len(data):
+        raise UnsupportedDataError(_EMPTY)
+    lengths[path] = len(data)
+    columns.append(data)
+    try:
+        return leaf_of(data[0], allow_pickle)
+    except BadValueError as error:
+        raise refuse(path, 0, error.problem) from None
+
+
+_EMPTY: Final = "the source has no records: a cache can't be changed, so an empty one is refused; check where it reads from"
+
+
+def _column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
+    try:
+        return column_of(field.leaf, values if isinstance(values, list) else list(values))
+    except BadValueError as error:
+        raise refuse(field.name, first_record + error.position, error.problem) from None
+
+
+def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Columns:
+    """Turn records into columns.
+
+    Raises:
+        UnsupportedDataError: if one does not fit the spec; names field and record.
+    """
+    split = spec.columns(records, first_record)
+    return [_column(field, values, first_record) for field, values in zip(spec.fields, split, strict=True)]
+
+
+class IterableSource:
+    """Any iterable of records, read once, in order."""
+
+    can_start_anywhere = False
+
+    def __init__(self, data: Iterable[Any], *, allow_pickle: bool = False) -> None:
+        self.length = len(data) if hasattr(data, "__len__") else None
+        self._iterator = _numbered(lambda: iter(data))
+        for first in self._iterator:
+            break
+        else:
+            raise UnsupportedDataError(_EMPTY)
+        self.spec = Spec.of_record(first, 0, allow_pickle)
+        self._records = itertools.chain([first], self._iterator)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records in chunks; `start` skips by reading."""
+        for _ in itertools.islice(self._records, start):
+            pass
+        return _chunks(self.spec, self._records, start)
+
+
+class ItemsSource:
+    """Any object with ``__len__`` and ``__getitem__``, read by position.
+
+    Where it has ``__getitems__``, as PyTorch calls it, chunks are read through that.
+    """
+
+    can_start_anywhere = True
+
+    def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
+        self.length = len(data)
+        self._data = data
+        if not self.length:
+            raise UnsupportedDataError(_EMPTY)
+        self.spec = Spec.of_record(self.items([0])[0], 0, allow_pickle)
+
+    def items(self, indices: Sequence[int]) -> list[Any]:
+        """Return these records."""
+        if hasattr(self._data, "__getitems__"):
+            return list(self._data.__getitems__(list(indices)))
+        found: list[Any] = []
+        try:
+            for index in indices:
+                found.append(self._data[index])
+        except Exception as error:
+            error.add_note(f"while reading record {indices[len(found)]} of the source")
+            raise
+        return found
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        if hasattr(self._data, "__getitems__"):
+            batches = (range(i, min(i + 64, self.length)) for i in range(start, self.length, 64))
+            records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
+        else:
+            records = _numbered(lambda: (self._data[i] for i in range(start, self.length)), start)
+        return _chunks(self.spec, records, start)
+
+
+class RecordsSource:
+    """A `DataRef` of this library, or anything else that gives columns of any records asked for."""
+
+    can_start_anywhere = True
+
+    def __init__(self, records: Any) -> None:
+        self.spec: Spec = records.spec
+        self.length = len(records)
+        self._records = records
+        if not self.length:
+            raise UnsupportedDataError(_EMPTY)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        count = max(1, _CHUNK_BYTES // max(1, self._records.record_bytes))
+        for first in range(start, self.length, count):
+            indices = np.arange(first, min(first + count, self.length), dtype=np.int64)
+            yield list(self._records.columns(indices))
+
+
+def _numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any]:
+    """Iterate, adding to an error of the source which record it was at."""
+    number = first
+    try:
+        for number, record in enumerate(start(), first + 1):  # noqa: B007  (read when an error passes)
+            yield record
+    except Exception as error:
+        error.add_note(f"while reading record {number} of the source")
+        raise
+
+
+def _chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[Columns]:
+    # Large records come in small chunks: start with a few, and go by what they took.
+    count, first = 16, first_record
+    while chunk := list(itertools.islice(records, count)):
+        columns = columns_of(spec, chunk, first)
+        yield columns
+        first += len(chunk)
+        size = sum(_size_of(column) for column in columns) // len(chunk)
+        count = max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(size, 1)))
+
+
+def _size_of(column: NDArray[Any] | list[Any]) -> int:
+    if isinstance(column, np.ndarray):
+        return column.nbytes
+    return sum(value.nbytes if isinstance(value, np.ndarray) else len(value) if hasattr(value, "__len__") else 64 for value in column)
+
+

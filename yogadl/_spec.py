@@ -1,0 +1,323 @@
+"""Describe the tree of a record, and move between records, fields and batches."""
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+from yogadl._leaf import BadValueError, Leaf, leaf_of, refuse
+from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
+
+MAX_FIELDS = 4096
+
+
+@dataclass(frozen=True)
+class DictNode:
+    """A dict: its keys in order, and a node for each."""
+
+    keys: tuple[str | int, ...]
+    children: tuple["Node", ...]
+    kind: ClassVar[str] = "dict"
+
+    def build(self, parts: Iterable[Any]) -> Any:
+        """Return the dict whose values are `parts`."""
+        return dict(zip(self.keys, parts, strict=False))
+
+
+@dataclass(frozen=True)
+class SequenceNode:
+    """A list or a tuple, a node for each item."""
+
+    kind: str
+    children: tuple["Node", ...]
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """The positions of the items."""
+        return tuple(range(len(self.children)))
+
+    def build(self, parts: Iterable[Any]) -> Any:
+        """Return the list or tuple of `parts`."""
+        return list(parts) if self.kind == "list" else tuple(parts)
+
+
+@dataclass(frozen=True)
+class NamedTupleNode:
+    """A namedtuple: its name, the names of its items, and a node for each."""
+
+    name: str
+    keys: tuple[str, ...]
+    children: tuple["Node", ...]
+    kind: ClassVar[str] = "namedtuple"
+
+    def build(self, parts: Iterable[Any]) -> Any:
+        """Return the namedtuple of `parts`."""
+        return named_tuple(self.name, self.keys)._make(parts)
+
+
+Node = Leaf | DictNode | SequenceNode | NamedTupleNode
+
+
+@dataclass(frozen=True)
+class Field:
+    """One leaf with its name: the keys from the root, joined by slashes."""
+
+    name: str
+    leaf: Leaf
+
+
+@lru_cache(maxsize=256)  # keyed by name and fields alone: every process that unpickles gets the like
+def named_tuple(name: str, keys: tuple[str, ...]) -> Any:  # a class made at run time
+    """Return a namedtuple class of that name and these fields, whose instances pickle."""
+    base = namedtuple(name, keys)  # type: ignore[misc]  # noqa: PYI024  (the fields are data)
+
+    def reduce(self: Any) -> Any:
+        return rebuild_named_tuple, (name, keys, tuple(self))
+
+    return type(name, (base,), {"__slots__": (), "__reduce__": reduce, "__module__": __name__})
+
+
+def rebuild_named_tuple(name: str, keys: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    """Unpickle a namedtuple whose class was made at run time."""
+    return named_tuple(name, keys)._make(values)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The structure of a record with dtype and shape per leaf. Immutable and picklable."""
+
+    tree: Node
+
+    def __post_init__(self) -> None:
+        if len(self.fields) > MAX_FIELDS:
+            raise UnsupportedDataError(
+                f"a record has {len(self.fields)} fields, more than {MAX_FIELDS}: "
+                "make lists of numbers arrays (np.asarray), since every item of a list is a field"
+            )
+
+    def __getstate__(self) -> Any:
+        return {"tree": self.tree}  # the cached closures are made again
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The leaves in tree order, each with its name."""
+        found: list[Field] = []
+
+        def visit(node: Node, path: str) -> None:
+            if isinstance(node, Leaf):
+                found.append(Field(path, node))
+                return
+            for key, child in zip(node.keys, node.children, strict=True):
+                visit(child, f"{path}/{key}" if path else str(key))
+
+        visit(self.tree, "")
+        return tuple(found)
+
+    def keys(self) -> list[str | int] | None:
+        """Return the keys of a record that is a dict, else None."""
+        return list(self.tree.keys) if isinstance(self.tree, DictNode) else None
+
+    @cached_property
+    def assemble(self) -> Callable[[Sequence[Any]], Any]:
+        """A function that puts one thing per field, in order, into the record's tree."""
+        if isinstance(self.tree, Leaf):
+            return _first
+        if all(isinstance(child, Leaf) for child in self.tree.children):
+            return self.tree.build
+
+        def build(node: Node, parts: Any) -> Any:
+            if isinstance(node, Leaf):
+                return next(parts)
+            return node.build([build(child, parts) for child in node.children])
+
+        return lambda parts: build(self.tree, iter(parts))
+
+    def records(self, columns: Sequence[Any], count: int) -> list[Any]:
+        """Split columns of `count` rows into records."""
+        if not columns:
+            return [self.assemble(()) for _ in range(count)]
+        if isinstance(self.tree, Leaf):
+            return list(columns[0])
+        assemble = self.assemble
+        return [assemble(row) for row in zip(*columns, strict=True)]
+
+    def columns(self, records: Sequence[Any], first_record: int = 0) -> list[list[Any]]:
+        """Split records into one list of values a field, checking the structure of each.
+
+        Raises:
+            UnsupportedDataError: if a record has another structure; names field and record.
+        """
+        found: list[list[Any]] = []
+        _split(self.tree, records, found, "", first_record)
+        return found
+
+    def with_leaves(self, leaves: Iterable[Leaf]) -> "Spec":
+        """Return the same tree with other leaves, in order."""
+        rest = iter(leaves)
+
+        def replace(node: Node) -> Node:
+            return next(rest) if isinstance(node, Leaf) else _with_children(node, [replace(c) for c in node.children])
+
+        return Spec(replace(self.tree))
+
+    def project(self, names: Sequence[str | int]) -> tuple["Spec", tuple[int, ...]]:
+        """Return the spec that keeps only the named top-level keys, and which fields those are.
+
+        Raises:
+            ConfigurationError: if a name is not a key, or the record has no keys.
+        """
+        if isinstance(self.tree, Leaf):
+            raise ConfigurationError("the record is a single value: it has no fields to choose from")
+        keys = list(self.tree.keys)
+        for name in names:
+            if name not in keys:
+                raise ConfigurationError(f"there is no field {name!r}; there are {keys}")
+        if not names or len(set(names)) != len(names):
+            raise ConfigurationError(f"choose at least one field, and each once: {list(names)}")
+        kept = [keys.index(name) for name in names]
+        starts = [0]
+        for child in self.tree.children:
+            starts.append(starts[-1] + len(Spec(child).fields))
+        numbers = tuple(number for i in kept for number in range(starts[i], starts[i + 1]))
+        return Spec(_kept(self.tree, kept)), numbers
+
+    def to_json(self) -> Any:
+        """Return the tree as JSON."""
+        return _node_to_json(self.tree)
+
+    @staticmethod
+    def from_json(document: Any) -> "Spec":
+        """Return the spec that `to_json` described.
+
+        Raises:
+            CacheFormatError: if it is no such description.
+        """
+        return Spec(_node_from_json(document))
+
+    @staticmethod
+    def of_record(record: object, number: int = 0, allow_pickle: bool = False) -> "Spec":
+        """Return the spec of one record.
+
+        Raises:
+            UnsupportedDataError: if a leaf can't be stored; names field and record.
+        """
+        return Spec(_node_of(record, "", number, allow_pickle))
+
+
+def _first(parts: Iterable[Any]) -> Any:
+    return next(iter(parts))
+
+
+def _node_of(value: object, path: str, number: int, allow_pickle: bool) -> Node:
+    def child(key: object, item: object) -> Node:
+        return _node_of(item, f"{path}/{key}" if path else str(key), number, allow_pickle)
+
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) not in (str, int):
+                raise refuse(path, number, f"has the dict key {key!r}; keys are str or int")
+        return DictNode(tuple(value), tuple(child(key, item) for key, item in value.items()))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        keys = tuple(value._fields)
+        return NamedTupleNode(type(value).__name__, keys, tuple(map(child, keys, value)))
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return SequenceNode(kind, tuple(child(i, item) for i, item in enumerate(value)))
+    try:
+        return leaf_of(value, allow_pickle)
+    except BadValueError as error:
+        raise refuse(path, number, error.problem) from None
+
+
+def _split(node: Node, values: Sequence[Any], found: list[list[Any]], path: str, first: int) -> None:
+    """Append to `found` a list of values for each leaf below `node`."""
+    if isinstance(node, Leaf):
+        found.append(values if isinstance(values, list) else list(values))
+        return
+    bad = _first_mismatch(node, values)
+    if bad is not None:
+        raise refuse(path, first + bad, _difference(node, values[bad]))
+    for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
+        at: Any = key if isinstance(node, DictNode) else position
+        _split(child, [value[at] for value in values], found, f"{path}/{key}" if path else str(key), first)
+
+
+def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequence[Any]) -> int | None:
+    if isinstance(node, DictNode):
+        keys = dict.fromkeys(node.keys).keys()
+        for i, value in enumerate(values):
+            if not isinstance(value, dict) or value.keys() != keys:
+                return i
+        return None
+    base = list if node.kind == "list" else tuple
+    count = len(node.children)
+    for i, value in enumerate(values):
+        if not isinstance(value, base) or len(value) != count:
+            return i
+    return None
+
+
+def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
+    if isinstance(node, DictNode):
+        expected = f"a dict with the keys {list(node.keys)}"
+        found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
+        return f"should be {expected}, as in the records before, but is {found}"
+    found = f"a {type(value).__name__}"
+    if isinstance(value, list | tuple):
+        found += f" of {len(value)}"
+    return (
+        f"should be a {node.kind} of {len(node.children)}, as in the records before, but is {found}; "
+        "if the length varies, make it an array (np.asarray)"
+    )
+
+
+def _with_children(node: DictNode | SequenceNode | NamedTupleNode, children: Sequence[Node]) -> Node:
+    if isinstance(node, DictNode):
+        return DictNode(node.keys, tuple(children))
+    if isinstance(node, SequenceNode):
+        return SequenceNode(node.kind, tuple(children))
+    return NamedTupleNode(node.name, node.keys, tuple(children))
+
+
+def _kept(node: DictNode | SequenceNode | NamedTupleNode, kept: Sequence[int]) -> Node:
+    children = tuple(node.children[i] for i in kept)
+    if isinstance(node, DictNode):
+        return DictNode(tuple(node.keys[i] for i in kept), children)
+    if isinstance(node, SequenceNode):
+        return SequenceNode(node.kind, children)
+    return NamedTupleNode(node.name, tuple(node.keys[i] for i in kept), children)
+
+
+def _node_to_json(node: Node) -> dict[str, Any]:
+    if isinstance(node, Leaf):
+        return {"leaf": node.to_json()}
+    children = [_node_to_json(child) for child in node.children]
+    if isinstance(node, DictNode):
+        return {"dict": children, "keys": list(node.keys)}
+    if isinstance(node, NamedTupleNode):
+        return {"namedtuple": children, "keys": list(node.keys), "name": node.name}
+    return {node.kind: children}
+
+
+def _node_from_json(document: Any) -> Node:
+    if not isinstance(document, dict):
+        raise CacheFormatError(f"not the description of a record: {document!r:.100}")
+    if "leaf" in document:
+        return Leaf.from_json(document["leaf"])
+    for kind in ("dict", "list", "tuple", "namedtuple"):
+        items = document.get(kind)
+        if isinstance(items, list):
+            children = tuple(map(_node_from_json, items))
+            if kind in ("list", "tuple"):
+                return SequenceNode(kind, children)
+            keys = document.get("keys")
+            if not isinstance(keys, list) or len(keys) != len(children):
+                raise CacheFormatError(f"the keys of a {kind} don't match its items: {document!r:.100}")
+            if kind == "dict":
+                return DictNode(tuple(keys), children)
+            name = document.get("name")
+            if not all(isinstance(key, str) and key.isidentifier() for key in [name, *keys]):
+                raise CacheFormatError(f"not the names of a namedtuple: {document!r:.100}")
+            return NamedTupleNode(str(name), tuple(keys), children)
+    raise CacheFormatError(f"a record of an unknown kind: {document!r:.100}")

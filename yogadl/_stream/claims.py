@@ -1,0 +1,131 @@
+"""Say which epochs each iterator of one stream or loader reads, and where each stands."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from yogadl._stream.rows import Cut, Point, Span
+from yogadl._stream.run import Run
+
+Stage = Callable[[Iterator[Any]], Iterator[Any]]
+Make = Callable[[Run, Cut, Point, int | None], Iterator[Any]]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What was delivered of a span; without a span, nothing was claimed yet.
+
+    The consumer's own thread counts here, never a thread that reads ahead.
+    """
+
+    span: Span | None = None
+    items: int = 0
+    is_finished: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Say how the rows of a run become items: read, cut, and passed through stages.
+
+    Each stage turns an iterator of items into another with as many items, in the same order. (Stages
+    that drop or add items will need a cursor of their own shard; see `cursor`.)
+    """
+
+    run: Run
+    cut: Cut
+    make: Make
+    stages: tuple[Stage, ...] = ()
+
+    def open(self, start: Point, end: int | None) -> Iterator[Any]:
+        """Return the items from `start` to the epoch `end`."""
+        items = self.make(self.run, self.cut, start, end)
+        for stage in self.stages:
+            items = stage(items)
+        return items
+
+    def reach(self, progress: Progress) -> Point:
+        """Return where a cursor of this progress stands."""
+        span = progress.span
+        assert span is not None
+        if progress.is_finished and span.end is not None:
+            return Point(span.end, 0)
+        return self.cut.reach(self.run.shard, span, progress.items)
+
+    def span(self, point: Point) -> Span:
+        """Return what an iterator reads that begins at `point`.
+
+        Raises:
+            ConfigurationError: if the shards would drift into different epochs from there.
+        """
+        return self._in_step(self.cut.span(point))
+
+    def resume(self, span: Span, point: Point) -> Span:
+        """Return `span` as it goes on from `point`.
+
+        Raises:
+            ConfigurationError: if the shards would drift into different epochs from there.
+        """
+        return self._in_step(self.cut.resume(span, point))
+
+    def _in_step(self, span: Span) -> Span:
+        self.run.shard.require_step(span.start, span.end)
+        return span
+
+
+class Claims:
+    """Give each iterator of one stream or loader its epochs. Thread-safe; pickles without its lock."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._next = recipe.span(recipe.run.start)
+        self._endless: Progress | None = None  # the iterator that decides what is next, if it has no end
+        self._newest = Progress()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    def track(self, progress: Progress) -> None:
+        """Note the progress of the newest iterator."""
+        self._newest = progress
+
+    def next_span(self) -> Span:
+        """Return what the next claim would get. An endless iterator leaves what it has not entered."""
+        if self._endless is None:
+            return self._next
+        return self.recipe.cut.span(Point(self.recipe.reach(self._endless).epoch + 1, 0))
+
+    def claim(self, progress: Progress) -> Span:
+        """Give `progress` the next span."""
+        with self._lock:
+            span = self.next_span()
+            self._hand_over(span, progress)
+            progress.span = span
+        return span
+
+    def move(self, span: Span, progress: Progress) -> None:
+        """Note that an iterator was moved to `span`: the next claim comes after it."""
+        with self._lock:
+            self._hand_over(span, progress)
+
+    def restart(self, point: Point) -> None:
+        """Let the next claim begin at `point`, and forget the newest iterator."""
+        with self._lock:
+            self._next, self._endless = self.recipe.resume(self.next_span(), point), None
+            self._newest = Progress()
+
+    def _hand_over(self, span: Span, progress: Progress) -> None:
+        if span.end is None:
+            self._endless = progress
+        else:
+            self._next, self._endless = self.recipe.cut.span(Point(span.end, 0)), None
+
+    def reach(self) -> Point:
+        """Return where the newest iterator stands, or the next would begin."""
+        newest = self._newest
+        return self.next_span().start if newest.span is None else self.recipe.reach(newest)

@@ -1,0 +1,130 @@
+"""Write a place in a stream as a small JSON dict, and read it back, believing nothing.
+
+The dict is the same on every shard in step. A cursor that is of one shard only (a later stage's
+business) will carry ``shard`` and ``needs``; this version refuses both by name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from yogadl._stream.rows import Point
+from yogadl.errors import CursorError
+
+VERSION = 1
+_LARGEST = 2**63 - 1
+_SEED = "seed"
+_SKIP = "skip_shuffle_at_epoch_end"
+_NUMBERS = ("epoch", "position", "records")
+_KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
+_OPEN_THAT = "open the dataset and version that it was saved with"
+_START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a cursor must match: the data, and the order that its position counts in."""
+
+    records: int
+    fingerprint: str
+    order: dict[str, Any]  # what the order says of itself: plain JSON
+    seed: int | None
+    skip_shuffle_at_epoch_end: bool
+
+
+def write(identity: Identity, point: Point) -> dict[str, Any]:
+    """Return the cursor that stands at `point`: plain ints, strings, bools and one dict of them."""
+    return {
+        "yogadl": VERSION,
+        "epoch": point.epoch,
+        "position": point.position,
+        "records": identity.records,
+        "fingerprint": identity.fingerprint,
+        "order": dict(identity.order),
+        _SEED: identity.seed,
+        _SKIP: identity.skip_shuffle_at_epoch_end,
+    }
+
+
+def read(identity: Identity, state: Any, rebind: bool = False) -> Point:  # Any: it comes from a file
+    """Return the place that a cursor stands at, after checking that it is one of this stream.
+
+    Args:
+        identity: The stream's own.
+        state: What `write` returned, possibly by way of JSON and other hands.
+        rebind: Accept other data of equal length, by the caller's word.
+
+    Raises:
+        CursorError: if it is no cursor, or one of other data or another order; names both sides.
+    """
+    _check_form(state)
+    _check_match(identity, state, rebind)
+    return Point(state["epoch"], state["position"])
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_whole(value) and 0 <= value <= _LARGEST
+
+
+_FORMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    *((name, _is_count, "a whole number from 0 to 2**63 - 1") for name in _NUMBERS),
+    ("fingerprint", lambda value: isinstance(value, str), "a string"),
+    ("order", lambda value: isinstance(value, Mapping), "a dict"),
+    (_SEED, lambda value: value is None or _is_whole(value), "a whole number or None"),
+    (_SKIP, lambda value: isinstance(value, bool), "True or False"),
+)
+
+
+def _check_form(state: Any) -> None:
+    """Refuse what is no cursor of this version."""
+    if not isinstance(state, Mapping):
+        raise CursorError(f"a cursor is a dict, this is {type(state).__name__}: {_START_ANEW}")
+    version = state.get("yogadl")
+    if not _is_whole(version):
+        raise CursorError(
+            f"the dict is no yogadl cursor, its 'yogadl' is {version!r}, not {VERSION}: {_START_ANEW}"
+        )
+    if version != VERSION:
+        raise CursorError(
+            f"the cursor is of version {version}, this yogadl reads version {VERSION}: "
+            "use the yogadl that wrote it, or a newer one"
+        )
+    unknown = sorted(str(key) for key in state.keys() - _KEYS)
+    if unknown:
+        raise CursorError(
+            f"the cursor has {', '.join(map(repr, unknown))}, which this yogadl does not know: "
+            "use the yogadl that wrote it, or a newer one"
+        )
+    missing = sorted(_KEYS - state.keys())
+    if missing:
+        raise CursorError(f"the cursor lacks {', '.join(map(repr, missing))}: {_START_ANEW}")
+    for name, is_right, form in _FORMS:
+        if not is_right(state[name]):
+            raise CursorError(f"the cursor's {name!r} is {state[name]!r}, not {form}: {_START_ANEW}")
+    if state["position"] > state["records"]:
+        raise CursorError(f"the cursor's 'position' is {state['position']}, past its records: {_START_ANEW}")
+
+
+def _check_match(identity: Identity, state: Mapping[str, Any], rebind: bool) -> None:
+    """Refuse a cursor of other data or of another order."""
+
+    def refuse(what: str, theirs: Any, ours: Any, mend: str) -> CursorError:
+        return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {mend}")
+
+    if state["records"] != identity.records:
+        raise refuse("other data, its number of records is", state["records"], identity.records, _OPEN_THAT)
+    if state["fingerprint"] != identity.fingerprint and not rebind:
+        mend = f"{_OPEN_THAT}, or accept other data of equal length by rebind=True"
+        raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, mend)
+    if dict(state["order"]) != identity.order:
+        mend = "open the stream with the same shuffle"
+        raise refuse("another order,", dict(state["order"]), identity.order, mend)
+    if state[_SEED] != identity.seed:
+        raise refuse("another shuffle, its seed is", state[_SEED], identity.seed, "pass that shuffle_seed")
+    if state[_SKIP] != identity.skip_shuffle_at_epoch_end:
+        ours = identity.skip_shuffle_at_epoch_end
+        raise refuse(f"another shuffle, its {_SKIP} is", state[_SKIP], ours, "pass the same")

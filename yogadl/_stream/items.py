@@ -1,0 +1,117 @@
+"""Read records and make them items: records one by one, or batches cut out of large reads.
+
+What a batch costs beyond the copy is Python, so small records are gathered for many batches at once and
+handed out as slices: disjoint, C-contiguous views that nothing else reads or writes. Large ones are
+gathered batch by batch, because fresh memory of many MB is faulted in page by page.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._interfaces import Column
+from yogadl._stream.rows import Cut, Point
+from yogadl._stream.run import Run
+
+# Of one read, unless a single batch is larger. Chosen by benchmarks/: more no longer helps, and what
+# is gathered here should still be in the CPU's cache when the batch is used.
+MOST_BYTES = 1_500_000
+ALONE_BYTES = 400_000  # a batch this large is read by itself
+RECORDS_BYTES = 1_000_000
+MOST_RECORDS = 1024
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Make items that are single records."""
+
+    def __call__(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
+        """Yield the records from `start` to the epoch `end`."""
+        spec, columns_of = run.source.spec, run.source.columns
+        most = max(1, min(MOST_RECORDS, RECORDS_BYTES // max(1, run.source.record_bytes)))
+        size = min(16, most)
+        for indices, _ in run.chunks(cut, start, end):
+            first = 0
+            while first < len(indices):
+                part = indices[first : first + size]
+                yield from spec.records(columns_of(part), len(part))
+                first, size = first + size, min(2 * size, most)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Make items that are batches.
+
+    Args:
+        collate: Called with a batch's list of records instead of stacking.
+        padding_field: The name under which a bool per record says which are padding.
+    """
+
+    collate: Callable[[list[Any]], Any] | None = None
+    padding_field: str | None = None
+
+    def __call__(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
+        """Yield the batches from `start` to the epoch `end`."""
+        finish = self._finish(run)
+        columns_of = run.source.columns
+        batch = cut.size
+        alone = max(1, run.source.record_bytes) * batch
+        most = batch * max(1, 1 if alone >= ALONE_BYTES else MOST_BYTES // alone)
+        size = batch
+        for indices, padding in run.chunks(cut, start, end):
+            first, total = 0, len(indices)
+            while first < total:
+                last = min(total, first + size)
+                if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
+                    yield finish(columns_of(indices[first:last]), padding[first:last])
+                else:
+                    columns = [_slices(column, batch) for column in columns_of(indices[first:last])]
+                    columns.append(_slices(padding[first:last], batch))
+                    for *parts, flags in zip(*columns, strict=True):
+                        yield finish(parts, flags)
+                    del columns, parts
+                first, size = last, min(2 * size, most)
+
+    def _finish(self, run: Run) -> Callable[[Any, Flags], Any]:
+        """Return what makes a batch of its columns and padding flags."""
+        spec, assemble = run.source.spec, run.source.spec.assemble
+        collate, name = self.collate, self.padding_field
+        if collate is not None:
+
+            def finish(columns: Any, flags: Flags) -> Any:
+                records = spec.records(columns, len(flags))
+                if name is not None:
+                    for record, is_padding in zip(records, flags, strict=True):
+                        record[name] = is_padding
+                return collate(records)
+
+        elif name is not None:
+
+            def finish(columns: Any, flags: Flags) -> Any:
+                batch = assemble(columns)
+                batch[name] = flags
+                return batch
+
+        else:
+
+            def finish(columns: Any, flags: Flags) -> Any:
+                return assemble(columns)
+
+        return finish
+
+
+def _slices(column: Column, size: int) -> Iterator[Any]:
+    """Cut a column into pieces of `size` rows and a short last one."""
+    rows = len(column)
+    whole = rows - rows % size
+    if isinstance(column, list):
+        yield from (column[first : first + size] for first in range(0, whole, size))
+    else:  # iterating over an array makes the views in C
+        yield from column[:whole].reshape(whole // size, size, *column.shape[1:])
+    if whole < rows:
+        yield column[whole:]

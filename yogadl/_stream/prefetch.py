@@ -1,0 +1,127 @@
+"""Read ahead in a thread: a bounded queue between the reader and the consumer."""
+
+import atexit
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_EXIT_TIMEOUT_S = 5.0
+
+
+class ForkedError(Exception):
+    """Tell the consumer that it lives in a forked process, where the reader's thread does not."""
+
+
+class _EndError(Exception):
+    """Stand in the queue after the last item."""
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """A stage that keeps up to `depth` items ready. Ordered, exact, picklable.
+
+    The thread starts at the first `next`. It ends when the items do, when the consumer closes or drops
+    its iterator, or at the interpreter's exit.
+    """
+
+    depth: int
+
+    def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield `items`, read ahead; an error of theirs comes after the items before it."""
+        feed = _Feed(self.depth)
+        feed.start(items)
+        del items  # the thread's alone: they end with it
+        try:
+            while True:
+                yield feed.take()
+        except _EndError:
+            return
+        finally:
+            feed.stop()
+
+
+class _Feed:
+    """A bounded queue that a thread of its own fills. One consumer.
+
+    The lock is re-entrant: the garbage collector may drop a consumer, and so call `stop`, inside the
+    thread while it holds the lock.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._ready: deque[tuple[Any, BaseException | None]] = deque()
+        self._changed = threading.Condition(threading.RLock())
+        self._is_stopped = False
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+
+    def start(self, items: Iterator[Any]) -> None:
+        """Start the thread that fills the queue with `items`."""
+        self._thread = threading.Thread(target=self._fill, args=(items,), name="yogadl-prefetch", daemon=True)
+        # A daemon thread that is in the middle of a copy while the interpreter is taken down is asking
+        # for a crash, so at exit its copy is waited for. Forgotten again by `stop`.
+        atexit.register(self._exit)
+        self._thread.start()
+
+    def take(self) -> Any:
+        """Return the next item, waiting for it.
+
+        Raises:
+            _EndError: after the last item.
+            ForkedError: if this is not the process that the thread was started in.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedError
+        with self._changed:
+            while not self._ready:
+                if self._is_stopped:
+                    raise RuntimeError("the interpreter is on its way out: nothing is read ahead any more")
+                self._changed.wait()
+            item, error = self._ready.popleft()
+            self._changed.notify()
+        if error is None:
+            return item
+        try:
+            raise error
+        finally:
+            del error  # or the traceback would hold itself
+
+    def stop(self) -> None:
+        """Tell the thread to end after what it is reading, and forget what it read."""
+        atexit.unregister(self._exit)
+        if os.getpid() != self._pid:
+            return  # forked: there is no thread here, and the lock may be held for ever
+        with self._changed:
+            self._is_stopped = True
+            self._ready.clear()
+            self._changed.notify()
+
+    def _exit(self) -> None:
+        self.stop()
+        if os.getpid() == self._pid and self._thread is not None:
+            self._thread.join(_EXIT_TIMEOUT_S)
+
+    def _fill(self, items: Iterator[Any]) -> None:
+        try:
+            while self._has_room():
+                self._put(next(items), None)
+        except StopIteration:
+            self._put(None, _EndError())
+        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+            self._put(None, error)
+
+    def _has_room(self) -> bool:
+        """Wait for room in the queue; return False if stopped. Read only then: `depth` is a promise."""
+        with self._changed:
+            while len(self._ready) >= self._depth and not self._is_stopped:
+                self._changed.wait()
+            return not self._is_stopped
+
+    def _put(self, item: Any, error: BaseException | None) -> None:
+        with self._changed:
+            if not self._is_stopped:
+                self._ready.append((item, error))
+                self._changed.notify()

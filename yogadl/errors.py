@@ -1,0 +1,58 @@
+"""Every error that yogadl raises on purpose.
+
+Each is also the builtin that a stranger would catch::
+
+    YogaError
+    |-- ConfigurationError(ValueError)      an argument, or two together, make no sense
+    |-- UnsupportedDataError(TypeError)     a record that can't be stored: names the field and the record
+    |-- MissingDependencyError(ImportError) an optional package is missing: names the extra to install
+    |-- DatasetNotFoundError(LookupError)   no such dataset or version
+    |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
+    |-- StorageError(OSError)               the disk or the store failed
+    |-- LeaseError(TimeoutError)            somebody else builds: who, since when, how to clear it
+    |-- CursorError(ValueError)             a cursor of other data, or not a cursor
+    `-- StageError(RuntimeError)            a stage's own function failed: stage, record, original text
+
+A source that raises surfaces as its own exception type, with the record's number added as a note.
+All of them pickle.
+"""
+
+
+class YogaError(Exception):
+    """Stand for any error that yogadl raises on purpose."""
+
+
+class ConfigurationError(YogaError, ValueError):
+    """Say that an argument, or two together, make no sense."""
+
+
+class UnsupportedDataError(YogaError, TypeError):
+    """Say which field of which record can't be stored, and what to do about it."""
+
+
+class MissingDependencyError(YogaError, ImportError):
+    """Say which optional package is missing and the line that installs it."""
+
+
+class DatasetNotFoundError(YogaError, LookupError):
+    """Say that there is no such dataset or version, and what there is."""
+
+
+class CacheFormatError(YogaError, ValueError):
+    """Say that a cache is truncated, corrupt, or newer than this library."""
+
+
+class StorageError(YogaError, OSError):
+    """Say that the disk or the store failed."""
+
+
+class LeaseError(YogaError, TimeoutError):
+    """Say who builds, since when, and how to clear it."""
+
+
+class CursorError(YogaError, ValueError):
+    """Say that a cursor is of other data, or is no cursor."""
+
+
+class StageError(YogaError, RuntimeError):
+    """Say which stage failed on which record, with the original text."""

@@ -1,0 +1,450 @@
+"""Submit, fetch and cacheable, and all that keeps a storage in order: written once, over a folder and a lock."""
+
+import contextlib
+import functools
+import importlib.metadata
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, ParamSpec
+
+from yogadl._dataref import RecordsRef
+from yogadl._format.manifest import Manifest, digest_of, read_manifest
+from yogadl._interfaces import Storage
+from yogadl._key import DatasetKey
+from yogadl._sources import open_source
+from yogadl._spec import Spec
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.storage import _names
+from yogadl.storage._build import PART_BYTES, Build, Progress, content_of, publish
+from yogadl.storage._cached import CachedRecords, Published, open_table
+from yogadl.storage._folder import Folder
+from yogadl.storage._partitions import PartitionedBuild, build_with_workers
+from yogadl.storage._progress import shown
+from yogadl.storage._provenance import describe_builder, describe_machine, difference
+from yogadl.storage._verify import Verified, part_files, verify
+
+P = ParamSpec("P")
+GRACE_S: Final = 30 * 86_400.0
+
+# Which keys this thread is building, so that a builder that asks for itself fails instead of waiting for ever.
+_building: ContextVar[frozenset[tuple[Path, DatasetKey]]] = ContextVar("building", default=frozenset())
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What a storage knows of one version."""
+
+    id: str
+    version: str
+    records: int
+    size_bytes: int
+    parts: int
+    spec: Spec
+    fingerprint: str
+    digest: str
+    created: float
+    builder: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `prune` removed, or would."""
+
+    files: tuple[str, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a cache is built; none of it changes what is in it.
+
+    Args:
+        workers: How many processes read the source; more than one needs a source with random access.
+        engine: Where the workers run; ``None`` is this machine.
+        part_bytes: Parts are sealed before they hold more; ``None`` is 1 GiB.
+        allow_pickle: Whether objects without a stored form may be pickled.
+        progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
+            function of (records so far, records in all or None, bytes so far).
+    """
+
+    workers: int = 1
+    engine: None = None
+    part_bytes: int | None = None
+    allow_pickle: bool = False
+    progress: bool | Progress | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.workers) is not int or self.workers < 1:
+            raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
+        if self.engine is not None:
+            raise ConfigurationError(
+                f"there is no engine {self.engine!r}; leave it out to build on this machine, or drive "
+                "storage.begin, write and commit from your scheduler"
+            )
+        if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
+            raise ConfigurationError(f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}")
+
+
+class CacheStorage(Storage):
+    """Build datasets once, keep them below a root, and hand out references to them.
+
+    Safe to use from any number of threads and processes; picklable.
+
+    Args:
+        folder: The root.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder.root)!r})"
+
+    # What differs between kinds of storage.
+
+    @contextlib.contextmanager
+    def building(self, key: DatasetKey) -> Iterator[None]:
+        """Hold the right to build this version, waiting for whoever holds it now."""
+        raise NotImplementedError
+        yield
+
+    def has_builder(self, dataset_id: str) -> bool:
+        """Return whether somebody is building a version of this dataset."""
+        raise NotImplementedError
+
+    # Building.
+
+    def submit(  # noqa: PLR0913  (0.1.4's three, and options by keyword)
+        self,
+        data: Any,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        workers: int = 1,
+        engine: None = None,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: bool | Progress | None = None,
+    ) -> None:
+        """Build a cache from any source and publish it; an existing version is replaced atomically.
+
+        Nothing is visible before everything is on the disk. Whoever reads the version that is being replaced
+        keeps reading it.
+
+        Args:
+            data: Arrays, an object with ``__len__`` and ``__getitem__``, an iterable or a generator function.
+            dataset_id: What the dataset is called; slashes make folders.
+            dataset_version: Which version this is.
+            workers: How many processes read the source.
+            engine: Where the workers run; ``None`` is this machine.
+            part_bytes: How large one file may get; ``None`` is 1 GiB.
+            allow_pickle: Whether objects without a stored form may be pickled.
+            progress: A progress bar or none; ``None`` for one on a terminal; or a function.
+
+        Raises:
+            UnsupportedDataError: if a record can't be stored; names field and record.
+            StorageError: if the disk fails or is full.
+        """
+        key = DatasetKey(dataset_id, dataset_version)
+        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
+        with self._right_to_build(key):
+            self._build(key, data, options, {})
+
+    def begin(
+        self, dataset_id: str, dataset_version: str, *, partitions: int, run: str | None = None
+    ) -> PartitionedBuild:
+        """Begin a build whose partitions are written by tasks of any scheduler, in any order.
+
+        Args:
+            dataset_id: What the dataset is called.
+            dataset_version: Which version this is.
+            partitions: How many there are; their records follow each other in order of their numbers.
+            run: What tells this build from others of the same key, if every task calls `begin` itself (a job's
+                id, say); without it the one object returned must be handed to all tasks.
+        """
+        key = DatasetKey(dataset_id, dataset_version)
+        return PartitionedBuild(self, key, partitions, run or secrets.token_hex(8))
+
+    def cacheable(  # noqa: PLR0913
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        workers: int = 1,
+        engine: None = None,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: bool | Progress | None = None,
+    ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
+        """Decorate a function that returns a source, so that it returns a `DataRef`, built by whoever comes first.
+
+        The function runs only if there is no such version; other callers, threads and processes alike, wait for it
+        and then read what it built. If its code or arguments differ from what built the cache, a warning says
+        so once, and the cache is served.
+
+        Args:
+            dataset_id: What the dataset is called.
+            dataset_version: Which version this is; bump it when the function changes.
+            workers: As for `submit`, like all that follow.
+            engine: See there.
+            part_bytes: See there.
+            allow_pickle: See there; also allows reading pickled fields.
+            progress: See there.
+        """
+        key = DatasetKey(dataset_id, dataset_version)
+        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
+        warned: set[str] = set()
+
+        def decorate(function: Callable[P, Any]) -> Callable[P, RecordsRef]:
+            @functools.wraps(function)
+            def build_once(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
+                builder = describe_builder(function, args, kwargs)
+                published = self._find(key)
+                if published is None:
+                    with self._right_to_build(key):
+                        published = self._find(key)
+                        if published is None:
+                            self._build(key, function(*args, **kwargs), options, builder)
+                            published = self.published(key)
+                self._warn_if_stale(published.manifest, builder, warned)
+                return self._ref(key, published, allow_pickle)
+
+            return build_once
+
+        return decorate
+
+    @contextlib.contextmanager
+    def _right_to_build(self, key: DatasetKey) -> Iterator[None]:
+        mine = (self.folder.root, key)
+        if mine in _building.get():
+            raise ConfigurationError(f"{key} is being built by this very call: its builder asks for its own result")
+        with self.building(key):
+            reset = _building.set(_building.get() | {mine})
+            try:
+                yield
+            finally:
+                _building.reset(reset)
+
+    def _build(self, key: DatasetKey, data: Any, options: BuildOptions, builder: dict[str, Any]) -> Manifest:
+        source = open_source(data, allow_pickle=options.allow_pickle)
+        machine = describe_machine(importlib.metadata.version("yogadl"))
+        where = f"{_names.builds(key)}/one"
+        with shown(options.progress, str(key)) as progress:
+            if options.workers > 1:
+                receipts = build_with_workers(self, key, source, options.workers, options.part_bytes or PART_BYTES, progress)
+            else:
+                receipts = Build(self.folder, key, options.part_bytes or PART_BYTES, progress).run(source, where)
+        manifest = publish(self.folder, key, content_of(receipts), machine | builder)
+        self.folder.remove_folder(_names.builds(key))
+        return manifest
+
+    def _warn_if_stale(self, manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
+        changed = difference(manifest.builder, builder)
+        if changed and changed not in warned:
+            warned.add(changed)
+            warnings.warn(
+                f"{manifest.key} was built by other code or arguments than it is asked for with now ({changed}). "
+                f"The cache is served as it is; to build anew, make the version {_bumped(manifest.key.version)!r}.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    # Reading.
+
+    def fetch(
+        self, dataset_id: str, dataset_version: str, *, digest: str | None = None, allow_pickle: bool = False
+    ) -> RecordsRef:
+        """Return a `DataRef` to a published cache.
+
+        Args:
+            dataset_id: What the dataset is called.
+            dataset_version: Which version.
+            digest: The digest that `info` gave; any other bytes than those are refused.
+            allow_pickle: Whether pickled fields may be read, which runs code of whoever wrote them.
+
+        Raises:
+            DatasetNotFoundError: if there is no such version.
+            CacheFormatError: if it is damaged, from a newer library, or has another digest.
+        """
+        key = DatasetKey(dataset_id, dataset_version)
+        published = self.published(key)
+        if digest is not None and published.digest != digest:
+            raise CacheFormatError(f"{key} has digest {published.digest}, not {digest}: it was built or changed by others")
+        return self._ref(key, published, allow_pickle)
+
+    def _ref(self, key: DatasetKey, published: Published, allow_pickle: bool) -> RecordsRef:
+        records = CachedRecords(self, key, published.digest, allow_pickle)
+        records.open()
+        return RecordsRef(records)
+
+    def published(self, key: DatasetKey, digest: str | None = None) -> Published:
+        """Return the manifest of a version; with a digest that very one, from the trash if need be.
+
+        Raises:
+            DatasetNotFoundError: if there is none.
+        """
+        found = self._find(key)
+        if found is not None and (digest is None or found.digest == digest):
+            return found
+        if digest is not None:
+            for name in self._trashed_names(key):
+                content = self.folder.read(name)
+                if content is not None and digest_of(content) == digest:
+                    return Published(read_manifest(content, key, name), digest)
+            raise DatasetNotFoundError(f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again")
+        raise DatasetNotFoundError(self._not_found(key))
+
+    def _find(self, key: DatasetKey) -> Published | None:
+        name = _names.manifest(key)
+        content = self.folder.read(name)
+        if content is None:
+            return None
+        return Published(read_manifest(content, key, str(self.folder.path(name))), digest_of(content))
+
+    def _not_found(self, key: DatasetKey) -> str:
+        versions = self.versions(key.id)
+        if versions:
+            return f"there is no {key} in {self!r}; there are the versions {versions}"
+        return f"there is no {key} in {self!r}; it has the datasets {self.datasets()}"
+
+    def datasets(self) -> list[str]:
+        """Return the ids of all datasets that have a version."""
+        return [dataset_id for dataset_id in self.folder.folders_with("versions") if self.versions(dataset_id)]
+
+    def versions(self, dataset_id: str) -> list[str]:
+        """Return the versions of a dataset, in order of their names."""
+        DatasetKey(dataset_id, "any")
+        below = f"{dataset_id}/versions"
+        names = self.folder.names(below, _names.MANIFEST_SUFFIX)
+        return [name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names]
+
+    def info(self, dataset_id: str, dataset_version: str) -> DatasetInfo:
+        """Return what is known of a version, without opening it."""
+        published = self.published(DatasetKey(dataset_id, dataset_version))
+        manifest = published.manifest
+        return DatasetInfo(
+            id=dataset_id,
+            version=dataset_version,
+            records=manifest.records,
+            size_bytes=manifest.size_bytes,
+            parts=manifest.parts,
+            spec=manifest.spec,
+            fingerprint=manifest.fingerprint,
+            digest=published.digest,
+            created=manifest.created,
+            builder=manifest.builder,
+        )
+
+    def verify(
+        self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None
+    ) -> Verified:
+        """Read every byte of a version and compare it with its checksums.
+
+        Raises:
+            CacheFormatError: at the first damage, naming dataset, field and records.
+        """
+        return verify(self.folder, self.published(DatasetKey(dataset_id, dataset_version)).manifest, progress)
+
+    # Keeping order.
+
+    def delete(self, dataset_id: str, dataset_version: str) -> None:
+        """Throw a version away: it can't be fetched any more, and `undelete` brings it back until `prune` comes.
+
+        Raises:
+            DatasetNotFoundError: if there is no such version.
+        """
+        key = DatasetKey(dataset_id, dataset_version)
+        if not self.folder.rename(_names.manifest(key), _names.trashed(key, time.time_ns())):
+            raise DatasetNotFoundError(self._not_found(key))
+
+    def undelete(self, dataset_id: str, dataset_version: str) -> None:
+        """Bring back what was deleted or replaced last.
+
+        Raises:
+            DatasetNotFoundError: if the trash has no such version.
+            ConfigurationError: if there is such a version now.
+        """
+        key = DatasetKey(dataset_id, dataset_version)
+        names = self._trashed_names(key)
+        if not names:
+            raise DatasetNotFoundError(f"the trash of {self!r} has no {key}")
+        content = self.folder.read(names[-1])
+        if content is None or not self.folder.write_if_absent(_names.manifest(key), content):
+            raise ConfigurationError(f"there is a {key} now; delete it first, and undelete twice")
+        self.folder.remove(names[-1])
+
+    def _trashed_names(self, key: DatasetKey) -> list[str]:
+        """Return the trashed manifests of a version, oldest first."""
+        below = f"{key.id}/trash"
+        found = []
+        for name in self.folder.names(below, _names.MANIFEST_SUFFIX):
+            with contextlib.suppress(ValueError):
+                version, stamp = _names.split_trashed(name[len(below) + 1 :])
+                if version == key.version:
+                    found.append((stamp, name))
+        return [name for _, name in sorted(found)]
+
+    def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Pruned:
+        """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
+
+        What is younger than the grace stays, since a running reader opens parts late and a running builder names
+        its parts last.
+
+        Args:
+            grace_s: How long what nobody names is kept; 30 days if not given.
+            dry_run: Whether to say what would be removed, and remove nothing.
+        """
+        now = time.time()
+        doomed: list[str] = []
+        for dataset_id in sorted({*self.folder.folders_with("versions"), *self.folder.folders_with("parts")}):
+            doomed += self._prunable(dataset_id, now, grace_s)
+        size = 0
+        for name in doomed:
+            size += self.folder.size(name) or 0
+            if not dry_run:
+                self.folder.remove(name)
+        return Pruned(tuple(doomed), size)
+
+    def _prunable(self, dataset_id: str, now: float, grace_s: float) -> list[str]:
+        doomed, kept = [], set()
+        for name in self.folder.names(f"{dataset_id}/trash", _names.MANIFEST_SUFFIX):
+            with contextlib.suppress(ValueError):
+                version, stamp = _names.split_trashed(name[len(dataset_id) + len("/trash/") :])
+                if now - stamp / 1e9 > grace_s:
+                    doomed.append(name)
+                else:
+                    kept |= self._named_files(DatasetKey(dataset_id, version), name)
+        for version in self.versions(dataset_id):
+            key = DatasetKey(dataset_id, version)
+            kept |= self._named_files(key, _names.manifest(key))
+        if self.has_builder(dataset_id):
+            return doomed  # its parts are named by no manifest yet
+        for below in ("parts", "tables", "builds"):
+            for name in self.folder.names(f"{dataset_id}/{below}"):
+                if name not in kept and self.folder.age_s(name, now) >= grace_s:
+                    doomed.append(name)
+        return doomed
+
+    def _named_files(self, key: DatasetKey, name: str) -> set[str]:
+        """Return the files that a manifest names.
+
+        Raises:
+            CacheFormatError: if it can't be read; then nothing may be removed.
+        """
+        content = self.folder.read(name)
+        if content is None:
+            return set()
+        manifest = read_manifest(content, key, name)
+        named = {_names.table(key.id, manifest.table_sha256)}
+        return named | part_files(key.id, open_table(self.folder, manifest))
+
+
+def _bumped(version: str) -> str:
+    head = version.rstrip("0123456789")
+    digits = version[len(head) :]
+    return f"{head}{int(digits) + 1}" if digits else f"{version}-2"

@@ -1,0 +1,145 @@
+"""Open a published cache and read its records."""
+
+import hashlib
+import mmap
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from yogadl._format.arrays import ArrayFile
+from yogadl._format.layout import PartTable
+from yogadl._format.manifest import NEEDS_PICKLE, Manifest
+from yogadl._format.reader import Reader
+from yogadl._interfaces import Column, Indices
+from yogadl._key import DatasetKey
+from yogadl._spec import Spec
+from yogadl.errors import CacheFormatError, ConfigurationError
+from yogadl.storage import _names
+from yogadl.storage._build import PartPaths
+from yogadl.storage._folder import Folder
+
+if TYPE_CHECKING:
+    from yogadl.storage._base import CacheStorage
+
+
+@dataclass(frozen=True)
+class Published:
+    """A manifest as it was read, and the digest of its bytes."""
+
+    manifest: Manifest
+    digest: str
+
+
+class CachedRecords:
+    """Records of a cache, opened when first needed.
+
+    Pickles as the storage's location, the key and the digest, so that whoever unpickles it reads the very
+    same bytes even if the version has been replaced since. Safe to use from threads and after a fork.
+
+    Args:
+        storage: Where the cache lies.
+        key: Which it is.
+        digest: The digest that its manifest must have.
+        allow_pickle: Whether pickled fields may be read.
+    """
+
+    def __init__(self, storage: "CacheStorage", key: DatasetKey, digest: str, allow_pickle: bool) -> None:
+        self._storage = storage
+        self._key = key
+        self._digest = digest
+        self._allow_pickle = allow_pickle
+        self._lock = threading.Lock()
+        self._opened: tuple[Manifest, Reader] | None = None
+
+    def __reduce__(self) -> Any:
+        return CachedRecords, (self._storage, self._key, self._digest, self._allow_pickle)
+
+    def open(self) -> tuple[Manifest, Reader]:
+        """Return manifest and reader, reading the part table the first time.
+
+        Raises:
+            CacheFormatError: if the cache is damaged.
+            DatasetNotFoundError: if it is gone.
+        """
+        opened = self._opened
+        if opened is None:
+            # A lock held by another thread at a fork would stay held in the child; opening twice is harmless.
+            acquired = self._lock.acquire(timeout=60)
+            try:
+                opened = self._opened = self._opened or self._open()
+            finally:
+                if acquired:
+                    self._lock.release()
+        return opened
+
+    def _open(self) -> tuple[Manifest, Reader]:
+        published = self._storage.published(self._key, self._digest)
+        manifest = published.manifest
+        if NEEDS_PICKLE in manifest.needs and not self._allow_pickle:
+            raise ConfigurationError(
+                f"{self._key} has pickled fields, and unpickling runs code: "
+                "if you trust who built it, fetch it with allow_pickle=True"
+            )
+        return manifest, open_reader(self._storage.folder, manifest)
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record."""
+        return self.open()[0].spec
+
+    @property
+    def fingerprint(self) -> str:
+        """The content's hash, the same on every machine."""
+        return self.open()[0].fingerprint
+
+    @property
+    def record_bytes(self) -> int:
+        """About how large a record is."""
+        return max(1, self.open()[1].record_bytes)
+
+    def __len__(self) -> int:
+        return self.open()[0].records
+
+    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        opened = self._opened or self.open()
+        return opened[1].columns(indices, fields)
+
+
+def open_table(folder: Folder, manifest: Manifest) -> PartTable:
+    """Return the part table of a manifest, mapped, so that all processes of a machine share it.
+
+    Raises:
+        CacheFormatError: if it is missing or not what the manifest names.
+    """
+    name = _names.table(manifest.key.id, manifest.table_sha256)
+    what = f"the part table of {manifest.key} ({folder.path(name)})"
+    try:
+        with folder.path(name).open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise CacheFormatError(f"{what} can't be read: {error}; build the dataset again") from error
+    if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
+        raise CacheFormatError(f"{what} was truncated or changed; build the dataset again, or restore the file")
+    table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
+    if table.records != manifest.records or len(table.fields) != len(manifest.spec.fields) * bool(len(table)):
+        raise CacheFormatError(f"{what} has {table.records} records, but the manifest says {manifest.records}")
+    return table
+
+
+def open_reader(folder: Folder, manifest: Manifest) -> Reader:
+    """Return a reader of a cache, whose parts are all there and of their size.
+
+    Raises:
+        CacheFormatError: if a file is missing or truncated.
+    """
+    table = open_table(folder, manifest)
+    for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
+        found = folder.size(_names.part(manifest.key.id, sha256))
+        if found != size_bytes:
+            problem = "is missing" if found is None else f"has {found} bytes, not {size_bytes}: it was truncated"
+            raise CacheFormatError(
+                f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
+            )
+    return Reader(manifest.spec, table, PartPaths(folder, manifest.key.id))

@@ -1,0 +1,167 @@
+"""Keep files below one folder: written whole or not at all, and found again by name."""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from yogadl.errors import StorageError
+
+
+class Folder:
+    """Read and write small files by name, atomically and durably. Safe to use from any process or thread.
+
+    Args:
+        root: The folder; made when something is first written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, name: str) -> Path:
+        """Return where the file of that name lies."""
+        return self.root / name
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or ``None`` if there is none."""
+        try:
+            return self.path(name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}") from error
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes a file has, or ``None`` if there is none."""
+        try:
+            return self.path(name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}") from error
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file in place of any other of that name: readers see the old one or the new one."""
+        with self._written(name, content) as temporary:
+            temporary.replace(self.path(name))
+
+    def write_if_absent(self, name: str, content: bytes) -> bool:
+        """Put a file unless there is one; return whether this call did."""
+        with self._written(name, content) as temporary:
+            try:
+                os.link(temporary, self.path(name))
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink()
+        return True
+
+    @contextlib.contextmanager
+    def _written(self, name: str, content: bytes) -> Iterator[Path]:
+        path = self.path(name)
+        temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield temporary
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            sync_folder(path.parent)
+        except OSError as error:
+            raise storage_error(error, f"can't write {path}") from error
+
+    def adopt(self, path: Path, name: str) -> None:
+        """Move a finished file, on the same file system, to its name."""
+        target = self.path(name)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+            sync_folder(target.parent)
+        except OSError as error:
+            raise storage_error(error, f"can't write {target}") from error
+
+    def rename(self, name: str, new_name: str) -> bool:
+        """Move a file; return whether there was one."""
+        target = self.path(new_name)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.path(name).replace(target)
+            sync_folder(target.parent)
+            sync_folder(self.path(name).parent)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error, f"can't move {self.path(name)}") from error
+        return True
+
+    def names(self, below: str, suffix: str = "") -> list[str]:
+        """Return the names of all files below a folder, with that ending, in order; unfinished ones are left out."""
+        found = []
+        for folder, _, files in os.walk(self.path(below)):
+            for file in files:
+                if file.endswith(suffix) and not file.endswith(".tmp"):
+                    found.append(os.path.relpath(os.path.join(folder, file), self.root))
+        return sorted(found)
+
+    def folders_with(self, name: str) -> list[str]:
+        """Return every folder, at any depth, that has a folder of that name inside."""
+        found = []
+        for folder, folders, _ in os.walk(self.root):
+            if name in folders:
+                found.append(os.path.relpath(folder, self.root))
+        return sorted(found)
+
+    def age_s(self, name: str, now: float) -> float:
+        """Return how long ago a file or folder was last changed; 0 if it is gone."""
+        try:
+            return now - self.path(name).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def remove(self, name: str) -> int:
+        """Remove a file if it is there; return how many bytes it had."""
+        path = self.path(name)
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise storage_error(error, f"can't remove {path}") from error
+        return size
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder and all below it, if it is there."""
+        try:
+            shutil.rmtree(self.path(name))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise storage_error(error, f"can't remove {self.path(name)}") from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def storage_error(error: OSError, what: str) -> StorageError:
+    """Translate an error of the file system."""
+    hint = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "; the disk is full: make room and try again"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        hint = "; it is not writable for this user"
+    return StorageError(error.errno or errno.EIO, f"{what}: {error.strerror or error}{hint}")

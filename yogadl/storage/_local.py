@@ -1,0 +1,136 @@
+"""Keep caches in a folder on a local disk, one builder at a time by file lock."""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl._key import DatasetKey
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._base import CacheStorage
+from yogadl.storage._folder import Folder, storage_error
+
+_log = logging.getLogger("yogadl")
+
+_POLL_S: Final = 0.05
+_SAY_AFTER_S: Final = 2.0
+_SAY_EVERY_S: Final = 60.0
+
+
+class LFSConfigurations:
+    """Say where a local storage lies.
+
+    Args:
+        storage_dir_path: The folder.
+    """
+
+    def __init__(self, storage_dir_path: str | os.PathLike[str]) -> None:
+        self.storage_dir_path = Path(storage_dir_path)
+
+
+class LFSStorage(CacheStorage):
+    """Keep caches in a folder on a local disk.
+
+    Safe to use from any number of threads and processes of one machine; picklable. A builder that dies leaves nothing
+    that can be read, and the next one goes on or starts afresh; no lock is left behind.
+
+    Args:
+        configurations: Where the folder is; it is made if missing, and may be read-only for reading.
+        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+    """
+
+    def __init__(self, configurations: LFSConfigurations, tensorflow_config: Any = None) -> None:  # opaque, unused
+        if tensorflow_config is not None:
+            warnings.warn(
+                "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        root = configurations.storage_dir_path.expanduser().absolute()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise ConfigurationError(f"{root} is a file, not a folder for caches") from error
+        except OSError as error:
+            if not root.is_dir():
+                raise storage_error(error, f"can't make the folder {root}") from error
+        super().__init__(Folder(root))
+
+    def __reduce__(self) -> Any:
+        return _reopen, (str(self.folder.root),)
+
+    @contextlib.contextmanager
+    def building(self, key: DatasetKey) -> Iterator[None]:
+        """Hold the right to build this version, waiting for whoever holds it now.
+
+        The lock goes with the process that holds it, however that ends.
+        """
+        from filelock import FileLock, Timeout  # noqa: PLC0415  (not needed to read)
+
+        path = self.folder.path(_names.lock(key))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path, is_singleton=False)
+            started = time.monotonic()
+            say_at_s = _SAY_AFTER_S
+            while True:
+                try:
+                    lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
+                    break
+                except Timeout:
+                    waited_s = time.monotonic() - started
+                    if waited_s >= say_at_s:
+                        _log.warning("yogadl: waiting for %s, which %s builds", key, self._holder(key))
+                        say_at_s = waited_s + _SAY_EVERY_S
+        except OSError as error:
+            raise _not_writable(error, self.folder.root) from error
+        try:
+            self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+            yield
+        finally:
+            self.folder.remove(self._holder_name(key))
+            lock.release()
+
+    def has_builder(self, dataset_id: str) -> bool:
+        """Return whether somebody is building a version of this dataset."""
+        from filelock import FileLock, Timeout  # noqa: PLC0415
+
+        for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
+            try:
+                with FileLock(self.folder.path(name), timeout=0, is_singleton=False):
+                    pass
+            except Timeout:
+                return True
+        return False
+
+    def _holder_name(self, key: DatasetKey) -> str:
+        return _names.lock(key).removesuffix(".lock") + ".holder"
+
+    def _holder(self, key: DatasetKey) -> str:
+        try:
+            holder = json.loads(self.folder.read(self._holder_name(key)) or b"")
+            since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
+            return f"process {holder['pid']} on {holder['host']} (since {since})"
+        except (ValueError, KeyError, TypeError):
+            return "another process"
+
+
+def _this_process() -> dict[str, Any]:
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
+
+
+def _reopen(root: str) -> LFSStorage:
+    return LFSStorage(LFSConfigurations(root))
+
+
+def _not_writable(error: OSError, root: Path) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    return storage_error(error, f"can't build in {root}")

@@ -1,0 +1,70 @@
+"""Say where the files of a dataset lie below the root of a storage."""
+
+import hashlib
+import re
+from typing import Final
+
+from yogadl._key import DatasetKey
+from yogadl.errors import CacheFormatError
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+MANIFEST_SUFFIX: Final = ".json"
+
+
+def manifest(key: DatasetKey) -> str:
+    """Return the manifest's name."""
+    return f"{key.id}/versions/{key.version}{MANIFEST_SUFFIX}"
+
+
+def part(dataset_id: str, sha256: str) -> str:
+    """Return a part's name."""
+    return f"{dataset_id}/parts/{_checked(sha256)}.mdb"
+
+
+def index(dataset_id: str, sha256: str) -> str:
+    """Return the name of a part's index."""
+    return f"{dataset_id}/parts/{_checked(sha256)}.idx"
+
+
+def table(dataset_id: str, sha256: str) -> str:
+    """Return a part table's name."""
+    return f"{dataset_id}/tables/{_checked(sha256)}.parts"
+
+
+def trashed(key: DatasetKey, nanoseconds: int) -> str:
+    """Return the name of a manifest thrown away at that time."""
+    return f"{key.id}/trash/{key.version}@{nanoseconds:020d}{MANIFEST_SUFFIX}"
+
+
+def split_trashed(name: str) -> tuple[str, int]:
+    """Return version and time in the name of a trashed manifest, taken from below ``trash/``.
+
+    Raises:
+        ValueError: if it is no such name.
+    """
+    version, _, stamp = name.removesuffix(MANIFEST_SUFFIX).rpartition("@")
+    return version, int(stamp)
+
+
+def builds(key: DatasetKey) -> str:
+    """Return the folder of everything unfinished of this version.
+
+    Named by a hash, since the folders of version ``a`` must not hold those of ``a/b``.
+    """
+    return f"{key.id}/builds/{_short(key.version)}"
+
+
+def lock(key: DatasetKey) -> str:
+    """Return the name of the lock on building this version."""
+    return f"{key.id}/locks/{_short(key.version)}.lock"
+
+
+def _short(version: str) -> str:
+    return hashlib.sha256(version.encode()).hexdigest()[:24]
+
+
+def _checked(sha256: str) -> str:
+    # Names in a manifest are data; one that is not a hash must never become a path.
+    if not _SHA256.fullmatch(sha256):
+        raise CacheFormatError(f"not the name of a part: {sha256!r:.80}")
+    return sha256

@@ -1,0 +1,190 @@
+"""Build one cache from partitions that are written apart: by processes here, or tasks of any scheduler."""
+
+import concurrent.futures
+import functools
+import importlib.metadata
+import json
+import multiprocessing
+import pickle
+import secrets
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from yogadl._key import DatasetKey
+from yogadl._sources import Columns, Source, open_source
+from yogadl._spec import Spec
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.storage import _names
+from yogadl.storage._build import PART_BYTES, Build, Progress, Receipt, content_of, publish, read_sealed
+from yogadl.storage._folder import Folder
+from yogadl.storage._provenance import describe_machine
+
+if TYPE_CHECKING:
+    from yogadl.storage._base import CacheStorage
+
+
+class PartitionedBuild:
+    """A build in progress, to be handed to tasks: small, picklable, and harmless to repeat.
+
+    Args:
+        storage: Where the cache will be.
+        key: Which it will be.
+        partitions: How many there are.
+        run: What tells this build from others of the same key.
+    """
+
+    def __init__(self, storage: "CacheStorage", key: DatasetKey, partitions: int, run: str) -> None:
+        if type(partitions) is not int or partitions < 1:
+            raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
+        DatasetKey("run", run)  # it becomes part of a path
+        self.storage = storage
+        self.key = key
+        self.partitions = partitions
+        self.run = run
+
+    @property
+    def _where(self) -> str:
+        return f"{_names.builds(self.key)}/run-{self.run}-{self.partitions}"
+
+    def _receipt(self, partition: int) -> str:
+        return f"{self._where}/{partition:08d}.json"
+
+    def write(
+        self,
+        partition: int,
+        records: Any,
+        *,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write the records of one partition. Repeated or raced, the first to finish counts.
+
+        Args:
+            partition: Its number, from 0.
+            records: Any source; a partition without records is given as an empty list.
+            part_bytes: How large one file may get; ``None`` is 1 GiB.
+            allow_pickle: Whether objects without a stored form may be pickled.
+            progress: Called with records so far, records in all or ``None``, and bytes so far.
+        """
+        if type(partition) is not int or not 0 <= partition < self.partitions:
+            raise ConfigurationError(f"there is no partition {partition!r}: they are 0 to {self.partitions - 1}")
+        if self._is_written(partition):
+            return
+        is_empty = hasattr(records, "__len__") and len(records) == 0
+        source = None if is_empty else open_source(records, allow_pickle=allow_pickle)
+        self.write_source(partition, source, part_bytes or PART_BYTES, progress)
+
+    def _is_written(self, partition: int) -> bool:
+        return self.storage.folder.size(self._receipt(partition)) is not None
+
+    def write_source(
+        self, partition: int, source: Source | None, part_bytes: int, progress: Progress | None = None
+    ) -> int:
+        """Write the records of a source that is open already; return how many bytes they take."""
+        receipts: list[Receipt] = []
+        if source is not None:
+            where = f"{self._where}/{partition:08d}-{secrets.token_hex(8)}"
+            receipts = Build(self.storage.folder, self.key, part_bytes, progress).run(source, where)
+            self.storage.folder.remove_folder(where)
+        document = [[r.part.sha256, r.part.index_sha256, r.spec.to_json()] for r in receipts]
+        self.storage.folder.write_if_absent(self._receipt(partition), json.dumps(document).encode())
+        return sum(receipt.part.index.size_bytes for receipt in receipts)
+
+    def receipts(self) -> list[Receipt]:
+        """Return the receipts of all parts, in order.
+
+        Raises:
+            ConfigurationError: if a partition is not written yet.
+        """
+        found: list[Receipt] = []
+        folder: Folder = self.storage.folder
+        missing = [k for k in range(self.partitions) if not self._is_written(k)]
+        if missing:
+            raise ConfigurationError(f"{self.key}: {len(missing)} partitions are not written yet: {missing[:10]}")
+        first = 0
+        for partition in range(self.partitions):
+            for sha256, index_sha256, spec in json.loads(folder.read(self._receipt(partition)) or b"[]"):
+                part = read_sealed(folder, self.key.id, sha256, index_sha256)
+                found.append(Receipt(first, part, Spec.from_json(spec)))
+                first += part.index.records
+        if not found:
+            raise UnsupportedDataError(f"{self.key}: no partition has any records")
+        return found
+
+    def commit(self) -> None:
+        """Publish the cache. Anyone may, once all partitions are written; twice does no harm.
+
+        Raises:
+            ConfigurationError: if a partition is not written yet.
+            UnsupportedDataError: if partitions have different structures.
+        """
+        content = content_of(self.receipts())
+        machine = describe_machine(importlib.metadata.version("yogadl"))
+        with self.storage.building(self.key):
+            publish(self.storage.folder, self.key, content, machine | {"partitions": self.partitions})
+        self.storage.folder.remove_folder(self._where)
+
+
+class _Share:
+    """The records of a source from one number to another, as a source of its own."""
+
+    can_start_anywhere = False
+
+    def __init__(self, source: Source, first: int, end: int) -> None:
+        self._source = source
+        self._first = first
+        self.spec = source.spec
+        self.length = end - first
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the share's records."""
+        left = self.length - start
+        for columns in self._source.chunks(self._first + start):
+            count = min(left, len(columns[0]))
+            yield [column[:count] for column in columns]
+            left -= count
+            if left == 0:
+                return
+
+
+def build_with_workers(  # noqa: PLR0913
+    storage: "CacheStorage", key: DatasetKey, source: Source, workers: int, part_bytes: int, progress: Progress | None
+) -> list[Receipt]:
+    """Read a source with several processes and return the receipts of all parts, in order.
+
+    Raises:
+        ConfigurationError: if the source can only be read in order.
+    """
+    if source.length is None or not source.can_start_anywhere:
+        raise ConfigurationError(
+            "several workers need a source with __len__ and __getitem__: an iterable is read by one; leave workers at 1"
+        )
+    import cloudpickle  # noqa: PLC0415  (only for builds with several processes)
+
+    workers = min(workers, source.length)
+    build = PartitionedBuild(storage, key, workers, secrets.token_hex(8))
+    bounds = [source.length * k // workers for k in range(workers + 1)]
+    done = size_bytes = 0
+    # Spawned, not forked: a source may have threads or a framework's locks open.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        tasks = {}
+        for k in range(workers):
+            share = functools.partial(_write_share, build, k, _Share(source, bounds[k], bounds[k + 1]), part_bytes)
+            tasks[pool.submit(_call, cloudpickle.dumps(share))] = bounds[k + 1] - bounds[k]
+        for task in concurrent.futures.as_completed(tasks):
+            size_bytes += task.result()
+            done += tasks[task]
+            if progress is not None:
+                progress(done, source.length, size_bytes)
+    return build.receipts()
+
+
+def _call(pickled: bytes) -> int:
+    function: Callable[[], int] = pickle.loads(pickled)
+    return function()
+
+
+def _write_share(build: PartitionedBuild, partition: int, share: _Share, part_bytes: int) -> int:
+    return build.write_source(partition, share, part_bytes)

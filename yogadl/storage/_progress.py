@@ -1,0 +1,32 @@
+"""Show how far a build is."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from yogadl.storage._build import Progress
+
+# Short builds show no bar.
+_DELAY_S = 2.0
+
+
+@contextlib.contextmanager
+def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
+    """Give what a build reports to: the caller's function, a bar, or nothing."""
+    if callable(progress):
+        yield progress
+        return
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        yield None
+        return
+    from tqdm import tqdm  # noqa: PLC0415  (only where a bar is shown)
+
+    delay_s = 0.0 if progress else _DELAY_S
+    with tqdm(desc=f"building {title}", unit=" records", unit_scale=True, delay=delay_s) as bar:
+
+        def report(records: int, total: int | None, size_bytes: int) -> None:
+            bar.total = total
+            bar.set_postfix_str(f"{size_bytes / 2**20:.0f} MiB", refresh=False)
+            bar.update(records - bar.n)
+
+        yield report

@@ -1,0 +1,89 @@
+"""Check every byte of a cache, and name the records that a damaged one belongs to."""
+
+import hashlib
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xxhash import xxh3_64_intdigest
+
+from yogadl._format.layout import FieldIndex, PartTable
+from yogadl._format.manifest import Manifest
+from yogadl._format.window import open_part
+from yogadl.errors import CacheFormatError
+from yogadl.storage import _names
+from yogadl.storage._build import PartPaths, read_sealed
+from yogadl.storage._cached import open_table
+from yogadl.storage._folder import Folder
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was checked and found sound."""
+
+    records: int
+    parts: int
+    size_bytes: int
+
+
+def verify(folder: Folder, manifest: Manifest, progress: Callable[[int, int], None] | None = None) -> Verified:
+    """Read every part of a cache and compare it with its checksums.
+
+    Args:
+        folder: The storage's root.
+        manifest: The cache to check.
+        progress: Called with parts checked and parts in all.
+
+    Raises:
+        CacheFormatError: naming dataset, field and records, at the first damage found.
+    """
+    table = open_table(folder, manifest)
+    for part in range(len(table)):
+        _verify_part(folder, manifest, table, part)
+        if progress is not None:
+            progress(part + 1, len(table))
+    return Verified(manifest.records, len(table), int(table.size_bytes.sum()))
+
+
+def _verify_part(folder: Folder, manifest: Manifest, table: PartTable, part: int) -> None:
+    sha256, size_bytes = table.sha256[part], int(table.size_bytes[part])
+    sealed = read_sealed(folder, manifest.key.id, sha256, table.index_sha256[part])
+    path = PartPaths(folder, manifest.key.id).path(sha256)
+    descriptor = open_part(path, size_bytes)
+    first = int(table.first_record[part])
+    with open(descriptor, "rb") as file, mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as mapped:
+        with memoryview(mapped) as view:
+            for field, lies in zip(manifest.spec.fields, sealed.index.fields, strict=True):
+                damaged = _damaged_records(view, lies, sealed.index.records)
+                if damaged is not None:
+                    records = f"records {first + damaged.start} to {first + damaged.stop - 1}"
+                    raise CacheFormatError(
+                        f"{manifest.key}: field {field.name!r}, {records}: the bytes in part {sha256}.mdb were changed "
+                        "since they were written; build the dataset again, or restore the file"
+                    )
+            if hashlib.sha256(view).hexdigest() != sha256:
+                raise CacheFormatError(
+                    f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
+                )
+
+
+def _damaged_records(view: memoryview, field: FieldIndex, records: int) -> range | None:
+    """Return the records whose bytes are not what they were, if any."""
+    for kind, blocks in (("rows", field.rows), ("heap", field.heap)):
+        where = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
+        for number, (position, length, checksum) in enumerate(where):
+            if position + length <= len(view) and xxh3_64_intdigest(view[position : position + length]) == checksum:
+                continue
+            if kind == "rows":
+                start = number * field.rows_per_block
+                return range(start, min(start + field.rows_per_block, records))
+            starts = [*field.heap_first_record.tolist(), records]
+            return range(starts[number], max(starts[number] + 1, starts[number + 1]))
+    return None
+
+
+def part_files(dataset_id: str, table: PartTable) -> set[str]:
+    """Return the names of all files of parts that a table names."""
+    return {_names.part(dataset_id, sha256) for sha256 in table.sha256} | {
+        _names.index(dataset_id, sha256) for sha256 in table.sha256
+    }
