@@ -83,7 +83,8 @@ class RecordsRef(DataRef):
             number = index.__index__()
         except (AttributeError, TypeError):
             raise ConfigurationError(
-                f"a record is chosen by an integer or a slice, not by a {type(index).__name__}; for several use gather"
+                f"a record is chosen by an integer or a slice, not by a {type(index).__name__}; "
+                "for several use gather"
             ) from None
         return self.__getitems__([number])[0]
 
@@ -93,7 +94,7 @@ class RecordsRef(DataRef):
         for start in range(0, len(self), count):
             yield from self.__getitems__(range(start, min(start + count, len(self))))
 
-    def stream(  # noqa: PLR0913  (0.1.4's parameters, and two more)
+    def stream(
         self,
         start_offset: int = 0,
         shuffle: bool | Blocks = False,
@@ -144,7 +145,9 @@ class RecordsRef(DataRef):
         array = np.asarray(indices)
         if array.dtype == bool:
             if array.shape != (len(self),):
-                raise ConfigurationError(f"a mask needs one boolean per record, {len(self)}, not {array.shape}")
+                raise ConfigurationError(
+                    f"a mask needs one boolean per record, {len(self)}, not {array.shape}"
+                )
             array = np.flatnonzero(array)
         return RecordsRef(SelectedRecords(self._records, checked_indices(array, len(self))))
 

@@ -17,7 +17,9 @@ def checked_indices(indices: Any, records: int) -> Indices:
     """
     array = np.asarray(indices)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise ConfigurationError(f"indices must be a flat list of integers, not {array.dtype} of shape {array.shape}")
+        raise ConfigurationError(
+            f"indices must be a flat list of integers, not {array.dtype} of shape {array.shape}"
+        )
     found = array.astype(np.int64)
     if len(found):
         low, high = int(found.min()), int(found.max())

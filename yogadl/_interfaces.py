@@ -82,7 +82,9 @@ class Storage(abc.ABC):
         """Return a `DataRef` to a published cache."""
 
     @abc.abstractmethod
-    def cacheable(self, dataset_id: str, dataset_version: str) -> Callable[[Callable[..., Any]], Callable[..., DataRef]]:
+    def cacheable(
+        self, dataset_id: str, dataset_version: str
+    ) -> Callable[[Callable[..., Any]], Callable[..., DataRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once."""
 
 

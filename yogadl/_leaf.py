@@ -22,9 +22,14 @@ MAX_LEAF_BYTES: Final = 2**31 - 2**20
 
 _PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 # numpy's own numeric dtypes that look the same on every platform; others come from ml_dtypes by name.
-_NUMPY_DTYPES: Final = frozenset(
-    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
-) | {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+_NUMPY_DTYPES: Final = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)) | {
+    "bool",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+}
 _ML_DTYPE_PREFIXES: Final = ("bfloat16", "float8_", "float6_", "float4_", "int4", "uint4", "int2", "uint2")
 
 
@@ -77,12 +82,17 @@ class Leaf:
             return self
         if len(self.shape) != len(shape):
             return Leaf(self.dtype, None, self.ragged_rank, self.row_splits)
-        merged = tuple(ours if ours == theirs else None for ours, theirs in zip(self.shape, shape, strict=True))
+        merged = tuple(
+            ours if ours == theirs else None for ours, theirs in zip(self.shape, shape, strict=True)
+        )
         return Leaf(self.dtype, merged, self.ragged_rank, self.row_splits)
 
     def to_json(self) -> dict[str, Any]:
         """Return the leaf as JSON."""
-        document: dict[str, Any] = {"dtype": self.dtype, "shape": None if self.shape is None else list(self.shape)}
+        document: dict[str, Any] = {
+            "dtype": self.dtype,
+            "shape": None if self.shape is None else list(self.shape),
+        }
         if self.ragged_rank is not None:
             document["ragged_rank"] = self.ragged_rank
         if self.row_splits is not None:
@@ -128,13 +138,14 @@ def dtype_named(name: str) -> np.dtype[Any]:
     if not name.startswith(_ML_DTYPE_PREFIXES):
         raise CacheFormatError(f"there is no dtype {name!r}")
     try:
-        import ml_dtypes  # noqa: PLC0415  (only for the dtypes that numpy lacks)
+        import ml_dtypes
     except ImportError as error:
         raise MissingDependencyError(f"dtype {name!r} needs ml_dtypes: pip install ml_dtypes") from error
     try:
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     except AttributeError as error:
         raise CacheFormatError(f"there is no dtype {name!r} in this version of ml_dtypes") from error
+    return found
 
 
 class BadValueError(Exception):
@@ -186,7 +197,9 @@ def _leaf_of_objects(array: NDArray[Any], allow_pickle: bool) -> Leaf:
     if allow_pickle:
         return Leaf(OBJECT)
     names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-    raise BadValueError(0, f"is an object array (of {names}); make it an array of numbers, bytes or str, {_PICKLE}")
+    raise BadValueError(
+        0, f"is an object array (of {names}); make it an array of numbers, bytes or str, {_PICKLE}"
+    )
 
 
 _PICKLE: Final = "or store it pickled with allow_pickle=True"

@@ -37,8 +37,13 @@ class SourceRecords:
         sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
         self._widen(sample)
         columns = self.columns(sample)
-        stored = [stored_column(field.leaf, column) for field, column in zip(self.spec.fields, columns, strict=True)]
-        sizes = sum(int(np.sum(column.sizes())) * (len(sample) if np.ndim(column.sizes()) == 0 else 1) for column in stored)
+        stored = [
+            stored_column(field.leaf, column) for field, column in zip(self.spec.fields, columns, strict=True)
+        ]
+        sizes = sum(
+            int(np.sum(column.sizes())) * (len(sample) if np.ndim(column.sizes()) == 0 else 1)
+            for column in stored
+        )
         self.record_bytes = max(1, sizes // len(sample))
         hashed = hash_run([column.hashes() for column in stored], len(sample)).value
         self.fingerprint = fingerprint or "weak-" + _hash("sample", len(self), hashed, self.spec.to_json())
@@ -46,10 +51,10 @@ class SourceRecords:
     def __len__(self) -> int:
         return self._source.length
 
-    def _values(self, indices: Indices) -> list[Sequence[Any]]:
+    def _values(self, indices: Indices) -> list[Any]:
         """Return one column or list of values a field."""
         if isinstance(self._source, ArraysSource):
-            return self._source.columns(indices)  # type: ignore[return-value]  # arrays are sequences here
+            return self._source.columns(indices)
         records = self._source.items(indices.tolist())
         try:
             return list(self.spec.columns(records))
@@ -123,7 +128,7 @@ class SlicedRecords:
 
 
 class ProjectedRecords:
-    """Some fields of other records. It keeps the fingerprint, since the same cursors mean the same records."""
+    """Some fields of other records; the fingerprint stays, since the same cursors mean the same records."""
 
     def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
         self._parent = parent

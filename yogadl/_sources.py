@@ -1,7 +1,7 @@
 """Turn anything that records can be read from into one form: chunks of columns, one after another."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -28,8 +28,12 @@ class Source(Protocol):
     """
 
     spec: Spec
-    length: int | None
-    can_start_anywhere: bool
+
+    @property
+    def length(self) -> int | None: ...
+
+    @property
+    def can_start_anywhere(self) -> bool: ...
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, as columns that `CacheWriter.write` takes."""
@@ -61,14 +65,16 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     if isinstance(data, Iterable):
         return IterableSource(data, allow_pickle=allow_pickle)
     raise UnsupportedDataError(
-        f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, a generator "
-        "function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
+        f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, "
+        "a generator function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
     )
 
 
 def has_random_access(data: Any) -> bool:
     """Return whether `data` has a length and items by position."""
-    return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes)
+    return (
+        hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes)
+    )
 
 
 def is_arrays(data: Any) -> bool:
@@ -102,7 +108,9 @@ class ArraysSource:
         tree = _tree_of(data, "", self._columns, lengths, allow_pickle)
         if len(set(lengths.values())) > 1:
             described = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
-            raise UnsupportedDataError(f"the columns have different lengths ({described}); records need one value of each")
+            raise UnsupportedDataError(
+                f"the columns have different lengths ({described}); records need one value of each"
+            )
         self.spec = Spec(tree)
         self.length = next(iter(lengths.values()))
 
@@ -139,8 +147,8 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
         return SequenceNode("tuple", tuple(child(i, item) for i, item in enumerate(data)))
     if not has_random_access(data) or (isinstance(data, np.ndarray) and data.ndim == 0):
         raise UnsupportedDataError(
-            f"column {path!r} is a {type(data).__name__}; a dict stands for columns, each an array or a list as long "
-            "as there are records (for a single record, give a list of one dict)"
+            f"column {path!r} is a {type(data).__name__}; a dict stands for columns, each an array or a list "
+            "as long as there are records (for a single record, give a list of one dict)"
         )
     if not len(data):
         raise UnsupportedDataError(_EMPTY)
@@ -152,7 +160,9 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
         raise refuse(path, 0, error.problem) from None
 
 
-_EMPTY: Final = "the source has no records: a cache can't be changed, so an empty one is refused; check where it reads from"
+_EMPTY: Final = (
+    "the source has no records, and an empty cache could never be filled; check where it reads from"
+)
 
 
 def _column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
@@ -178,12 +188,12 @@ class IterableSource:
     can_start_anywhere = False
 
     def __init__(self, data: Iterable[Any], *, allow_pickle: bool = False) -> None:
-        self.length = len(data) if hasattr(data, "__len__") else None
+        self.length = len(data) if isinstance(data, Sized) else None
         self._iterator = _numbered(lambda: iter(data))
-        for first in self._iterator:
-            break
-        else:
-            raise UnsupportedDataError(_EMPTY)
+        try:
+            first = next(self._iterator)
+        except StopIteration:
+            raise UnsupportedDataError(_EMPTY) from None
         self.spec = Spec.of_record(first, 0, allow_pickle)
         self._records = itertools.chain([first], self._iterator)
 
@@ -277,6 +287,7 @@ def _chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[C
 def _size_of(column: NDArray[Any] | list[Any]) -> int:
     if isinstance(column, np.ndarray):
         return column.nbytes
-    return sum(value.nbytes if isinstance(value, np.ndarray) else len(value) if hasattr(value, "__len__") else 64 for value in column)
-
-
+    return sum(
+        value.nbytes if isinstance(value, np.ndarray) else len(value) if hasattr(value, "__len__") else 64
+        for value in column
+    )

@@ -70,7 +70,7 @@ class Field:
 @lru_cache(maxsize=256)  # keyed by name and fields alone: every process that unpickles gets the like
 def named_tuple(name: str, keys: tuple[str, ...]) -> Any:  # a class made at run time
     """Return a namedtuple class of that name and these fields, whose instances pickle."""
-    base = namedtuple(name, keys)  # type: ignore[misc]  # noqa: PYI024  (the fields are data)
+    base = namedtuple(name, keys)  # type: ignore[misc]
 
     def reduce(self: Any) -> Any:
         return rebuild_named_tuple, (name, keys, tuple(self))
@@ -157,7 +157,11 @@ class Spec:
         rest = iter(leaves)
 
         def replace(node: Node) -> Node:
-            return next(rest) if isinstance(node, Leaf) else _with_children(node, [replace(c) for c in node.children])
+            return (
+                next(rest)
+                if isinstance(node, Leaf)
+                else _with_children(node, [replace(c) for c in node.children])
+            )
 
         return Spec(replace(self.tree))
 

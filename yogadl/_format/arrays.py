@@ -59,7 +59,9 @@ class ArrayFile:
             body = view[8 + length :]
             arrays = {name: _array(entry, body) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CacheFormatError(f"{what} is damaged: {error}; build the dataset again, or copy it anew") from error
+            raise CacheFormatError(
+                f"{what} is damaged: {error}; build the dataset again, or copy it anew"
+            ) from error
         return ArrayFile(arrays, document)
 
 

@@ -31,7 +31,7 @@ class FixedRows:
 
     def sizes(self) -> int:
         """The bytes of each value."""
-        return self.rows.shape[1]
+        return int(self.rows.shape[1])
 
     def hashes(self) -> Hashes:
         """The hash of each value."""
@@ -61,7 +61,7 @@ class HeapValues:
         return hash_values(self.values, self.shapes)
 
     def elements(self) -> NDArray[np.int64]:
-        """How many elements each value has along its first axis; a scalar has 1, one of bytes or str its length."""
+        """How many elements each value has along its first axis; a scalar 1, bytes or str their length."""
         if self.is_text and not any(self.shapes):
             return self.sizes()
         return np.fromiter((shape[0] if shape else 1 for shape in self.shapes), np.int64, len(self.shapes))
@@ -84,7 +84,7 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any]) -> StoredColumn:
     if leaf.is_numeric:
         for position, array in enumerate(column):
             _check_size(position, array.nbytes)
-        values = [memoryview(as_bytes(array)) for array in column]
+        values: list[bytes | memoryview] = [as_bytes(array).data for array in column]
     else:
         values = [_encoded(leaf, value) for value in column]
         for position, value in enumerate(values):
@@ -101,7 +101,7 @@ def as_heap(column: StoredColumn) -> HeapValues:
     """Return a column of fixed rows as values of a heap."""
     if isinstance(column, HeapValues):
         return column
-    flat = memoryview(column.rows.reshape(-1))
+    flat = column.rows.reshape(-1).data
     size = column.rows.shape[1]
     values: list[bytes | memoryview] = [flat[i * size : (i + 1) * size] for i in range(len(column))]
     return HeapValues(values, [column.shape] * len(column), is_text=False)
@@ -116,15 +116,15 @@ def _check_size(position: int, size: int) -> None:
     if size > MAX_LEAF_BYTES:
         raise BadValueError(
             position,
-            f"takes {size / 2**30:.1f} GiB, more than the {MAX_LEAF_BYTES / 2**30:.2f} GiB that one value may; "
+            f"takes {size / 2**30:.1f} GiB, and one value may take {MAX_LEAF_BYTES / 2**30:.2f}; "
             "split it into several records",
         )
 
 
 def _encoded(leaf: Leaf, value: Any) -> bytes:
-    """Return the stored bytes of a value that is not numeric: a scalar as it is, an array with its lengths."""
+    """Return the stored bytes of bytes, str or an object: a scalar as it is, an array with its lengths."""
     if leaf.dtype == OBJECT:
-        import cloudpickle  # noqa: PLC0415  (only for pickled leaves)
+        import cloudpickle
 
         pickled: bytes = cloudpickle.dumps(value)
         return pickled
@@ -137,7 +137,7 @@ def _encoded(leaf: Leaf, value: Any) -> bytes:
 
 
 def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
-    """Return the value of a leaf that is not numeric from its stored bytes. Pickled leaves are not for here."""
+    """Return the value of a bytes or str leaf from its stored bytes."""
     if shape == ():
         return data if leaf.dtype == BYTES else data.decode("utf-8", "surrogatepass")
     count = int(np.prod(shape, dtype=np.int64))

@@ -80,7 +80,7 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
     state = np.full(count, step(shape_state(shape), size), _U)
     scratch = np.empty(count, _U)
     if size > MAX_MIXED_BYTES:
-        _step(state, _long_hashes(memoryview(rows).cast("B") if size else memoryview(b""), size, count), scratch)
+        _step(state, _long_hashes(rows.reshape(-1).data, size, count), scratch)
         return state
     if size % 8:
         padded = np.zeros((count, -(-size // 8) * 8), np.uint8)
@@ -93,7 +93,7 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
 
 
 def _long_hashes(buffer: memoryview, size: int, count: int) -> Hashes:
-    from xxhash import xxh3_64_intdigest  # noqa: PLC0415  (not loaded by `import yogadl`)
+    from xxhash import xxh3_64_intdigest
 
     digests = [xxh3_64_intdigest(buffer[start : start + size]) for start in range(0, size * count, size)]
     return np.array(digests, _U)
@@ -101,7 +101,7 @@ def _long_hashes(buffer: memoryview, size: int, count: int) -> Hashes:
 
 def hash_values(values: Sequence[bytes | memoryview], shapes: Sequence[tuple[int, ...]]) -> Hashes:
     """Hash values of varying length, each given as its bytes."""
-    from xxhash import xxh3_64_intdigest  # noqa: PLC0415
+    from xxhash import xxh3_64_intdigest
 
     count = len(values)
     starts = {shape: shape_state(shape) for shape in set(shapes)}
@@ -119,7 +119,9 @@ def hash_values(values: Sequence[bytes | memoryview], shapes: Sequence[tuple[int
     shorts = np.flatnonzero(sizes <= _U(MAX_MIXED_BYTES))
     if len(shorts):
         shorts = shorts[np.argsort(sizes[shorts], kind="stable")[::-1]]
-        state[shorts] = _mixed([values[i] for i in shorts.tolist()], sizes[shorts].astype(np.int64), state[shorts])
+        state[shorts] = _mixed(
+            [values[i] for i in shorts.tolist()], sizes[shorts].astype(np.int64), state[shorts]
+        )
     return state
 
 

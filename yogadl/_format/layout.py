@@ -110,7 +110,9 @@ class PartIndex:
         try:
             document = file.document
             if document["index"] != 1:
-                raise CacheFormatError(f"{what} has version {document['index']}, newer than this library: upgrade yogadl")
+                raise CacheFormatError(
+                    f"{what} has version {document['index']}, newer than this library: upgrade yogadl"
+                )
             fields = tuple(
                 FieldIndex(
                     stored=entry["stored"],
@@ -235,7 +237,9 @@ class PartTable:
             and all(self._is_sound(field) for field in self.fields)
         )
         if not sound:
-            raise CacheFormatError(f"{what} is damaged: its numbers contradict each other; build the dataset again")
+            raise CacheFormatError(
+                f"{what} is damaged: its numbers contradict each other; build the dataset again"
+            )
 
     def _is_sound(self, field: FieldTable) -> bool:
         parts, records = len(self), np.diff(self.first_record)
@@ -280,7 +284,9 @@ def join_parts(parts: Sequence[SealedPart]) -> PartTable:
         index_sha256=tuple(part.index_sha256 for part in parts),
         size_bytes=np.array([index.size_bytes for index in indexes], np.int64),
         first_record=_before([index.records for index in indexes]),
-        fields=tuple(_join_field([index.fields[number] for index in indexes]) for number in range(field_count)),
+        fields=tuple(
+            _join_field([index.fields[number] for index in indexes]) for number in range(field_count)
+        ),
     )
 
 

@@ -97,15 +97,17 @@ def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
         raise CacheFormatError(f"{where} is no manifest of a cache")
     if document["format"] != FORMAT_VERSION:
         raise CacheFormatError(
-            f"{where} has format {document['format']}; this library reads format {FORMAT_VERSION}: upgrade yogadl"
+            f"{where} has format {document['format']}, this library reads {FORMAT_VERSION}: upgrade yogadl"
         )
     unknown = _unknown_features(document)
     if unknown:
-        raise CacheFormatError(f"{where} needs {', '.join(map(repr, unknown))}, unknown to this library: upgrade yogadl")
+        raise CacheFormatError(
+            f"{where} needs {', '.join(map(repr, unknown))}, unknown to this library: upgrade yogadl"
+        )
     if (document.get("id"), document.get("version")) != (key.id, key.version):
         raise CacheFormatError(
-            f"{where} is the manifest of {document.get('id')!r} version {document.get('version')!r}, not of {key}; "
-            "it was copied or renamed by hand"
+            f"{where} is the manifest of {document.get('id')!r} version {document.get('version')!r}, "
+            f"not of {key}; it was copied or renamed by hand"
         )
     return _from_document(document, key, where)
 
@@ -122,7 +124,7 @@ def _unknown_features(document: dict[str, Any]) -> list[str]:
 
 def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Manifest:
     try:
-        table = document["table"]
+        table: dict[str, Any] = document["table"]
         manifest = Manifest(
             key=key,
             spec=Spec.from_json(document["spec"]),
@@ -137,16 +139,23 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             token=document["token"],
         )
     except (KeyError, TypeError) as error:
-        raise CacheFormatError(f"the manifest {where} is damaged: {error!r}; build the dataset again") from error
+        raise CacheFormatError(
+            f"the manifest {where} is damaged: {error!r}; build the dataset again"
+        ) from error
+    table_name: object = manifest.table_sha256
+    fingerprint: object = manifest.fingerprint
+    builder: object = manifest.builder
     numbers = (manifest.records, manifest.table_bytes, manifest.size_bytes, manifest.parts)
     # Names become paths, and sizes allocations: nothing else than these may pass.
     if not (
-        isinstance(manifest.table_sha256, str)
-        and _SHA256.fullmatch(manifest.table_sha256)
-        and isinstance(manifest.fingerprint, str)
-        and isinstance(manifest.builder, dict)
+        isinstance(table_name, str)
+        and _SHA256.fullmatch(table_name)
+        and isinstance(fingerprint, str)
+        and isinstance(builder, dict)
         and all(type(number) is int and number >= 0 for number in numbers)
         and len(document["codec"]) == len(manifest.spec.fields)
     ):
-        raise CacheFormatError(f"the manifest {where} is damaged: a value of the wrong kind; build the dataset again")
+        raise CacheFormatError(
+            f"the manifest {where} is damaged: a value of the wrong kind; build the dataset again"
+        )
     return manifest

@@ -57,7 +57,9 @@ class Reader:
         ] if len(table) else []  # fmt: skip
         per_part = np.diff(table.first_record)
         # Parts of one size, but for the last: then finding the part of a record is a division.
-        self._part_records = int(per_part[0]) if len(per_part) > 1 and (per_part[:-1] == per_part[0]).all() else 0
+        self._part_records = (
+            int(per_part[0]) if len(per_part) > 1 and (per_part[:-1] == per_part[0]).all() else 0
+        )
         self._renew_after = _RENEW_PAGES if int(table.size_bytes.sum()) > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
@@ -103,7 +105,9 @@ class Reader:
 
     def _new_window(self) -> Window:
         names = self._table.sha256
-        return Window(self._table.size_bytes[: self._mapped_parts], lambda part: self._files.path(names[part]))
+        return Window(
+            self._table.size_bytes[: self._mapped_parts], lambda part: self._files.path(names[part])
+        )
 
     def _renew(self, records: int) -> None:
         self._touched_pages += records * len(self._fields) * (1 + self.record_bytes // 4096)
@@ -151,7 +155,9 @@ class Rows:
             # A single part that is mapped never comes here.
             assert self.parts is not None
             view, step = self.window.rows(row_bytes)
-            out[here] = view[(positions[here] + self.window.offset[self.parts[here]]) // step].view(f"V{row_bytes}")
+            out[here] = view[(positions[here] + self.window.offset[self.parts[here]]) // step].view(
+                f"V{row_bytes}"
+            )
         for number in np.flatnonzero(self.unmapped).tolist():
             part = 0 if self.parts is None else int(self.parts[number])
             out[number] = np.frombuffer(self.read(part, int(positions[number]), row_bytes), out.dtype)[0]
@@ -162,7 +168,10 @@ class Rows:
         if self.unmapped is not None:
             parts = np.zeros_like(positions) if self.parts is None else self.parts
             read = self.read
-            return [read(*where) for where in zip(parts.tolist(), positions.tolist(), lengths.tolist(), strict=True)]
+            return [
+                read(*where)
+                for where in zip(parts.tolist(), positions.tolist(), lengths.tolist(), strict=True)
+            ]
         if self.parts is not None:
             positions = positions + self.window.offset[self.parts]
         memory = self.window.bytes
@@ -178,23 +187,24 @@ class _FieldRows:
         sizes, counts = set(table.row_bytes.tolist()), set(table.rows_per_block.tolist())
         self.row_bytes = int(table.row_bytes[0])
         self.is_uniform = len(sizes) == 1
-        self._rows_per_block = int(table.rows_per_block[0]) if len(counts) == 1 else None
+        self._rows_per_block = int(table.rows_per_block[0]) if len(counts) == 1 else 0
 
     def positions(self, parts: Int64s | None, rows: Int64s, row_bytes: Any) -> Int64s:
         """Return the position of each row in its part's file."""
         table = self.table
-        per_block = self._rows_per_block
+        per_block: Any = self._rows_per_block
         if parts is None:
             blocks = rows // per_block
             offset = rows - blocks * per_block
         else:
-            every: Any = table.rows_per_block[parts] if per_block is None else per_block
+            every: Any = per_block or table.rows_per_block[parts]
             blocks = rows // every
             offset = rows - blocks * every
             blocks += table.rows_first_block[parts]
         offset *= row_bytes
         offset += table.rows_position[blocks]
-        return offset
+        found: Int64s = offset
+        return found
 
 
 class _FixedField:
@@ -208,14 +218,20 @@ class _FixedField:
         self._row_bytes = leaf.row_bytes
         if table.varying.any() or not (table.row_bytes == self._row_bytes).all():
             # A part may store as varying what turned out to be fixed; no writer of ours does.
-            raise CacheFormatError("a field of fixed shape is not stored as rows of that size; build the dataset again")
+            raise CacheFormatError(
+                "a field of fixed shape is not stored as rows of that size; build the dataset again"
+            )
 
     def gather(self, rows: Rows) -> NDArray[Any]:
         if self._row_bytes == 0:
             return np.empty((len(rows.rows), *self._shape), self._dtype)
         positions = self._rows.positions(rows.parts, rows.rows, self._row_bytes)
         found = rows.gather(positions, self._row_bytes)
-        return found.view(self._dtype).reshape(len(found), *self._shape) if self._shape else found.view(self._dtype)
+        return (
+            found.view(self._dtype).reshape(len(found), *self._shape)
+            if self._shape
+            else found.view(self._dtype)
+        )
 
 
 class _VaryingField:
@@ -237,7 +253,9 @@ class _VaryingField:
         out: list[Any] = [None] * len(rows.rows)
         for part in np.unique(rows.parts).tolist():
             chosen = np.flatnonzero(rows.parts == part)
-            some = Rows(rows.window, rows.parts[chosen], rows.rows[chosen], rows.read, len(rows.window.is_mapped))
+            some = Rows(
+                rows.window, rows.parts[chosen], rows.rows[chosen], rows.read, len(rows.window.is_mapped)
+            )
             values = self._from_heap(some) if self._table.varying[part] else self._from_rows(some, part)
             for number, value in zip(chosen.tolist(), values, strict=True):
                 out[number] = value
@@ -266,14 +284,16 @@ class _VaryingField:
             blocks += first
         # Entries are data: a damaged one must not lead the reader out of its mapping.
         if not within.all() or not (starts + lengths <= table.heap_length[blocks]).all():
-            raise CacheFormatError("an entry points outside its heap block: run storage.verify, then build again")
+            raise CacheFormatError(
+                "an entry points outside its heap block: run storage.verify, then build again"
+            )
         data = rows.values(starts + table.heap_position[blocks], lengths)
         return self._decode(data, entries)
 
     def _decode(self, data: list[bytes], entries: NDArray[np.uint32]) -> list[Any]:
         leaf = self._leaf
         if leaf.dtype == OBJECT:
-            import pickle  # noqa: PLC0415  (only by the caller's word: storage.fetch checks allow_pickle)
+            import pickle
 
             return [pickle.loads(value) for value in data]
         if entries.shape[1] == ENTRY_WORDS:
@@ -285,13 +305,13 @@ class _VaryingField:
         try:
             # bytearray: the caller may write to what it gets.
             return [
-                np.frombuffer(bytearray(value), dtype).reshape(shape)
-                if value
-                else np.empty(shape, dtype)
+                np.frombuffer(bytearray(value), dtype).reshape(shape) if value else np.empty(shape, dtype)
                 for value, shape in zip(data, shapes, strict=True)
             ]
         except ValueError as error:
-            raise CacheFormatError("a value does not have the size of its shape: run storage.verify") from error
+            raise CacheFormatError(
+                "a value does not have the size of its shape: run storage.verify"
+            ) from error
 
 
 def _empty(leaf: Leaf) -> NDArray[Any] | list[Any]:

@@ -56,8 +56,10 @@ class Window:
         self._base = -(-reserved // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
         # Not at exit: a daemon thread may still be gathering then, and the process is about to go anyway.
         weakref.finalize(self, _munmap, reserved, self._length + _SLOT_ALIGNMENT).atexit = False
-        self._memory = (ctypes.c_ubyte * self._length).from_address(self._base)
-        self.bytes: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8)
+        # Any: numpy takes every buffer, but does not say so.
+        memory: Any = (ctypes.c_ubyte * self._length).from_address(self._base)
+        self._memory = memory
+        self.bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self.bytes.flags.writeable = False
         self._views: dict[int, NDArray[Any]] = {}
 
@@ -73,7 +75,9 @@ class Window:
             if typed:
                 view = np.ndarray((self._length // row_bytes,), f"<u{row_bytes}", self._memory)
             else:
-                view = np.ndarray((max(self._length - row_bytes + 1, 0),), f"V{row_bytes}", self._memory, strides=(1,))
+                view = np.ndarray(
+                    (max(self._length - row_bytes + 1, 0),), f"V{row_bytes}", self._memory, strides=(1,)
+                )
             view.flags.writeable = False
             self._views[row_bytes] = view
         return view, row_bytes if typed else 1
@@ -114,7 +118,9 @@ def open_part(path: str, size_bytes: int) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise CacheFormatError(f"part {path} is missing; build the dataset again, or restore the file") from error
+        raise CacheFormatError(
+            f"part {path} is missing; build the dataset again, or restore the file"
+        ) from error
     except OSError as error:
         raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
     found_bytes = os.fstat(descriptor).st_size

@@ -29,7 +29,15 @@ from yogadl._format.columns import (
     stored_column,
 )
 from yogadl._format.fingerprint import RunHash, hash_run
-from yogadl._format.layout import BLOCK_BYTES, PAGE_HEADER_BYTES, BlockKind, Blocks, FieldIndex, PartIndex, SealedPart
+from yogadl._format.layout import (
+    BLOCK_BYTES,
+    PAGE_HEADER_BYTES,
+    BlockKind,
+    Blocks,
+    FieldIndex,
+    PartIndex,
+    SealedPart,
+)
 from yogadl._leaf import BadValueError, Leaf, refuse
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StorageError
@@ -112,13 +120,16 @@ class PartWriter:
 
     def _inspect(self, descriptor: int) -> SealedPart:
         size = os.fstat(descriptor).st_size
-        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-            with ThreadPoolExecutor(1) as pool:
-                digest = pool.submit(lambda: hashlib.sha256(view).hexdigest())
-                lengths = {key: size for field in self._fields for key, size in field.block_lengths()}
-                found = _find_blocks(self.path, view, lengths)
-                fields = tuple(field.index(found) for field in self._fields)
-                sha256 = digest.result()
+        with (
+            mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            digest = pool.submit(lambda: hashlib.sha256(view).hexdigest())
+            lengths = {key: size for field in self._fields for key, size in field.block_lengths()}
+            found = _find_blocks(self.path, view, lengths)
+            fields = tuple(field.index(found) for field in self._fields)
+            sha256 = digest.result()
         index = PartIndex(size, self._run, fields)
         content = index.to_file().to_bytes()
         write_synced(self.path.with_suffix(".idx"), content)
@@ -132,14 +143,16 @@ def _find_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> dic
         page_bytes = database.stat()["psize"]
         with database.begin(buffers=True) as transaction:
             for key, length in lengths.items():
-                value = transaction.get(key)
+                value: Any = transaction.get(key)  # a buffer; a key that is missing fails just below
                 address = np.frombuffer(value, np.uint8).ctypes.data
                 # The header of the value's first page begins with that page's number.
                 page = int.from_bytes(ctypes.string_at(address - PAGE_HEADER_BYTES, 8), "little")
                 position = page * page_bytes + PAGE_HEADER_BYTES
                 checksum = xxh3_64_intdigest(value[:length])
                 if xxh3_64_intdigest(view[position : position + length]) != checksum:
-                    raise StorageError(f"{path}: a block is not where LMDB says it is; this is a bug, please report it")
+                    raise StorageError(
+                        f"{path}: a block is not where LMDB says it is; this is a bug, please report it"
+                    )
                 found[key] = (position, checksum)
     return found
 
@@ -154,7 +167,13 @@ class _Database:
         try:
             # No writemap: on a full disk it ends in SIGBUS instead of an error. No sync: seal does it once.
             self._environment = lmdb.open(
-                str(path), subdir=False, map_size=self._size_bytes, lock=False, sync=False, metasync=False, max_dbs=0
+                str(path),
+                subdir=False,
+                map_size=self._size_bytes,
+                lock=False,
+                sync=False,
+                metasync=False,
+                max_dbs=0,
             )
         except lmdb.Error as error:
             raise disk_error(error, path) from error
@@ -168,7 +187,9 @@ class _Database:
             if self._uncommitted_bytes + size > _COMMIT_BYTES:
                 self._commit(size)
             if not self._transaction.put(key, value, overwrite=False):
-                raise StorageError(f"{self._path}: block {key!r} was put twice; this is a bug, please report it")
+                raise StorageError(
+                    f"{self._path}: block {key!r} was put twice; this is a bug, please report it"
+                )
         except lmdb.Error as error:
             raise disk_error(error, self._path) from error
         self._uncommitted_bytes += size
@@ -244,7 +265,7 @@ class _FieldWriter:
     def _put_rows(self) -> None:
         pieces, self._pending, self._pending_rows = self._pending, [], 0
         whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        self._put("rows", memoryview(whole.reshape(-1)))
+        self._put("rows", whole.reshape(-1).data)
 
     def _write_values(self, column: HeapValues, first_record: int) -> NDArray[np.uint32]:
         entries = np.zeros((len(column), self.row_bytes // 4), ENTRY_DTYPE)
@@ -302,7 +323,9 @@ class _FieldWriter:
 
     def block_lengths(self) -> list[tuple[bytes, int]]:
         """Return key and length of every block put."""
-        return [pair for blocks in self._blocks.values() for pair in zip(blocks.keys, blocks.lengths, strict=True)]
+        return [
+            pair for blocks in self._blocks.values() for pair in zip(blocks.keys, blocks.lengths, strict=True)
+        ]
 
     def index(self, found: dict[bytes, tuple[int, int]]) -> FieldIndex:
         """Return how the field lies, from the positions found in the sealed file.
@@ -328,10 +351,14 @@ class _FieldWriter:
         for key, checksum in zip(blocks.keys, blocks.checksums, strict=True):
             position, found_checksum = found[key]
             if found_checksum != checksum:
-                raise StorageError(f"block {key.decode()} came back from the disk changed; check the disk, build again")
+                raise StorageError(
+                    f"block {key.decode()} came back from the disk changed; check the disk, build again"
+                )
             positions.append(position)
         return Blocks(
-            np.array(positions, np.int64), np.array(blocks.lengths, np.int64), np.array(blocks.checksums, np.uint64)
+            np.array(positions, np.int64),
+            np.array(blocks.lengths, np.int64),
+            np.array(blocks.checksums, np.uint64),
         )
 
 
@@ -488,6 +515,8 @@ def disk_error(error: Exception, path: Path) -> StorageError:
     # LMDB reports a full disk as an input/output error, so look.
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES:
         return StorageError(
-            errno.ENOSPC, f"the disk is full ({free_bytes / 2**20:.0f} MiB free): make room and build again", str(path)
+            errno.ENOSPC,
+            f"the disk is full ({free_bytes / 2**20:.0f} MiB free): make room and build again",
+            str(path),
         )
     return StorageError(getattr(error, "errno", None) or errno.EIO, f"writing failed: {error}", str(path))

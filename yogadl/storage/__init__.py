@@ -35,5 +35,7 @@ def open_storage(location: str | os.PathLike[str]) -> CacheStorage:
         raise ConfigurationError("the location of a storage is empty; give a folder")
     scheme, separator, _ = text.partition("://")
     if separator:
-        raise ConfigurationError(f"a storage at {scheme}:// can't be opened by this version of yogadl; give a local folder")
+        raise ConfigurationError(
+            f"a storage at {scheme}:// can't be opened by this version of yogadl; give a local folder"
+        )
     return LFSStorage(LFSConfigurations(text))

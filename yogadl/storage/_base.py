@@ -1,4 +1,4 @@
-"""Submit, fetch and cacheable, and all that keeps a storage in order: written once, over a folder and a lock."""
+"""Submit, fetch and cacheable, and what keeps a storage in order: written once, over a folder and a lock."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ from yogadl.storage._verify import Verified, part_files, verify
 P = ParamSpec("P")
 GRACE_S: Final = 30 * 86_400.0
 
-# Which keys this thread is building, so that a builder that asks for itself fails instead of waiting for ever.
+# Which keys this context is building, so that a builder that asks for itself fails instead of waiting.
 _building: ContextVar[frozenset[tuple[Path, DatasetKey]]] = ContextVar("building", default=frozenset())
 
 
@@ -87,7 +87,9 @@ class BuildOptions:
                 "storage.begin, write and commit from your scheduler"
             )
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
-            raise ConfigurationError(f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}")
+            raise ConfigurationError(
+                f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
+            )
 
 
 class CacheStorage(Storage):
@@ -107,11 +109,9 @@ class CacheStorage(Storage):
 
     # What differs between kinds of storage.
 
-    @contextlib.contextmanager
-    def building(self, key: DatasetKey) -> Iterator[None]:
+    def building(self, key: DatasetKey) -> contextlib.AbstractContextManager[None]:
         """Hold the right to build this version, waiting for whoever holds it now."""
         raise NotImplementedError
-        yield
 
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
@@ -119,7 +119,7 @@ class CacheStorage(Storage):
 
     # Building.
 
-    def submit(  # noqa: PLR0913  (0.1.4's three, and options by keyword)
+    def submit(
         self,
         data: Any,
         dataset_id: str,
@@ -133,7 +133,7 @@ class CacheStorage(Storage):
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
-        Nothing is visible before everything is on the disk. Whoever reads the version that is being replaced
+        Nothing is visible before everything is on the disk. Whoever reads the version that is replaced
         keeps reading it.
 
         Args:
@@ -164,13 +164,13 @@ class CacheStorage(Storage):
             dataset_id: What the dataset is called.
             dataset_version: Which version this is.
             partitions: How many there are; their records follow each other in order of their numbers.
-            run: What tells this build from others of the same key, if every task calls `begin` itself (a job's
-                id, say); without it the one object returned must be handed to all tasks.
+            run: What tells this build from others of the same key, if every task calls `begin` itself
+                (a job's id, say); without it the one object returned must be handed to all tasks.
         """
         key = DatasetKey(dataset_id, dataset_version)
         return PartitionedBuild(self, key, partitions, run or secrets.token_hex(8))
 
-    def cacheable(  # noqa: PLR0913
+    def cacheable(
         self,
         dataset_id: str,
         dataset_version: str,
@@ -181,11 +181,11 @@ class CacheStorage(Storage):
         allow_pickle: bool = False,
         progress: bool | Progress | None = None,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
-        """Decorate a function that returns a source, so that it returns a `DataRef`, built by whoever comes first.
+        """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
-        The function runs only if there is no such version; other callers, threads and processes alike, wait for it
-        and then read what it built. If its code or arguments differ from what built the cache, a warning says
-        so once, and the cache is served.
+        The function runs only if there is no such version; other callers, threads and processes alike,
+        wait for it and then read what it built. If its code or arguments differ from what built the
+        cache, a warning says so once, and the cache is served.
 
         Args:
             dataset_id: What the dataset is called.
@@ -222,7 +222,9 @@ class CacheStorage(Storage):
     def _right_to_build(self, key: DatasetKey) -> Iterator[None]:
         mine = (self.folder.root, key)
         if mine in _building.get():
-            raise ConfigurationError(f"{key} is being built by this very call: its builder asks for its own result")
+            raise ConfigurationError(
+                f"{key} is being built by this very call: its builder asks for its own result"
+            )
         with self.building(key):
             reset = _building.set(_building.get() | {mine})
             try:
@@ -236,9 +238,13 @@ class CacheStorage(Storage):
         where = f"{_names.builds(key)}/one"
         with shown(options.progress, str(key)) as progress:
             if options.workers > 1:
-                receipts = build_with_workers(self, key, source, options.workers, options.part_bytes or PART_BYTES, progress)
+                receipts = build_with_workers(
+                    self, key, source, options.workers, options.part_bytes or PART_BYTES, progress
+                )
             else:
-                receipts = Build(self.folder, key, options.part_bytes or PART_BYTES, progress).run(source, where)
+                receipts = Build(self.folder, key, options.part_bytes or PART_BYTES, progress).run(
+                    source, where
+                )
         manifest = publish(self.folder, key, content_of(receipts), machine | builder)
         self.folder.remove_folder(_names.builds(key))
         return manifest
@@ -248,8 +254,8 @@ class CacheStorage(Storage):
         if changed and changed not in warned:
             warned.add(changed)
             warnings.warn(
-                f"{manifest.key} was built by other code or arguments than it is asked for with now ({changed}). "
-                f"The cache is served as it is; to build anew, make the version {_bumped(manifest.key.version)!r}.",
+                f"{manifest.key} was built by other code or arguments than it is asked for with ({changed}). "
+                f"It is served as it is; to build anew, make the version {_bumped(manifest.key.version)!r}.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -274,7 +280,9 @@ class CacheStorage(Storage):
         key = DatasetKey(dataset_id, dataset_version)
         published = self.published(key)
         if digest is not None and published.digest != digest:
-            raise CacheFormatError(f"{key} has digest {published.digest}, not {digest}: it was built or changed by others")
+            raise CacheFormatError(
+                f"{key} has digest {published.digest}, not {digest}: it was built or changed by others"
+            )
         return self._ref(key, published, allow_pickle)
 
     def _ref(self, key: DatasetKey, published: Published, allow_pickle: bool) -> RecordsRef:
@@ -296,7 +304,9 @@ class CacheStorage(Storage):
                 content = self.folder.read(name)
                 if content is not None and digest_of(content) == digest:
                     return Published(read_manifest(content, key, name), digest)
-            raise DatasetNotFoundError(f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again")
+            raise DatasetNotFoundError(
+                f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
+            )
         raise DatasetNotFoundError(self._not_found(key))
 
     def _find(self, key: DatasetKey) -> Published | None:
@@ -314,7 +324,9 @@ class CacheStorage(Storage):
 
     def datasets(self) -> list[str]:
         """Return the ids of all datasets that have a version."""
-        return [dataset_id for dataset_id in self.folder.folders_with("versions") if self.versions(dataset_id)]
+        return [
+            dataset_id for dataset_id in self.folder.folders_with("versions") if self.versions(dataset_id)
+        ]
 
     def versions(self, dataset_id: str) -> list[str]:
         """Return the versions of a dataset, in order of their names."""
@@ -353,7 +365,7 @@ class CacheStorage(Storage):
     # Keeping order.
 
     def delete(self, dataset_id: str, dataset_version: str) -> None:
-        """Throw a version away: it can't be fetched any more, and `undelete` brings it back until `prune` comes.
+        """Throw a version away; `undelete` brings it back until `prune` has removed it.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
@@ -392,8 +404,8 @@ class CacheStorage(Storage):
     def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Pruned:
         """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
 
-        What is younger than the grace stays, since a running reader opens parts late and a running builder names
-        its parts last.
+        What is younger than the grace stays, since a running reader opens parts late and a running
+        builder names its parts last.
 
         Args:
             grace_s: How long what nobody names is kept; 30 days if not given.

@@ -196,7 +196,8 @@ def _first(source: Source, start: int, count: int) -> Columns:
 
 def _hash(spec: Spec, columns: Sequence[Any], count: int) -> RunHash:
     return hash_run(
-        [stored_column(f.leaf, column).hashes() for f, column in zip(spec.fields, columns, strict=True)], count
+        [stored_column(f.leaf, column).hashes() for f, column in zip(spec.fields, columns, strict=True)],
+        count,
     )
 
 
@@ -232,7 +233,9 @@ class _Sizes:
         free_bytes = shutil.disk_usage(self._work).free
         written = records - first
         if self._length is None:
-            _log.info("yogadl: %s: %s written, %s free", self._build.key, _size(size_bytes), _size(free_bytes))
+            _log.info(
+                "yogadl: %s: %s written, %s free", self._build.key, _size(size_bytes), _size(free_bytes)
+            )
             return
         rest_bytes = size_bytes * (self._length - records) // max(1, written)
         rest_s = elapsed_s * (self._length - records) / max(1, written)
@@ -249,7 +252,7 @@ class _Sizes:
 
 def _size(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:  # noqa: PLR2004
+        if count < 1000:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
@@ -278,7 +281,7 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
             a.leaf.dtype != b.leaf.dtype for a, b in zip(ours, theirs, strict=True)
         ):
             raise UnsupportedDataError(
-                f"the records from {receipt.first_record} on have another structure or dtype than those before"
+                f"the records from {receipt.first_record} on have another structure or dtype than before"
             )
         spec = spec.with_leaves(_union(a.leaf, b.leaf) for a, b in zip(ours, theirs, strict=True))
     run = RunHash()
@@ -295,7 +298,9 @@ def _union(ours: Any, theirs: Any) -> Any:
 
 
 def publish(folder: Folder, key: DatasetKey, content: Content, builder: dict[str, Any]) -> Manifest:
-    """Write part table and manifest; an existing version goes to the trash. The caller holds the right to build.
+    """Write part table and manifest; an existing version goes to the trash.
+
+    The caller holds the right to build.
 
     Returns:
         The manifest, which now is the cache.

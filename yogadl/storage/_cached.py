@@ -121,10 +121,14 @@ def open_table(folder: Folder, manifest: Manifest) -> PartTable:
     except (OSError, ValueError) as error:
         raise CacheFormatError(f"{what} can't be read: {error}; build the dataset again") from error
     if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
-        raise CacheFormatError(f"{what} was truncated or changed; build the dataset again, or restore the file")
+        raise CacheFormatError(
+            f"{what} was truncated or changed; build the dataset again, or restore the file"
+        )
     table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
     if table.records != manifest.records or len(table.fields) != len(manifest.spec.fields) * bool(len(table)):
-        raise CacheFormatError(f"{what} has {table.records} records, but the manifest says {manifest.records}")
+        raise CacheFormatError(
+            f"{what} has {table.records} records, but the manifest says {manifest.records}"
+        )
     return table
 
 
@@ -138,7 +142,9 @@ def open_reader(folder: Folder, manifest: Manifest) -> Reader:
     for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
         found = folder.size(_names.part(manifest.key.id, sha256))
         if found != size_bytes:
-            problem = "is missing" if found is None else f"has {found} bytes, not {size_bytes}: it was truncated"
+            problem = (
+                "is missing" if found is None else f"has {found} bytes, not {size_bytes}: it was truncated"
+            )
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
             )

@@ -103,7 +103,7 @@ class Folder:
         return True
 
     def names(self, below: str, suffix: str = "") -> list[str]:
-        """Return the names of all files below a folder, with that ending, in order; unfinished ones are left out."""
+        """Return the names of all finished files below a folder, with that ending, in order."""
         found = []
         for folder, _, files in os.walk(self.path(below)):
             for file in files:

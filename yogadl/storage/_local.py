@@ -38,15 +38,17 @@ class LFSConfigurations:
 class LFSStorage(CacheStorage):
     """Keep caches in a folder on a local disk.
 
-    Safe to use from any number of threads and processes of one machine; picklable. A builder that dies leaves nothing
-    that can be read, and the next one goes on or starts afresh; no lock is left behind.
+    Safe to use from any number of threads and processes of one machine; picklable. A builder that dies
+    leaves nothing that can be read, and the next one goes on or starts afresh; no lock is left behind.
 
     Args:
         configurations: Where the folder is; it is made if missing, and may be read-only for reading.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
     """
 
-    def __init__(self, configurations: LFSConfigurations, tensorflow_config: Any = None) -> None:  # opaque, unused
+    def __init__(
+        self, configurations: LFSConfigurations, tensorflow_config: Any = None
+    ) -> None:  # opaque, unused
         if tensorflow_config is not None:
             warnings.warn(
                 "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
@@ -72,7 +74,7 @@ class LFSStorage(CacheStorage):
 
         The lock goes with the process that holds it, however that ends.
         """
-        from filelock import FileLock, Timeout  # noqa: PLC0415  (not needed to read)
+        from filelock import FileLock, Timeout
 
         path = self.folder.path(_names.lock(key))
         try:
@@ -100,7 +102,7 @@ class LFSStorage(CacheStorage):
 
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
-        from filelock import FileLock, Timeout  # noqa: PLC0415
+        from filelock import FileLock, Timeout
 
         for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
             try:

@@ -68,7 +68,9 @@ class PartitionedBuild:
             progress: Called with records so far, records in all or ``None``, and bytes so far.
         """
         if type(partition) is not int or not 0 <= partition < self.partitions:
-            raise ConfigurationError(f"there is no partition {partition!r}: they are 0 to {self.partitions - 1}")
+            raise ConfigurationError(
+                f"there is no partition {partition!r}: they are 0 to {self.partitions - 1}"
+            )
         if self._is_written(partition):
             return
         is_empty = hasattr(records, "__len__") and len(records) == 0
@@ -101,7 +103,9 @@ class PartitionedBuild:
         folder: Folder = self.storage.folder
         missing = [k for k in range(self.partitions) if not self._is_written(k)]
         if missing:
-            raise ConfigurationError(f"{self.key}: {len(missing)} partitions are not written yet: {missing[:10]}")
+            raise ConfigurationError(
+                f"{self.key}: {len(missing)} partitions are not written yet: {missing[:10]}"
+            )
         first = 0
         for partition in range(self.partitions):
             for sha256, index_sha256, spec in json.loads(folder.read(self._receipt(partition)) or b"[]"):
@@ -148,8 +152,13 @@ class _Share:
                 return
 
 
-def build_with_workers(  # noqa: PLR0913
-    storage: "CacheStorage", key: DatasetKey, source: Source, workers: int, part_bytes: int, progress: Progress | None
+def build_with_workers(
+    storage: "CacheStorage",
+    key: DatasetKey,
+    source: Source,
+    workers: int,
+    part_bytes: int,
+    progress: Progress | None,
 ) -> list[Receipt]:
     """Read a source with several processes and return the receipts of all parts, in order.
 
@@ -158,9 +167,9 @@ def build_with_workers(  # noqa: PLR0913
     """
     if source.length is None or not source.can_start_anywhere:
         raise ConfigurationError(
-            "several workers need a source with __len__ and __getitem__: an iterable is read by one; leave workers at 1"
+            "several workers need a source with __len__ and __getitem__; an iterable takes workers=1"
         )
-    import cloudpickle  # noqa: PLC0415  (only for builds with several processes)
+    import cloudpickle
 
     workers = min(workers, source.length)
     build = PartitionedBuild(storage, key, workers, secrets.token_hex(8))
@@ -171,7 +180,9 @@ def build_with_workers(  # noqa: PLR0913
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
         tasks = {}
         for k in range(workers):
-            share = functools.partial(_write_share, build, k, _Share(source, bounds[k], bounds[k + 1]), part_bytes)
+            share = functools.partial(
+                _write_share, build, k, _Share(source, bounds[k], bounds[k + 1]), part_bytes
+            )
             tasks[pool.submit(_call, cloudpickle.dumps(share))] = bounds[k + 1] - bounds[k]
         for task in concurrent.futures.as_completed(tasks):
             size_bytes += task.result()

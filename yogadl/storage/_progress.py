@@ -19,7 +19,7 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield None
         return
-    from tqdm import tqdm  # noqa: PLC0415  (only where a bar is shown)
+    from tqdm import tqdm
 
     delay_s = 0.0 if progress else _DELAY_S
     with tqdm(desc=f"building {title}", unit=" records", unit_scale=True, delay=delay_s) as bar:

@@ -27,7 +27,9 @@ def describe_machine(library_version: str) -> dict[str, Any]:
     }
 
 
-def describe_builder(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def describe_builder(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """Return the builder's name, source code and arguments, as JSON."""
     return {
         "function": f"{function.__module__}.{function.__qualname__}",
@@ -45,7 +47,9 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     if isinstance(before, dict) and isinstance(after, dict):
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
-                changes.append(f"argument {name!r}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}")
+                changes.append(
+                    f"argument {name!r}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
+                )
     return "; ".join(changes)
 
 
@@ -77,7 +81,9 @@ def _source_of(function: Callable[..., Any]) -> str | None:
     return ast.unparse(tree)
 
 
-def _arguments_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+def _arguments_of(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, str]:
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except (TypeError, ValueError):
@@ -91,4 +97,8 @@ def _value(value: Any) -> str:
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
         return f"array {value.dtype}{list(value.shape)} {content}"
     text = _ADDRESS.sub("", repr(value))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return (
+        text
+        if len(text) <= _SHOWN
+        else f"{text[:_SHOWN]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    )

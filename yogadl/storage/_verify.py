@@ -26,7 +26,9 @@ class Verified:
     size_bytes: int
 
 
-def verify(folder: Folder, manifest: Manifest, progress: Callable[[int, int], None] | None = None) -> Verified:
+def verify(
+    folder: Folder, manifest: Manifest, progress: Callable[[int, int], None] | None = None
+) -> Verified:
     """Read every part of a cache and compare it with its checksums.
 
     Args:
@@ -51,20 +53,23 @@ def _verify_part(folder: Folder, manifest: Manifest, table: PartTable, part: int
     path = PartPaths(folder, manifest.key.id).path(sha256)
     descriptor = open_part(path, size_bytes)
     first = int(table.first_record[part])
-    with open(descriptor, "rb") as file, mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as mapped:
-        with memoryview(mapped) as view:
-            for field, lies in zip(manifest.spec.fields, sealed.index.fields, strict=True):
-                damaged = _damaged_records(view, lies, sealed.index.records)
-                if damaged is not None:
-                    records = f"records {first + damaged.start} to {first + damaged.stop - 1}"
-                    raise CacheFormatError(
-                        f"{manifest.key}: field {field.name!r}, {records}: the bytes in part {sha256}.mdb were changed "
-                        "since they were written; build the dataset again, or restore the file"
-                    )
-            if hashlib.sha256(view).hexdigest() != sha256:
+    with (
+        open(descriptor, "rb") as file,
+        mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        for field, lies in zip(manifest.spec.fields, sealed.index.fields, strict=True):
+            damaged = _damaged_records(view, lies, sealed.index.records)
+            if damaged is not None:
+                records = f"records {first + damaged.start} to {first + damaged.stop - 1}"
                 raise CacheFormatError(
-                    f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
+                    f"{manifest.key}: field {field.name!r}, {records}: the bytes in part {sha256}.mdb "
+                    "were changed since they were written; build the dataset again, or restore the file"
                 )
+        if hashlib.sha256(view).hexdigest() != sha256:
+            raise CacheFormatError(
+                f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
+            )
 
 
 def _damaged_records(view: memoryview, field: FieldIndex, records: int) -> range | None:
@@ -72,7 +77,10 @@ def _damaged_records(view: memoryview, field: FieldIndex, records: int) -> range
     for kind, blocks in (("rows", field.rows), ("heap", field.heap)):
         where = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
         for number, (position, length, checksum) in enumerate(where):
-            if position + length <= len(view) and xxh3_64_intdigest(view[position : position + length]) == checksum:
+            if (
+                position + length <= len(view)
+                and xxh3_64_intdigest(view[position : position + length]) == checksum
+            ):
                 continue
             if kind == "rows":
                 start = number * field.rows_per_block
