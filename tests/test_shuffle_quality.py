@@ -4,6 +4,7 @@ Each statistic is compared with what independent uniform permutations would give
 deviations. With some hundred statistics five of them is the limit.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
@@ -22,14 +23,14 @@ def deviation(counts: NDArray[np.int64], expected: float, freedom: int | None = 
     """Return how many standard deviations chi-squared is off its mean."""
     freedom = counts.size - 1 if freedom is None else freedom
     chi2 = float(((counts - expected) ** 2 / expected).sum())
-    return (chi2 - freedom) / (2 * freedom) ** 0.5
+    return (chi2 - freedom) / math.sqrt(2 * freedom)
 
 
 def deviation_of_permutations(counts: NDArray[np.int64], expected: float) -> float:
     """Do the same for a sum of permutation matrices, whose rows and columns are not independent."""
     n = len(counts)
     chi2 = float(((counts - expected) ** 2 / expected).sum()) * (n - 1) / n
-    return (chi2 - (n - 1) ** 2) / 2**0.5 / (n - 1)
+    return (chi2 - (n - 1) ** 2) / (math.sqrt(2) * (n - 1))
 
 
 def count_jointly(one: NDArray[np.int64], other: NDArray[np.int64], n: int, bins: int) -> NDArray[np.int64]:

@@ -86,6 +86,8 @@ class RecordsRef(DataRef):
                 f"a record is chosen by an integer or a slice, not by a {type(index).__name__}; "
                 "for several use gather"
             ) from None
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"record {number} is out of range: there are {len(self)}")
         return self.__getitems__([number])[0]
 
     def __iter__(self) -> Iterator[Any]:

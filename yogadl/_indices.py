@@ -20,11 +20,11 @@ def checked_indices(indices: Any, records: int) -> Indices:
         raise ConfigurationError(
             f"indices must be a flat list of integers, not {array.dtype} of shape {array.shape}"
         )
-    found = array.astype(np.int64)
-    if len(found):
-        low, high = int(found.min()), int(found.max())
+    if len(array):
+        low, high = int(array.min()), int(array.max())
         if low < -records or high >= records:
             raise IndexError(f"record {low if low < -records else high} is out of range: there are {records}")
-        if low < 0:
-            found[found < 0] += records
+    found = array.astype(np.int64)
+    if len(found) and low < 0:
+        found[found < 0] += records
     return found

@@ -33,6 +33,11 @@ class DatasetKey:
         return f"{self.id!r} version {self.version!r}"
 
 
+def is_dataset_id(name: str) -> bool:
+    """Return whether a dataset may be called so."""
+    return _problem_with(name) is None
+
+
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise ConfigurationError(f"the {what} must be a string, not {type(name).__name__}: {name!r}")
@@ -55,6 +60,8 @@ def _problem_with(name: str) -> str | None:
         return "is not valid Unicode"
     if len(encoded) > MAX_NAME_BYTES:
         return f"is longer than {MAX_NAME_BYTES} bytes"
+    if ".json/" in name:
+        return "has a folder that ends in '.json', as the files of versions do"
     for segment in name.split("/"):
         if not segment:
             return "has an empty path segment (a leading, trailing or double '/')"

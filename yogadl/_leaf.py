@@ -170,12 +170,14 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
         return Leaf(STR)
     if isinstance(value, bytes | bytearray | memoryview):
         return Leaf(BYTES)
+    if is_masked(value):
+        raise BadValueError(0, _MASKED)
     if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
         if allow_pickle:
             return Leaf(OBJECT)
         raise BadValueError(0, _refusal(value))
     array = np.asarray(value)
-    if array.dtype.kind == "U":
+    if array.dtype.kind in "UT":
         return Leaf(STR, array.shape)
     if array.dtype.kind == "S":
         return Leaf(BYTES, array.shape)
@@ -190,10 +192,9 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
 
 def _leaf_of_objects(array: NDArray[Any], allow_pickle: bool) -> Leaf:
     kinds = set(map(type, array.ravel().tolist()))
-    if kinds == {bytes}:
-        return Leaf(BYTES, array.shape)
-    if kinds == {str}:
-        return Leaf(STR, array.shape)
+    for base, dtype in ((bytes, BYTES), (str, STR)):
+        if kinds and all(issubclass(kind, base) for kind in kinds):
+            return Leaf(dtype, array.shape)
     if allow_pickle:
         return Leaf(OBJECT)
     names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
@@ -203,6 +204,12 @@ def _leaf_of_objects(array: NDArray[Any], allow_pickle: bool) -> Leaf:
 
 
 _PICKLE: Final = "or store it pickled with allow_pickle=True"
+_MASKED: Final = "is a masked array, whose mask would be lost; store filled() and the mask as two fields"
+
+
+def is_masked(value: object) -> bool:
+    """Return whether `value` is numpy's array with a mask, which conversion to an array drops silently."""
+    return type(value).__module__.startswith("numpy.ma")
 
 
 def _refusal(value: object) -> str:
@@ -253,11 +260,19 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     """
     column = column_of(leaf, values)
     if not leaf.is_fixed:
-        return list(column)
-    if isinstance(column, np.ndarray) and (column.shape[1:] == leaf.shape or not len(column)):
+        return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
+    assert leaf.shape is not None
+    if not len(column):
+        return np.empty((0, *(size or 0 for size in leaf.shape)), leaf.numpy_dtype)
+    if isinstance(column, np.ndarray) and column.shape[1:] == leaf.shape:
         return column
     bad = next(i for i, value in enumerate(column) if value.shape != leaf.shape)
     raise BadValueError(bad, f"has shape {column[bad].shape}, not {leaf.shape} as the records sampled before")
+
+
+def unwrapped(values: list[Any]) -> list[Any]:
+    """Return the values with arrays of no dimension made scalars."""
+    return [value if value.ndim else value[()] for value in values]
 
 
 def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -270,10 +285,12 @@ def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[
             pass
         else:
             return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
-    return np.stack(arrays)
+    return np.ascontiguousarray(np.stack(arrays))  # np.stack keeps the order of the memory it is given
 
 
 def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
+    if dtype.kind in "mM":
+        return set()  # one type for all units: numpy would convert, and round, silently
     types: set[type] = {dtype.type}
     for python_type, dtype_name in _PYTHON_SCALARS.items():
         if dtype_name == name:
@@ -294,7 +311,8 @@ def leaf_of_at(position: int, value: object) -> Leaf:
     try:
         return leaf_of(value)
     except BadValueError as error:
-        raise BadValueError(position, error.problem) from None
+        # The records before decided how this field is stored: pickling is no way out any more.
+        raise BadValueError(position, error.problem.replace(f", {_PICKLE}", "")) from None
 
 
 def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
@@ -308,6 +326,8 @@ def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
 
 def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
     """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
+    if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
+        return value  # of nothing in particular: what the records before have, then
     found = leaf_of_at(position, value)
     if found.dtype != leaf.dtype:
         raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")

@@ -68,8 +68,10 @@ class SourceRecords:
         leaves = []
         for field, values in zip(self.spec.fields, self._values(sample), strict=True):
             leaf = field.leaf
-            for value in values if leaf.is_numeric else ():
-                leaf = leaf.widened(np.shape(value))
+            for value in values:
+                leaf = leaf.widened(
+                    np.shape(value) if leaf.is_numeric or isinstance(value, np.ndarray) else ()
+                )
             leaves.append(leaf)
         self.spec = self.spec.with_leaves(leaves)
 
@@ -81,7 +83,7 @@ class SourceRecords:
             field = self.spec.fields[number]
             column = values[number]
             if isinstance(column, np.ndarray) and field.leaf.is_fixed:
-                found.append(column)
+                found.append(np.ascontiguousarray(column))  # numpy keeps the order of the source's memory
                 continue
             try:
                 found.append(batch_column(field.leaf, column))

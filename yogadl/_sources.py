@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._leaf import BadValueError, column_of, leaf_of, refuse
-from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
+from yogadl._leaf import OBJECT, BadValueError, column_of, is_masked, leaf_of, refuse
+from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
 
 Columns = list[NDArray[Any] | list[Any]]
@@ -49,7 +49,7 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
         UnsupportedDataError: if `data` is nothing of the kind, or empty.
     """
     if _has_columns(data):
-        return RecordsSource(data)
+        return RecordsSource(data, allow_pickle=allow_pickle)
     if is_arrays(data):
         return ArraysSource(data, allow_pickle=allow_pickle)
     if has_random_access(data):
@@ -111,6 +111,10 @@ class ArraysSource:
             raise UnsupportedDataError(
                 f"the columns have different lengths ({described}); records need one value of each"
             )
+        if not lengths:
+            raise UnsupportedDataError(
+                f"{data!r:.60} has no columns; give an array for every field of the records"
+            )
         self.spec = Spec(tree)
         self.length = next(iter(lengths.values()))
 
@@ -140,6 +144,7 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
         return _tree_of(item, f"{path}/{key}" if path else str(key), columns, lengths, allow_pickle)
 
     if isinstance(data, dict):
+        check_keys(data, path, 0)
         return DictNode(tuple(data), tuple(child(key, item) for key, item in data.items()))
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return NamedTupleNode(type(data).__name__, tuple(data._fields), tuple(map(child, data._fields, data)))
@@ -155,7 +160,7 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
     lengths[path] = len(data)
     columns.append(data)
     try:
-        return leaf_of(data[0], allow_pickle)
+        return leaf_of(data if is_masked(data) else data[0], allow_pickle)
     except BadValueError as error:
         raise refuse(path, 0, error.problem) from None
 
@@ -247,8 +252,15 @@ class RecordsSource:
 
     can_start_anywhere = True
 
-    def __init__(self, records: Any) -> None:
+    def __init__(self, records: Any, *, allow_pickle: bool = False) -> None:
         self.spec: Spec = records.spec
+        pickled = [
+            field.name or "the record itself" for field in self.spec.fields if field.leaf.dtype == OBJECT
+        ]
+        if pickled and not allow_pickle:
+            raise UnsupportedDataError(
+                f"the fields {pickled} are pickled: to store them so again, allow_pickle=True"
+            )
         self.length = len(records)
         self._records = records
         if not self.length:

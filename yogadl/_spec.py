@@ -70,7 +70,7 @@ class Field:
 @lru_cache(maxsize=256)  # keyed by name and fields alone: every process that unpickles gets the like
 def named_tuple(name: str, keys: tuple[str, ...]) -> Any:  # a class made at run time
     """Return a namedtuple class of that name and these fields, whose instances pickle."""
-    base = namedtuple(name, keys)  # type: ignore[misc]
+    base = namedtuple(name, keys, rename=True)  # type: ignore[misc]
 
     def reduce(self: Any) -> Any:
         return rebuild_named_tuple, (name, keys, tuple(self))
@@ -152,6 +152,13 @@ class Spec:
         _split(self.tree, records, found, "", first_record)
         return found
 
+    def is_like(self, other: "Spec") -> bool:
+        """Return whether the other has the same structure and dtypes; shapes may differ."""
+        ours, theirs = self.fields, other.fields
+        if [field.leaf.dtype for field in ours] != [field.leaf.dtype for field in theirs]:
+            return False
+        return self.with_leaves(field.leaf for field in theirs) == other
+
     def with_leaves(self, leaves: Iterable[Leaf]) -> "Spec":
         """Return the same tree with other leaves, in order."""
         rest = iter(leaves)
@@ -206,7 +213,12 @@ class Spec:
         Raises:
             UnsupportedDataError: if a leaf can't be stored; names field and record.
         """
-        return Spec(_node_of(record, "", number, allow_pickle))
+        spec = Spec(_node_of(record, "", number, allow_pickle))
+        if not spec.fields:
+            raise refuse(
+                "", number, f"is {record!r:.60}, which has no fields; give every record at least one"
+            )
+        return spec
 
 
 def _first(parts: Iterable[Any]) -> Any:
@@ -218,9 +230,7 @@ def _node_of(value: object, path: str, number: int, allow_pickle: bool) -> Node:
         return _node_of(item, f"{path}/{key}" if path else str(key), number, allow_pickle)
 
     if isinstance(value, dict):
-        for key in value:
-            if type(key) not in (str, int):
-                raise refuse(path, number, f"has the dict key {key!r}; keys are str or int")
+        check_keys(value, path, number)
         return DictNode(tuple(value), tuple(child(key, item) for key, item in value.items()))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         keys = tuple(value._fields)
@@ -232,6 +242,17 @@ def _node_of(value: object, path: str, number: int, allow_pickle: bool) -> Node:
         return leaf_of(value, allow_pickle)
     except BadValueError as error:
         raise refuse(path, number, error.problem) from None
+
+
+def check_keys(keys: Iterable[Any], path: str, number: int) -> None:
+    """Refuse keys of a dict that have no form in the manifest.
+
+    Raises:
+        UnsupportedDataError: if a key is neither str nor int.
+    """
+    for key in keys:
+        if type(key) not in (str, int):
+            raise refuse(path, number, f"has the dict key {key!r}; keys are str or int")
 
 
 def _split(node: Node, values: Sequence[Any], found: list[list[Any]], path: str, first: int) -> None:
@@ -319,6 +340,8 @@ def _node_from_json(document: Any) -> Node:
             if not isinstance(keys, list) or len(keys) != len(children):
                 raise CacheFormatError(f"the keys of a {kind} don't match its items: {document!r:.100}")
             if kind == "dict":
+                if not all(type(key) in (str, int) for key in keys):
+                    raise CacheFormatError(f"not the keys of a dict: {document!r:.100}")
                 return DictNode(tuple(keys), children)
             name = document.get("name")
             if not all(isinstance(key, str) and key.isidentifier() for key in [name, *keys]):

@@ -3,13 +3,16 @@
 import itertools
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_source import MemorySource
 
 from yogadl._stream import open_stream
 
 REMAINDERS = {"uneven": {}, "drop": {"drop_shard_remainder": True}, "pad": {"pad_shard_remainder": True}}
+
+# Four times the usual: this is the promise that everything else here serves.
+MANY = settings(max_examples=4 * settings.default.max_examples)
 
 counts = st.integers(0, 30)
 legs = st.lists(
@@ -63,6 +66,7 @@ def through_json(cursor):
     return json.loads(json.dumps(cursor))
 
 
+@MANY
 @given(counts, legs, st.sampled_from(["uneven", "pad"]), st.integers(1, 5))
 def test_a_chain_within_an_epoch_reads_each_record_once(count, legs, remainder, last_ranks):
     seen, cursor = [], None
@@ -77,6 +81,7 @@ def test_a_chain_within_an_epoch_reads_each_record_once(count, legs, remainder, 
     assert seen == order_of(count)
 
 
+@MANY
 @given(counts, legs, st.integers(1, 5))
 def test_a_chain_that_drops_loses_exactly_the_last_remainder(count, legs, last_ranks):
     seen, cursor = [], None
@@ -94,6 +99,7 @@ def test_a_chain_that_drops_loses_exactly_the_last_remainder(count, legs, last_r
     assert seen == order_of(count)[: count - lost]
 
 
+@MANY
 @given(counts.filter(bool), legs, st.booleans())
 def test_an_endless_chain_reads_each_epoch_in_its_order(count, legs, across):
     seen, cursor = [], None

@@ -143,6 +143,18 @@ def test_the_next_iterator_starts_where_a_loader_is_loaded():
     assert epoch_of(flat(batch_ids(loader))) == 5
 
 
+def test_a_loaders_state_is_what_was_loaded_until_the_next_iterator_begins():
+    loader = stream_of(30).batch(10)
+    batches = iter(loader)
+    next(batches)
+    loader.load_state_dict(stream_of(30).cursor(10, epoch=4))
+    assert place(loader.state_dict()) == (4, 10)
+    assert place(batches.state_dict()) == (0, 10)
+    later = iter(loader)
+    assert place(loader.state_dict()) == (4, 10)
+    assert next(later)["id"].tolist() == list(range(10, 20))
+
+
 def test_a_training_loop_goes_on_in_its_epoch():
     stream, epoch_of = epochs_of(30)
     loader = stream.batch(10)

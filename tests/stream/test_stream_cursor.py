@@ -70,6 +70,13 @@ def test_across_epochs_the_cursor_is_where_the_next_row_is():
     assert places == [(0, 4), (1, 2), (1, 6), (2, 4)]
 
 
+def test_across_epochs_the_last_short_batch_ends_at_the_end():
+    batches = iter(stream_of(6, num_shards=2).batch(4, epochs=3, across_epochs=True))
+    places = [place(batches.state_dict()) for _ in batches]
+    assert places == [(1, 2), (2, 4), (2, 6)]
+    assert place(batches.state_dict()) == (3, 0)
+
+
 def test_a_cursor_at_the_end_is_finished_not_left():
     end = stream_of(4).cursor(4)
     assert place(end) == (0, 4)

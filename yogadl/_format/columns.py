@@ -90,11 +90,26 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any]) -> StoredColumn:
         for position, value in enumerate(values):
             _check_size(position, len(value))
     shapes = [shape_of(leaf, value) for value in column]
-    if len(set(map(len, shapes))) > 1 or leaf.shape is None:
+    return HeapValues(values, shapes, not leaf.is_numeric)
+
+
+def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
+    """Return the leaf that also admits the shapes of a column.
+
+    Raises:
+        BadValueError: if there is no room for one of them, now that the rank is unknown.
+    """
+    for shape in {column.shape} if isinstance(column, FixedRows) else set(column.shapes):
+        leaf = leaf.widened(shape)
+    if leaf.shape is None:
+        shapes = [column.shape] if isinstance(column, FixedRows) else column.shapes
         for position, shape in enumerate(shapes):
             if len(shape) > MAX_UNKNOWN_RANK:
-                raise BadValueError(position, f"has {len(shape)} dimensions, more than {MAX_UNKNOWN_RANK}")
-    return HeapValues(values, shapes, not leaf.is_numeric)
+                raise BadValueError(
+                    position,
+                    f"has {len(shape)} dimensions; where that varies, at most {MAX_UNKNOWN_RANK} are stored",
+                )
+    return leaf
 
 
 def as_heap(column: StoredColumn) -> HeapValues:

@@ -13,12 +13,23 @@ from yogadl.errors import CacheFormatError
 
 CONTAINER: Final = "lmdb-1"
 CODEC: Final = "raw"
-# LMDB puts a 16-byte header before a value on pages of its own; with it a full block fills whole pages.
+# LMDB puts a 16-byte header before a value on pages of its own; with it a full heap block fills whole pages.
 PAGE_HEADER_BYTES: Final = 16
-BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
+HEAP_BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
+_ROW_BLOCK_BYTES: Final = 2**20
 
 BlockKind = Literal["rows", "heap"]
 Int64s = NDArray[np.int64]
+
+
+def rows_per_block(row_bytes: int, most: int) -> int:
+    """Return how many rows a block has: a power of two, so that parts can end with blocks of all fields.
+
+    Args:
+        row_bytes: The bytes of one row.
+        most: A power of two that is not exceeded.
+    """
+    return min(most, 1 << max(0, (_ROW_BLOCK_BYTES // max(1, row_bytes)).bit_length() - 1))
 
 
 @dataclass(frozen=True)

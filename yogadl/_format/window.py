@@ -25,6 +25,8 @@ _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x40 if sys.platform == "darwin" else 0x4000
 # Typed views need aligned slots, and 64 KiB is the largest page of any system we run on.
 _SLOT_ALIGNMENT: Final = 1 << 16
+# So many are all mapped at the first read, which takes a millisecond or two.
+_FEW_PARTS: Final = 256
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
@@ -61,26 +63,38 @@ class Window:
         self._memory = memory
         self.bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self.bytes.flags.writeable = False
-        self._views: dict[int, NDArray[Any]] = {}
+        self._views: dict[int, tuple[NDArray[Any], int]] = {}
 
-    def rows(self, row_bytes: int) -> tuple[NDArray[Any], int]:
-        """Return a view whose index times the step returned with it is a position in the window.
+    @staticmethod
+    def step(row_bytes: int) -> int:
+        """Return how many bytes the index of the view of such rows counts in.
 
         Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes; for
         others the view has a stride of one byte, so that its index is the position (benchmarks/gather.py).
         """
-        view = self._views.get(row_bytes)
-        typed = row_bytes in (1, 2, 4, 8)
-        if view is None:
-            if typed:
-                view = np.ndarray((self._length // row_bytes,), f"<u{row_bytes}", self._memory)
+        return row_bytes if row_bytes in (1, 2, 4, 8) else 1
+
+    def rows(self, row_bytes: int) -> tuple[NDArray[Any], int]:
+        """Return a view whose index times the step returned with it is a position in the window."""
+        found = self._views.get(row_bytes)
+        if found is None:
+            step = self.step(row_bytes)
+            if step > 1:
+                view: Any = np.ndarray((self._length // step,), f"<u{step}", self._memory)
+            elif row_bytes == 1:
+                view = self.bytes
             else:
-                view = np.ndarray(
-                    (max(self._length - row_bytes + 1, 0),), f"V{row_bytes}", self._memory, strides=(1,)
-                )
+                count = max(self._length - row_bytes + 1, 0)
+                view = np.ndarray((count,), f"V{row_bytes}", self._memory, strides=(1,))
             view.flags.writeable = False
-            self._views[row_bytes] = view
-        return view, row_bytes if typed else 1
+            found = self._views[row_bytes] = view, step
+        return found
+
+    def map_few(self) -> bool:
+        """Map all parts if there are few of them; return whether all are mapped now."""
+        if len(self.is_mapped) <= _FEW_PARTS:
+            self.map(np.arange(len(self.is_mapped)))
+        return self.all_mapped
 
     def map(self, parts: NDArray[np.int64]) -> None:
         """Map these parts if they are not yet.

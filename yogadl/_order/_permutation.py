@@ -128,8 +128,18 @@ def _walk_in_chunks(numbers: Integers, n: int, key: int, inverse: bool) -> Integ
 # numbers through the whole network for each chunk, which costs 2 ns an index at n = 1e6.
 @functools.lru_cache(maxsize=16)
 def _landings(network: Network, key: int, inverse: bool) -> Integers:
+    """Return where each number outside ``range(n)`` lands in it, if it ever does.
+
+    Some go round in circles outside. No number inside ever leads to one of those, so what the table
+    holds for them is never used; but walking them until they land would never end. Hence the
+    doubling: after k turns each entry has walked 2**k steps, or landed.
+    """
     landings = np.arange(network.n, network.size, dtype=np.int64)
-    _walk(network, make_schedule(network, key), landings, np.arange(landings.size), inverse)
+    scratch = np.empty((4, landings.size), network.dtype)
+    _encipher(network, make_schedule(network, key), landings, landings, scratch, inverse)
+    for _ in range(landings.size.bit_length()):
+        outside = np.flatnonzero(landings >= network.n)
+        landings[outside] = landings[landings[outside] - network.n]
     landings.flags.writeable = False
     return landings
 
@@ -137,7 +147,10 @@ def _landings(network: Network, key: int, inverse: bool) -> Integers:
 def _walk(
     network: Network, schedule: Schedule, image: Integers, outside: NDArray[np.intp], inverse: bool
 ) -> None:
-    """Encipher the numbers that lie outside ``range(n)`` again, until none does, in place."""
+    """Encipher those images that lie outside ``range(n)`` again, until none does, in place.
+
+    It ends because they are images of numbers inside: the circle they are on comes back there.
+    """
     while outside.size:
         again = image[outside]
         scratch = np.empty((4, again.size), network.dtype)

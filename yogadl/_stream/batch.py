@@ -24,6 +24,18 @@ class Loader(Restartable):
     `next`, starting where the stream starts. Thread-safe, though each iterator belongs to one thread;
     safe to carry across a fork; pickles if its source and its functions do.
 
+    Example:
+        >>> import yogadl
+        >>> loader = yogadl.from_source([10, 11, 12, 13, 14]).stream().batch(2)
+        >>> [batch.tolist() for batch in loader]
+        [[10, 11], [12, 13], [14]]
+        >>> batches = loader.at(epoch=1, position=2)
+        >>> next(batches).tolist()
+        [12, 13]
+        >>> cursor = batches.state_dict()
+        >>> cursor["epoch"], cursor["position"]
+        (1, 4)
+
     Attributes:
         stream: The stream that it reads.
     """

@@ -123,7 +123,7 @@ class Claims:
         if span.end is None:
             self._endless = progress
         else:
-            self._next, self._endless = self.recipe.cut.span(Point(span.end, 0)), None
+            self._next = self.recipe.cut.span(Point(span.end, 0))
 
     def reach(self) -> Point:
         """Return where the newest iterator stands, or the next would begin."""

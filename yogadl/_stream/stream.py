@@ -44,6 +44,14 @@ class RecordStream(Restartable, Stream):
     Immutable but for its count of epochs: each `iter` claims the next epoch at its first `next`.
     Thread-safe, though each iterator belongs to one thread; safe to carry across a fork; pickles if
     its source does, count included.
+
+    Example:
+        >>> import yogadl
+        >>> stream = yogadl.from_source([10, 11, 12, 13, 14]).stream(shard_rank=1, num_shards=2)
+        >>> [int(record) for record in stream]
+        [11, 13]
+        >>> stream.indices(epoch=0).tolist()
+        [1, 3]
     """
 
     def __init__(self, run: Run, recipe: Recipe | None = None) -> None:

@@ -15,12 +15,12 @@ from typing import Any, Final, ParamSpec
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._interfaces import Storage
-from yogadl._key import DatasetKey
+from yogadl._key import RESERVED_NAMES, DatasetKey, is_dataset_id
 from yogadl._sources import open_source
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import _names
-from yogadl.storage._build import PART_BYTES, Build, Progress, content_of, publish
+from yogadl.storage._build import Build, Progress, content_of, publish, trashed_names
 from yogadl.storage._cached import CachedRecords, Published, open_table
 from yogadl.storage._folder import Folder
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
@@ -66,7 +66,7 @@ class BuildOptions:
     Args:
         workers: How many processes read the source; more than one needs a source with random access.
         engine: Where the workers run; ``None`` is this machine.
-        part_bytes: Parts are sealed before they hold more; ``None`` is 1 GiB.
+        part_bytes: Parts are sealed before they hold more; ``None`` lets files grow up to 1 GiB.
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
             function of (records so far, records in all or None, bytes so far).
@@ -142,7 +142,7 @@ class CacheStorage(Storage):
             dataset_version: Which version this is.
             workers: How many processes read the source.
             engine: Where the workers run; ``None`` is this machine.
-            part_bytes: How large one file may get; ``None`` is 1 GiB.
+            part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: A progress bar or none; ``None`` for one on a terminal; or a function.
 
@@ -239,12 +239,10 @@ class CacheStorage(Storage):
         with shown(options.progress, str(key)) as progress:
             if options.workers > 1:
                 receipts = build_with_workers(
-                    self, key, source, options.workers, options.part_bytes or PART_BYTES, progress
+                    self, key, source, options.workers, options.part_bytes, progress
                 )
             else:
-                receipts = Build(self.folder, key, options.part_bytes or PART_BYTES, progress).run(
-                    source, where
-                )
+                receipts = Build(self.folder, key, options.part_bytes, progress).run(source, where)
         manifest = publish(self.folder, key, content_of(receipts), machine | builder)
         self.folder.remove_folder(_names.builds(key))
         return manifest
@@ -324,16 +322,19 @@ class CacheStorage(Storage):
 
     def datasets(self) -> list[str]:
         """Return the ids of all datasets that have a version."""
-        return [
-            dataset_id for dataset_id in self.folder.folders_with("versions") if self.versions(dataset_id)
-        ]
+        return [dataset_id for dataset_id in self._ids_with("versions") if self.versions(dataset_id)]
+
+    def _ids_with(self, *names: str) -> list[str]:
+        """Return the ids that have one of these folders; a root may hold folders of others, too."""
+        found = {dataset_id for name in names for dataset_id in self.folder.folders_with(name)}
+        return sorted(filter(is_dataset_id, found))
 
     def versions(self, dataset_id: str) -> list[str]:
         """Return the versions of a dataset, in order of their names."""
         DatasetKey(dataset_id, "any")
         below = f"{dataset_id}/versions"
         names = self.folder.names(below, _names.MANIFEST_SUFFIX)
-        return [name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names]
+        return sorted(name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names)
 
     def info(self, dataset_id: str, dataset_version: str) -> DatasetInfo:
         """Return what is known of a version, without opening it."""
@@ -392,14 +393,7 @@ class CacheStorage(Storage):
 
     def _trashed_names(self, key: DatasetKey) -> list[str]:
         """Return the trashed manifests of a version, oldest first."""
-        below = f"{key.id}/trash"
-        found = []
-        for name in self.folder.names(below, _names.MANIFEST_SUFFIX):
-            with contextlib.suppress(ValueError):
-                version, stamp = _names.split_trashed(name[len(below) + 1 :])
-                if version == key.version:
-                    found.append((stamp, name))
-        return [name for _, name in sorted(found)]
+        return trashed_names(self.folder, key)
 
     def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Pruned:
         """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
@@ -413,7 +407,7 @@ class CacheStorage(Storage):
         """
         now = time.time()
         doomed: list[str] = []
-        for dataset_id in sorted({*self.folder.folders_with("versions"), *self.folder.folders_with("parts")}):
+        for dataset_id in self._ids_with("versions", "trash", "parts"):
             doomed += self._prunable(dataset_id, now, grace_s)
         size = 0
         for name in doomed:
@@ -425,12 +419,15 @@ class CacheStorage(Storage):
     def _prunable(self, dataset_id: str, now: float, grace_s: float) -> list[str]:
         doomed, kept = [], set()
         for name in self.folder.names(f"{dataset_id}/trash", _names.MANIFEST_SUFFIX):
-            with contextlib.suppress(ValueError):
+            try:
                 version, stamp = _names.split_trashed(name[len(dataset_id) + len("/trash/") :])
-                if now - stamp / 1e9 > grace_s:
-                    doomed.append(name)
-                else:
-                    kept |= self._named_files(DatasetKey(dataset_id, version), name)
+                key = DatasetKey(dataset_id, version)
+            except ValueError:
+                continue  # not ours
+            if now - stamp / 1e9 > grace_s:
+                doomed.append(name)
+            else:
+                kept |= self._named_files(key, name)
         for version in self.versions(dataset_id):
             key = DatasetKey(dataset_id, version)
             kept |= self._named_files(key, _names.manifest(key))
@@ -438,7 +435,13 @@ class CacheStorage(Storage):
             return doomed  # its parts are named by no manifest yet
         for below in ("parts", "tables", "builds"):
             for name in self.folder.names(f"{dataset_id}/{below}"):
-                if name not in kept and self.folder.age_s(name, now) >= grace_s:
+                is_stray = name not in kept and _names.is_ours(dataset_id, name)
+                if is_stray and self.folder.age_s(name, now) >= grace_s:
+                    doomed.append(name)
+        # What a killed process was writing just then.
+        for below in RESERVED_NAMES:
+            for name in self.folder.unfinished(f"{dataset_id}/{below}"):
+                if self.folder.age_s(name, now) >= grace_s:
                     doomed.append(name)
         return doomed
 

@@ -1,5 +1,6 @@
 """Drive a build: from a source to sealed parts with receipts, to a published manifest."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -17,7 +18,7 @@ from yogadl._format.arrays import ArrayFile
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import RunHash, fingerprint_of, hash_run
 from yogadl._format.layout import PartIndex, PartTable, SealedPart, join_parts
-from yogadl._format.manifest import Manifest
+from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
 from yogadl._format.writer import CacheWriter
 from yogadl._key import DatasetKey
@@ -25,11 +26,10 @@ from yogadl._sources import Columns, Source
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._folder import Folder
+from yogadl.storage._folder import Folder, storage_error
 
 _log = logging.getLogger("yogadl")
 
-PART_BYTES: Final = 2**30
 _SAY_AFTER_S: Final = 10.0
 _SAMPLED_RECORDS: Final = 16
 
@@ -54,13 +54,13 @@ class Build:
     Args:
         folder: The storage's root.
         key: What is built.
-        part_bytes: Parts are sealed before they hold more.
+        part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
     """
 
     folder: Folder
     key: DatasetKey
-    part_bytes: int = PART_BYTES
+    part_bytes: int | None = None
     progress: Progress | None = None
     say_after_s: float = field(default=_SAY_AFTER_S)
 
@@ -71,18 +71,22 @@ class Build:
             source: What to read.
             where: The build's own folder, by name.
         """
-        receipts = self._receipts(source, where)
+        terms = self._terms(source)
+        receipts = self._receipts(source, where, terms)
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
         if receipts:
             _log.info("yogadl: %s: going on at record %d, where an earlier build stopped", self.key, first)
         work = self.folder.path(where)
-        work.mkdir(parents=True, exist_ok=True)
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, f"can't make the folder {work}") from error
         spec = receipts[-1].spec if receipts else source.spec
         sizes = _Sizes(self, source.length, work)
 
-        def on_sealed(path: Path, part: SealedPart) -> None:
-            receipt = Receipt(sum(r.part.index.records for r in receipts), part, writer.spec)
-            self._keep(path, receipt, where, source)
+        def on_sealed(path: Path, part: SealedPart, spec: Spec) -> None:
+            receipt = Receipt(sum(r.part.index.records for r in receipts), part, spec)
+            self._keep(path, receipt, where, terms)
             receipts.append(receipt)
 
         writer = CacheWriter(work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first)
@@ -104,7 +108,19 @@ class Build:
         receipts[-1] = Receipt(receipts[-1].first_record, receipts[-1].part, writer.spec)
         return receipts
 
-    def _keep(self, path: Path, receipt: Receipt, where: str, source: Source) -> None:
+    def _terms(self, source: Source) -> dict[str, Any]:
+        """Return what an earlier build must have had in common with this one for its parts to be used."""
+        name = _names.manifest(self.key)
+        trashed = trashed_names(self.folder, self.key)
+        before = self.folder.read(name) or (self.folder.read(trashed[-1]) if trashed else None)
+        return {
+            "length": source.length,
+            "part_bytes": self.part_bytes,
+            # Else a builder killed after it had published would lend its parts to its own replacement.
+            "replaces": None if before is None else digest_of(before),
+        }
+
+    def _keep(self, path: Path, receipt: Receipt, where: str, terms: dict[str, Any]) -> None:
         """Move a sealed part to its place, then note that it is there."""
         part = receipt.part
         self.folder.adopt(path.with_suffix(".idx"), _names.index(self.key.id, part.sha256))
@@ -114,17 +130,16 @@ class Build:
             "sha256": part.sha256,
             "index_sha256": part.index_sha256,
             "spec": receipt.spec.to_json(),
-            "length": source.length,
-            "part_bytes": self.part_bytes,
+            **terms,
         }
         self.folder.write(f"{where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
 
-    def _receipts(self, source: Source, where: str) -> list[Receipt]:
+    def _receipts(self, source: Source, where: str, terms: dict[str, Any]) -> list[Receipt]:
         """Return the receipts an earlier build left that hold for this source; clear the rest."""
         kept: list[Receipt] = []
         if source.can_start_anywhere:
             for name in self.folder.names(where, ".json"):
-                receipt = self._read_receipt(name, source)
+                receipt = self._read_receipt(name, terms)
                 expected = kept[-1].first_record + kept[-1].part.index.records if kept else 0
                 if receipt is None or receipt.first_record != expected:
                     break
@@ -137,16 +152,28 @@ class Build:
                 self.folder.remove(name)
         return kept
 
-    def _read_receipt(self, name: str, source: Source) -> Receipt | None:
+    def _read_receipt(self, name: str, terms: dict[str, Any]) -> Receipt | None:
         content = self.folder.read(name)
         try:
             document = json.loads(content or b"")
-            if (document["length"], document["part_bytes"]) != (source.length, self.part_bytes):
+            if any(document[term] != value for term, value in terms.items()):
                 return None
             part = read_sealed(self.folder, self.key.id, document["sha256"], document["index_sha256"])
             return Receipt(document["first"], part, Spec.from_json(document["spec"]))
         except (ValueError, KeyError, TypeError, StorageError):
             return None  # from another version or cut short: what it names is built again
+
+
+def trashed_names(folder: Folder, key: DatasetKey) -> list[str]:
+    """Return the names of the trashed manifests of a version, oldest first."""
+    below = f"{key.id}/trash"
+    found = []
+    for name in folder.names(below, _names.MANIFEST_SUFFIX):
+        with contextlib.suppress(ValueError):
+            version, stamp = _names.split_trashed(name[len(below) + 1 :])
+            if version == key.version:
+                found.append((stamp, name))
+    return [name for _, name in sorted(found)]
 
 
 def read_sealed(folder: Folder, dataset_id: str, sha256: str, index_sha256: str) -> SealedPart:
@@ -168,9 +195,7 @@ def read_sealed(folder: Folder, dataset_id: str, sha256: str, index_sha256: str)
 def _agree(source: Source, receipts: Sequence[Receipt], folder: Folder, key: DatasetKey) -> bool:
     """Compare the first and the last records of each sealed part with the source's."""
     spec = receipts[-1].spec
-    if spec.with_leaves(f.leaf for f in source.spec.fields) != source.spec:
-        return False
-    if [f.leaf.dtype for f in spec.fields] != [f.leaf.dtype for f in source.spec.fields]:
+    if not spec.is_like(source.spec):
         return False
     table = join_parts([receipt.part for receipt in receipts])
     try:
@@ -276,18 +301,22 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
     every = list(receipts)
     spec = every[0].spec
     for receipt in every[1:]:
-        ours, theirs = spec.fields, receipt.spec.fields
-        if receipt.spec.with_leaves(f.leaf for f in ours) != spec or any(
-            a.leaf.dtype != b.leaf.dtype for a, b in zip(ours, theirs, strict=True)
-        ):
+        if not receipt.spec.is_like(spec):
             raise UnsupportedDataError(
-                f"the records from {receipt.first_record} on have another structure or dtype than before"
+                f"the records from {receipt.first_record} on have another structure or dtype than before: "
+                f"{_fields_of(receipt.spec)}, not {_fields_of(spec)}"
             )
+        ours, theirs = spec.fields, receipt.spec.fields
         spec = spec.with_leaves(_union(a.leaf, b.leaf) for a, b in zip(ours, theirs, strict=True))
     run = RunHash()
     for receipt in every:
         run = run.then(receipt.part.index.run)
     return Content(spec, join_parts([receipt.part for receipt in every]), run)
+
+
+def _fields_of(spec: Spec) -> str:
+    names = (f"{field.name!r} {field.leaf.dtype}" for field in spec.fields)
+    return f"a {getattr(spec.tree, 'kind', 'value')} of ({', '.join(names)})"
 
 
 def _union(ours: Any, theirs: Any) -> Any:

@@ -3,12 +3,16 @@
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from yogadl.errors import StorageError
+
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 class Folder:
@@ -108,6 +112,15 @@ class Folder:
         for folder, _, files in os.walk(self.path(below)):
             for file in files:
                 if file.endswith(suffix) and not file.endswith(".tmp"):
+                    found.append(os.path.relpath(os.path.join(folder, file), self.root))
+        return sorted(found)
+
+    def unfinished(self, below: str) -> list[str]:
+        """Return the names of the files below a folder that a `write` has not finished, and may never."""
+        found = []
+        for folder, _, files in os.walk(self.path(below)):
+            for file in files:
+                if _UNFINISHED.fullmatch(file):
                     found.append(os.path.relpath(os.path.join(folder, file), self.root))
         return sorted(found)
 

@@ -7,6 +7,9 @@ from typing import Final
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 
+_OURS: Final = re.compile(
+    r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*)"
+)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MANIFEST_SUFFIX: Final = ".json"
 
@@ -57,6 +60,11 @@ def builds(key: DatasetKey) -> str:
 def lock(key: DatasetKey) -> str:
     """Return the name of the lock on building this version."""
     return f"{key.id}/locks/{_short(key.version)}.lock"
+
+
+def is_ours(dataset_id: str, name: str) -> bool:
+    """Return whether a file below a dataset is named as only a file of a cache is, and so may be removed."""
+    return _OURS.fullmatch(name[len(dataset_id) + 1 :]) is not None
 
 
 def _short(version: str) -> str:

@@ -1,6 +1,7 @@
 """Build one cache from partitions that are written apart: by processes here, or tasks of any scheduler."""
 
 import concurrent.futures
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from yogadl._key import DatasetKey
 from yogadl._sources import Columns, Source, open_source
 from yogadl._spec import Spec
-from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.errors import ConfigurationError, DatasetNotFoundError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._build import PART_BYTES, Build, Progress, Receipt, content_of, publish, read_sealed
+from yogadl.storage._build import Build, Progress, Receipt, content_of, publish, read_sealed
 from yogadl.storage._folder import Folder
 from yogadl.storage._provenance import describe_machine
 
@@ -63,7 +64,7 @@ class PartitionedBuild:
         Args:
             partition: Its number, from 0.
             records: Any source; a partition without records is given as an empty list.
-            part_bytes: How large one file may get; ``None`` is 1 GiB.
+            part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: Called with records so far, records in all or ``None``, and bytes so far.
         """
@@ -75,13 +76,13 @@ class PartitionedBuild:
             return
         is_empty = hasattr(records, "__len__") and len(records) == 0
         source = None if is_empty else open_source(records, allow_pickle=allow_pickle)
-        self.write_source(partition, source, part_bytes or PART_BYTES, progress)
+        self.write_source(partition, source, part_bytes, progress)
 
     def _is_written(self, partition: int) -> bool:
         return self.storage.folder.size(self._receipt(partition)) is not None
 
     def write_source(
-        self, partition: int, source: Source | None, part_bytes: int, progress: Progress | None = None
+        self, partition: int, source: Source | None, part_bytes: int | None, progress: Progress | None = None
     ) -> int:
         """Write the records of a source that is open already; return how many bytes they take."""
         receipts: list[Receipt] = []
@@ -123,11 +124,19 @@ class PartitionedBuild:
             ConfigurationError: if a partition is not written yet.
             UnsupportedDataError: if partitions have different structures.
         """
-        content = content_of(self.receipts())
+        builder = {"partitions": self.partitions, "run": self.run}
         machine = describe_machine(importlib.metadata.version("yogadl"))
         with self.storage.building(self.key):
-            publish(self.storage.folder, self.key, content, machine | {"partitions": self.partitions})
-        self.storage.folder.remove_folder(self._where)
+            try:
+                receipts = self.receipts()
+            except ConfigurationError:
+                # Somebody else's commit clears the receipts away.
+                with contextlib.suppress(DatasetNotFoundError):
+                    if self.storage.published(self.key).manifest.builder.items() >= builder.items():
+                        return
+                raise
+            publish(self.storage.folder, self.key, content_of(receipts), machine | builder)
+            self.storage.folder.remove_folder(self._where)
 
 
 class _Share:
@@ -157,7 +166,7 @@ def build_with_workers(
     key: DatasetKey,
     source: Source,
     workers: int,
-    part_bytes: int,
+    part_bytes: int | None,
     progress: Progress | None,
 ) -> list[Receipt]:
     """Read a source with several processes and return the receipts of all parts, in order.
@@ -197,5 +206,5 @@ def _call(pickled: bytes) -> int:
     return function()
 
 
-def _write_share(build: PartitionedBuild, partition: int, share: _Share, part_bytes: int) -> int:
+def _write_share(build: PartitionedBuild, partition: int, share: _Share, part_bytes: int | None) -> int:
     return build.write_source(partition, share, part_bytes)

@@ -1,6 +1,7 @@
 """Describe what a cache was built from, and say how that differs from what would build it now."""
 
 import ast
+import functools
 import hashlib
 import inspect
 import platform
@@ -31,8 +32,13 @@ def describe_builder(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the builder's name, source code and arguments, as JSON."""
+    partial: Any = function
+    while isinstance(partial, functools.partial):
+        function, args, kwargs = partial.func, partial.args + args, partial.keywords | kwargs
+        partial = function
+    named = function if hasattr(function, "__qualname__") else type(function)
     return {
-        "function": f"{function.__module__}.{function.__qualname__}",
+        "function": f"{named.__module__}.{named.__qualname__}",
         "source": _source_of(function),
         "arguments": _arguments_of(function, args, kwargs),
     }
@@ -41,7 +47,7 @@ def describe_builder(
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     """Say what differs between two builders; nothing if they are the same or one is unknown."""
     changes = []
-    if then.get("source") and now.get("source") and then["source"] != now["source"]:
+    if then.get("source") and now.get("source") and not _is_same_code(then["source"], now["source"]):
         changes.append("its source code: " + _changed_line(then["source"], now["source"]))
     before, after = then.get("arguments"), now.get("arguments")
     if isinstance(before, dict) and isinstance(after, dict):
@@ -51,6 +57,16 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
                     f"argument {name!r}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
                 )
     return "; ".join(changes)
+
+
+def _is_same_code(then: str, now: str) -> bool:
+    """Compare what the text means: another version of Python writes the same tree in other quotes."""
+    if then == now:
+        return True
+    try:
+        return ast.dump(ast.parse(then)) == ast.dump(ast.parse(now))
+    except SyntaxError:
+        return False
 
 
 def _changed_line(then: str, now: str) -> str:
@@ -96,6 +112,8 @@ def _value(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.dtype != object:
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
         return f"array {value.dtype}{list(value.shape)} {content}"
+    if isinstance(value, set | frozenset):
+        value = sorted(map(repr, value))  # a set of strings has another order in every process
     text = _ADDRESS.sub("", repr(value))
     return (
         text

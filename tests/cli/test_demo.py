@@ -1,0 +1,197 @@
+"""The demo, and the command that runs it: what they print, and how they end."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import yogadl
+from yogadl.cli import COMMANDS, _demo, main
+from yogadl.errors import StorageError
+
+RECORDS = 1_009
+
+
+def run_demo(folder, *options):
+    return main(["demo", "--dir", str(folder), "--records", str(RECORDS), *options])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder that has the demo's cache already."""
+    folder = tmp_path_factory.mktemp("demo")
+    assert run_demo(folder) == 0
+    return folder
+
+
+def test_the_demo_builds_reads_and_ends_well(tmp_path, capsys):
+    assert run_demo(tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert "Built in" in out
+    assert out.count("each exactly once") == 3
+    assert "NOT" not in out
+    assert "100% " in err  # the bar reached the end
+
+
+def test_the_second_run_says_that_the_cache_was_there(folder, capsys):
+    (manifest,) = folder.rglob("versions/*.json")
+    before = manifest.read_bytes()
+    assert run_demo(folder) == 0
+    out, err = capsys.readouterr()
+    assert "It was there already, built " in out
+    assert "Built in" not in out
+    assert err == ""
+    assert manifest.read_bytes() == before
+
+
+def test_the_output_fits_80_columns(folder, capsys):
+    run_demo(folder)
+    lines = [line for line in capsys.readouterr().out.splitlines() if str(folder) not in line]
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_snippet_works_when_pasted(folder, capsys):
+    run_demo(folder)
+    out = capsys.readouterr().out
+    snippet = [line.strip() for line in out.splitlines() if line.startswith("    ")]
+    snippet = snippet[snippet.index("import yogadl") :][:6]
+    child = subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", "\n".join(snippet)], capture_output=True, text=True
+    )
+    assert child.stderr == ""
+    assert "'position': 256" in child.stdout
+
+
+def test_the_shards_shown_are_those_of_the_dataset(folder, capsys):
+    run_demo(folder)
+    out = capsys.readouterr().out
+    ref = yogadl.open_storage(folder).fetch(_demo.DATASET, f"{_demo.EDITION}-{RECORDS}")
+    for rank in range(4):
+        ids = [
+            record["id"] for record in ref.stream(shuffle=True, shuffle_seed=7, shard_rank=rank, num_shards=4)
+        ]
+        assert re.search(rf"shard {rank} of 4 +{len(ids)} records +{' '.join(map(str, ids[:6]))} ", out)
+
+
+@pytest.mark.parametrize("moved", [-32, 1, 32])
+def test_a_resume_that_is_not_exact_fails_the_demo(folder, capsys, monkeypatch, moved):
+    def load(text):
+        cursor = json.loads(text)
+        return cursor | {"position": cursor["position"] + moved}
+
+    monkeypatch.setattr(_demo, "_load_cursor", load)
+    assert run_demo(folder) == 1
+    out = capsys.readouterr().out
+    assert "NOT each exactly once" in out
+    assert "FAILED" in out
+
+
+def test_images_that_are_not_those_of_the_source_fail_the_demo(folder, capsys, monkeypatch):
+    ramp = _demo.GeneratedImages(RECORDS)[0]["image"]
+    monkeypatch.setattr(
+        _demo.GeneratedImages, "__getitem__", lambda _, i: {"id": i, "image": ramp, "label": 0}
+    )
+    assert run_demo(folder) == 1
+    assert "0 of 256 are equal" in capsys.readouterr().out
+
+
+def test_the_images_are_the_same_for_ever(folder):
+    """If this fails, raise `EDITION`: caches of the demo would hold what it no longer makes."""
+    ref = yogadl.open_storage(folder).fetch(_demo.DATASET, f"{_demo.EDITION}-{RECORDS}")
+    assert ref.fingerprint == "1e53ab2edbe75e9c0227d1fffab4bee4"
+
+
+def test_the_default_folder_is_in_the_users_cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert _demo._default_folder() == tmp_path / "cache" / "yogadl" / "demo"
+
+
+def test_without_a_cache_folder_the_temporary_one_is_taken(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert _demo._default_folder() == tmp_path / f"yogadl-demo-{os.getuid()}"
+
+
+@pytest.mark.parametrize("records", ["999", "500001", "-1", "many", "1e4", ""])
+def test_a_number_of_records_that_makes_no_sense_is_refused(records, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["demo", f"--records={records}"])
+    assert stopped.value.code == 2
+    assert "give a number from 1,000 to 500,000" in capsys.readouterr().err
+
+
+def test_an_error_of_ours_is_one_line_and_exit_code_1(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run_demo(tmp_path / "file") == 1
+    err = capsys.readouterr().err
+    assert err == f"yogadl: {tmp_path / 'file'} is a file, not a folder for caches\n"
+
+
+def test_an_error_of_the_disk_is_told_without_its_number(capsys, monkeypatch):
+    def fail(_):
+        raise StorageError(28, "the disk is full:\nmake room", "/data/part")
+
+    monkeypatch.setattr(_demo, "run", fail)
+    assert main(["demo"]) == 1
+    assert capsys.readouterr().err == "yogadl: the disk is full: make room: /data/part\n"
+
+
+def test_an_interrupt_ends_with_130(capsys, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_demo, "run", interrupt)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "yogadl: interrupted\n"
+
+
+def test_a_mistake_that_is_not_the_users_is_not_hidden(monkeypatch):
+    def fail(_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_demo, "run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["demo"])
+
+
+def test_a_reader_that_leaves_gets_no_traceback(folder):
+    command = [sys.executable, "-m", "yogadl", "demo", "--dir", str(folder), "--records", str(RECORDS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == ""
+    assert child.returncode == 1
+
+
+def test_the_version_is_the_librarys():
+    child = subprocess.run([sys.executable, "-m", "yogadl", "--version"], capture_output=True, text=True)
+    assert child.stdout == f"yogadl {yogadl.__version__}\n"
+    assert child.returncode == 0
+
+
+def test_without_a_command_the_commands_are_named(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([])
+    assert stopped.value.code == 2
+    assert "usage: yogadl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_line_of_help(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    (line,) = re.findall(rf"^    {name} +(.+)$", capsys.readouterr().out, re.MULTILINE)
+    assert line.strip()
+
+
+def test_the_installed_command_is_this_one():
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
+    assert 'yogadl = "yogadl.cli:main"' in pyproject

@@ -1,0 +1,193 @@
+"""Gather one field of a batch. Flat and arithmetic on purpose: benchmarks/gather.py measures it."""
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, decoded
+from yogadl._format.layout import FieldTable, PartTable
+from yogadl._format.window import Window
+from yogadl._leaf import BYTES, OBJECT, Leaf
+from yogadl.errors import CacheFormatError
+
+Int64s = NDArray[np.int64]
+
+# Positions of blocks are kept in memory up to 8 MiB a field, some terabyte of cache.
+_MAX_FLAT_BLOCKS: Final = 2**20
+
+
+class Rows(Protocol):
+    """The rows of one batch; `reader.Rows` is what they are."""
+
+    window: Window
+    indices: Int64s
+
+    def located(self) -> tuple[Int64s, Int64s]: ...
+
+    def of_part(self, part: int) -> tuple[NDArray[np.intp], "Rows"]: ...
+
+    def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]: ...
+
+    def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]: ...
+
+
+def _row_positions(table: FieldTable, rows: Rows, row_bytes: int) -> Int64s:
+    """Return where each row begins in its part's file."""
+    parts, numbers = rows.located()
+    per_block = table.rows_per_block[parts]
+    blocks = numbers // per_block
+    within = numbers - blocks * per_block
+    found: Int64s = table.rows_position[blocks + table.rows_first_block[parts]] + within * row_bytes
+    return found
+
+
+class FixedField:
+    """A field whose every value takes the same bytes: a batch of it is one gather.
+
+    Where every part but the last ends with a full block, the blocks of all parts count on as if they were
+    one part's, and a position is a shift, a look-up and a multiplication.
+
+    Args:
+        leaf: The field's leaf.
+        table: How every part lies.
+        number: Which field it is.
+        window: Where the parts are mapped; any other window of the same cache has them in the same places.
+        mapped_parts: How many parts can be mapped.
+    """
+
+    def __init__(self, leaf: Leaf, table: PartTable, number: int, window: Window, mapped_parts: int) -> None:
+        assert leaf.shape is not None
+        self._shape = tuple(size or 0 for size in leaf.shape)
+        self._dtype = leaf.numpy_dtype
+        self._row_bytes = leaf.row_bytes
+        self._positions: Int64s | None = None
+        if not len(table) or not self._row_bytes:
+            return
+        self._table = field = table.fields[number]
+        if field.varying.any() or not (field.row_bytes == self._row_bytes).all():
+            raise CacheFormatError(
+                "a field of fixed shape is not stored as rows of that size; build the dataset again"
+            )
+        per_block = int(field.rows_per_block[0])
+        self._shift = per_block.bit_length() - 1
+        self._mask = per_block - 1
+        self._stride = self._row_bytes // window.step(self._row_bytes)
+        if (
+            per_block == 1 << self._shift
+            and (field.rows_per_block == per_block).all()
+            and not (table.first_record[:-1] & self._mask).any()
+            and mapped_parts == len(table)
+            and len(field.rows_position) <= _MAX_FLAT_BLOCKS
+        ):
+            offsets = np.repeat(window.offset[:-1], np.diff(field.rows_first_block))
+            self._positions = (field.rows_position + offsets) // window.step(self._row_bytes)
+
+    def empty(self) -> NDArray[Any]:
+        """Return the column of no rows."""
+        return np.empty((0, *self._shape), self._dtype)
+
+    def gather(self, rows: Rows) -> NDArray[Any]:
+        """Return the column of these rows, as a new array."""
+        if not self._row_bytes:
+            return np.empty((len(rows.indices), *self._shape), self._dtype)
+        window = rows.window
+        if self._positions is not None and (window.all_mapped or window.map_few()):
+            where = rows.indices & self._mask
+            if self._stride != 1:
+                where *= self._stride
+            where += self._positions.take(rows.indices >> self._shift)
+            found = window.rows(self._row_bytes)[0][where]
+        else:
+            found = rows.gather(_row_positions(self._table, rows, self._row_bytes), self._row_bytes)
+        column: NDArray[Any] = found.view(self._dtype)
+        return column.reshape(len(rows.indices), *self._shape) if self._shape else column
+
+
+class VaryingField:
+    """A field whose values differ in size: entries say where in the heap each lies.
+
+    Args:
+        leaf: The field's leaf.
+        table: How every part lies.
+        number: Which field it is.
+    """
+
+    def __init__(self, leaf: Leaf, table: PartTable, number: int) -> None:
+        self._leaf = leaf
+        self._dtype = leaf.numpy_dtype
+        if len(table):
+            self._table = table.fields[number]
+            # Parts store it in different ways if it was found late to vary, or in rank.
+            sizes = set(self._table.row_bytes.tolist())
+            self._is_uniform = bool(self._table.varying.all()) and len(sizes) == 1
+
+    def empty(self) -> list[Any]:
+        """Return the column of no rows."""
+        return []
+
+    def gather(self, rows: Rows) -> list[Any]:
+        """Return the column of these rows, each a value of its own."""
+        if self._is_uniform:
+            return self._from_heap(rows, 0)
+        out: list[Any] = [None] * len(rows.indices)
+        for part in np.unique(rows.located()[0]).tolist():
+            chosen, some = rows.of_part(part)
+            values = self._from_heap(some, part) if self._table.varying[part] else self._from_rows(some, part)
+            for number, value in zip(chosen.tolist(), values, strict=True):
+                out[number] = value
+        return out
+
+    def _from_rows(self, rows: Rows, part: int) -> list[Any]:
+        rank = int(self._table.shape[part, 0])
+        shape = self._table.shape[part, 1 : 1 + rank].tolist()
+        row_bytes = int(self._table.row_bytes[part])
+        if not row_bytes:
+            return [np.empty(shape, self._dtype) for _ in range(len(rows.indices))]
+        found = rows.gather(_row_positions(self._table, rows, row_bytes), row_bytes)
+        return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
+
+    def _from_heap(self, rows: Rows, part: int) -> list[Any]:
+        table = self._table
+        row_bytes = int(table.row_bytes[part])
+        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes)
+        entries = found.view(ENTRY_DTYPE).reshape(len(found), row_bytes // 4)
+        blocks, starts, lengths = (entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS))
+        parts, _ = rows.located()
+        first = table.heap_first_block[parts]
+        # Entries are data: a damaged one must not lead the reader out of its mapping.
+        is_sound = blocks < table.heap_first_block[parts + 1] - first
+        if is_sound.all():
+            blocks += first
+            is_sound = starts + lengths <= table.heap_length[blocks]
+        if not is_sound.all():
+            raise CacheFormatError(
+                "an entry points outside its heap block: run storage.verify, then build again"
+            )
+        data = rows.values(starts + table.heap_position[blocks], lengths)
+        return self._decode(data, entries)
+
+    def _decode(self, data: list[bytes], entries: NDArray[np.uint32]) -> list[Any]:
+        leaf = self._leaf
+        if leaf.dtype == OBJECT:
+            import pickle
+
+            return [pickle.loads(value) for value in data]
+        if entries.shape[1] == ENTRY_WORDS:
+            return data if leaf.dtype == BYTES else [decoded(leaf, value, ()) for value in data]
+        shapes = [tuple(row[1 : 1 + row[0]]) for row in entries[:, ENTRY_WORDS:].tolist()]
+        try:
+            if not leaf.is_numeric:
+                return [decoded(leaf, value, shape) for value, shape in zip(data, shapes, strict=True)]
+            return [_writable(value, self._dtype, shape) for value, shape in zip(data, shapes, strict=True)]
+        except ValueError as error:
+            raise CacheFormatError(
+                "a value does not have the size of its shape: run storage.verify, then build again"
+            ) from error
+
+
+def _writable(value: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """Return an array, or a scalar for the empty shape, as a field of unknown rank may have."""
+    # An array over bytes can't be written to; one over a bytearray can.
+    array = np.frombuffer(bytearray(value), dtype).reshape(shape) if value else np.empty(shape, dtype)
+    return array if shape else array[()]

@@ -1,0 +1,289 @@
+"""Write one part: an immutable file of blocks, and the index of where they lie."""
+
+import hashlib
+import mmap
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from yogadl._format.columns import (
+    ENTRY_DTYPE,
+    ENTRY_WORDS,
+    FixedRows,
+    HeapValues,
+    StoredColumn,
+    as_heap,
+    entry_words,
+)
+from yogadl._format.database import Database, disk_error, find_blocks
+from yogadl._format.fingerprint import RunHash
+from yogadl._format.layout import (
+    HEAP_BLOCK_BYTES,
+    BlockKind,
+    Blocks,
+    FieldIndex,
+    PartIndex,
+    SealedPart,
+    rows_per_block,
+)
+from yogadl._leaf import Leaf
+from yogadl.errors import StorageError
+
+
+class PartWriter:
+    """Write one part. Not thread-safe; one writer, one process.
+
+    Args:
+        path: The file to make; it must not exist.
+        leaves: The fields in order, already widened as far as is known.
+        shapes: For each field the shape of its values in this part, or ``None`` to store it as varying.
+        block_records: No block of rows has more; a power of two.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        leaves: Sequence[Leaf],
+        shapes: Sequence[tuple[int, ...] | None],
+        block_records: int,
+    ) -> None:
+        self.path = path
+        self.shapes = tuple(shapes)
+        self.records = 0
+        self.size_bytes = 0
+        self._run = RunHash()
+        self._database = Database(path)
+        self._fields = [
+            _FieldWriter(self._database, number, leaf, shape, block_records)
+            for number, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True))
+        ]
+
+    def write(self, columns: Sequence[StoredColumn], count: int, hashed: Future[RunHash]) -> int:
+        """Append `count` records whose columns fit the part's shapes; return the bytes they take."""
+        size = 0
+        for field, column in zip(self._fields, columns, strict=True):
+            size += field.write(column, self.records)
+        self.size_bytes += size
+        self.records += count
+        self._run = self._run.then(hashed.result())
+        return size
+
+    def seal(self) -> SealedPart:
+        """Finish the file, check that a plain mmap finds every block, and return its names.
+
+        The file and its content are on the disk when this returns.
+
+        Raises:
+            StorageError: if the disk is full or does not give back what was written.
+        """
+        for field in self._fields:
+            field.flush()
+        self._database.close()
+        try:
+            with self.path.open("rb") as file, ThreadPoolExecutor(1) as pool:
+                synced = pool.submit(os.fsync, file.fileno())
+                sealed = self._inspect(file.fileno())
+                synced.result()
+        except OSError as error:
+            raise disk_error(error, self.path) from error
+        return sealed
+
+    def abandon(self) -> None:
+        """Drop the unfinished file."""
+        self._database.abandon()
+
+    def _inspect(self, descriptor: int) -> SealedPart:
+        size = os.fstat(descriptor).st_size
+        with (
+            mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            digest = pool.submit(lambda: hashlib.sha256(view).hexdigest())
+            lengths = {key: size for field in self._fields for key, size in field.block_lengths()}
+            found = find_blocks(self.path, view, lengths)
+            fields = tuple(field.index(found) for field in self._fields)
+            sha256 = digest.result()
+        index = PartIndex(size, self._run, fields)
+        content = index.to_file().to_bytes()
+        write_synced(self.path.with_suffix(".idx"), content)
+        return SealedPart(sha256, hashlib.sha256(content).hexdigest(), index)
+
+
+@dataclass
+class _BlockList:
+    """The blocks put so far of one field and kind."""
+
+    keys: list[bytes]
+    lengths: list[int]
+    checksums: list[int]
+
+    @staticmethod
+    def empty() -> "_BlockList":
+        return _BlockList([], [], [])
+
+
+class _FieldWriter:
+    """Cut one field's values into blocks."""
+
+    def __init__(
+        self, database: Database, number: int, leaf: Leaf, shape: tuple[int, ...] | None, block_records: int
+    ) -> None:
+        self._leaf = leaf
+        self._shape = shape
+        self._database = database
+        self._number = number
+        self.row_bytes = 4 * entry_words(leaf) if shape is None else _bytes_of(leaf, shape)
+        self._rows_per_block = rows_per_block(self.row_bytes, block_records)
+        self._pending: list[NDArray[np.uint8]] = []
+        self._pending_rows = 0
+        self._heap: list[bytes] = []
+        self._heap_bytes = 0
+        self._elements = 0
+        self._heap_first_record: list[int] = []
+        self._heap_first_element: list[int] = []
+        self._blocks: dict[BlockKind, _BlockList] = {"rows": _BlockList.empty(), "heap": _BlockList.empty()}
+
+    def write(self, column: StoredColumn, first_record: int) -> int:
+        """Append a column; return how many bytes it takes."""
+        if self._shape is not None:
+            assert isinstance(column, FixedRows) and column.shape == self._shape
+            first = column.shape[0] if column.shape else 1
+            self._elements += first * len(column)
+            self._write_rows(column.rows)
+            return column.rows.size
+        values = as_heap(column)
+        entries = self._write_values(values, first_record)
+        self._write_rows(entries.view(np.uint8).reshape(len(values), self.row_bytes))
+        return entries.nbytes + int(values.sizes().sum())
+
+    def _write_rows(self, rows: NDArray[np.uint8]) -> None:
+        if self.row_bytes == 0:
+            return
+        per_block, start = self._rows_per_block, 0
+        while self._pending_rows + len(rows) - start >= per_block:
+            end = start + per_block - self._pending_rows
+            self._pending.append(rows[start:end])
+            self._put_rows()
+            start = end
+        if start < len(rows):
+            # A copy: the caller may reuse its array, and a view would keep all of it alive.
+            self._pending.append(rows[start:].copy())
+            self._pending_rows += len(rows) - start
+
+    def _put_rows(self) -> None:
+        pieces, self._pending, self._pending_rows = self._pending, [], 0
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        self._put("rows", whole.reshape(-1).data)
+
+    def _write_values(self, column: HeapValues, first_record: int) -> NDArray[np.uint32]:
+        entries = np.zeros((len(column), self.row_bytes // 4), ENTRY_DTYPE)
+        elements = column.elements().tolist()
+        block = len(self._blocks["heap"].keys)
+        placed = []
+        for number, value in enumerate(column.values):
+            size = len(value)
+            if self._heap and self._heap_bytes + size > HEAP_BLOCK_BYTES:
+                self._put_heap()
+                block += 1
+            if not self._heap:
+                self._heap_first_record.append(first_record + number)
+                self._heap_first_element.append(self._elements)
+            placed.append((block, self._heap_bytes, size))
+            # Bytes, since a view would keep alive, or follow, an array that is the caller's to reuse.
+            self._heap.append(bytes(value))
+            self._heap_bytes += size
+            self._elements += elements[number]
+        if placed:
+            entries[:, :ENTRY_WORDS] = placed
+            self._write_shapes(entries, column.shapes)
+        return entries
+
+    def _write_shapes(self, entries: NDArray[np.uint32], shapes: list[tuple[int, ...]]) -> None:
+        if entries.shape[1] == ENTRY_WORDS:
+            return
+        entries[:, ENTRY_WORDS] = [len(shape) for shape in shapes]
+        if self._leaf.shape is not None:
+            entries[:, ENTRY_WORDS + 1 :] = shapes
+            return
+        for entry, shape in zip(entries, shapes, strict=True):
+            entry[ENTRY_WORDS + 1 : ENTRY_WORDS + 1 + len(shape)] = shape
+
+    def _put_heap(self) -> None:
+        values, self._heap, self._heap_bytes = self._heap, [], 0
+        self._put("heap", b"".join(values))
+
+    def _put(self, kind: BlockKind, value: bytes | memoryview) -> None:
+        blocks = self._blocks[kind]
+        key = f"{self._number:04d}.{kind}.{len(blocks.keys):08d}".encode()
+        blocks.keys.append(key)
+        blocks.lengths.append(len(value))
+        blocks.checksums.append(xxh3_64_intdigest(value))
+        if len(value) < self._database.page_bytes:
+            value = bytes(value).ljust(self._database.page_bytes, b"\0")
+        self._database.put(key, value)
+
+    def flush(self) -> None:
+        """Put what is left as short blocks."""
+        if self._pending:
+            self._put_rows()
+        if self._heap:
+            self._put_heap()
+
+    def block_lengths(self) -> list[tuple[bytes, int]]:
+        """Return key and length of every block put."""
+        return [
+            pair for blocks in self._blocks.values() for pair in zip(blocks.keys, blocks.lengths, strict=True)
+        ]
+
+    def index(self, found: dict[bytes, tuple[int, int]]) -> FieldIndex:
+        """Return how the field lies, from the positions found in the sealed file.
+
+        Raises:
+            StorageError: if the file does not hold what was put.
+        """
+        return FieldIndex(
+            stored="varying" if self._shape is None else "fixed",
+            shape=self._shape or (),
+            row_bytes=self.row_bytes,
+            rows_per_block=self._rows_per_block,
+            elements=self._elements,
+            rows=self._found_blocks("rows", found),
+            heap=self._found_blocks("heap", found),
+            heap_first_record=np.array(self._heap_first_record, np.int64),
+            heap_first_element=np.array(self._heap_first_element, np.int64),
+        )
+
+    def _found_blocks(self, kind: BlockKind, found: dict[bytes, tuple[int, int]]) -> Blocks:
+        blocks = self._blocks[kind]
+        positions = []
+        for key, checksum in zip(blocks.keys, blocks.checksums, strict=True):
+            position, found_checksum = found[key]
+            if found_checksum != checksum:
+                raise StorageError(
+                    f"block {key.decode()} came back from the disk changed; check the disk, build again"
+                )
+            positions.append(position)
+        return Blocks(
+            np.array(positions, np.int64),
+            np.array(blocks.lengths, np.int64),
+            np.array(blocks.checksums, np.uint64),
+        )
+
+
+def _bytes_of(leaf: Leaf, shape: tuple[int, ...]) -> int:
+    return leaf.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a small file so that its content is on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

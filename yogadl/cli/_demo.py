@@ -1,0 +1,308 @@
+"""Show in a few seconds what a cache does: build, shuffle, shard, stop, resume, and how fast it is."""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._dataref import RecordsRef
+from yogadl.cli._images import GeneratedImages
+from yogadl.storage import CacheStorage, open_storage
+
+DATASET: Final = "demo-images"
+EDITION: Final = "1"  # raise it when the images change
+RECORDS: Final = 50_021  # a prime: no number of shards or batch size divides it
+LEAST_RECORDS: Final = 1_000
+MOST_RECORDS: Final = 500_000
+
+_SEED: Final = 7
+_BATCH: Final = 256
+_ROUNDS: Final = 9
+_WIDTH: Final = 76
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the demo's arguments."""
+    parser.add_argument(
+        "--dir", type=Path, help="where to keep the cache (default: a folder in your cache folder)"
+    )
+    parser.add_argument(
+        "--records",
+        type=_record_count,
+        default=RECORDS,
+        help=f"how many images, {LEAST_RECORDS:,} to {MOST_RECORDS:,} (default: {RECORDS:,})",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show everything, and return 0 if all of it held."""
+    started = time.perf_counter()
+    folder = (arguments.dir or _default_folder()).expanduser().absolute()
+    _say(f"yogadl demo: {arguments.records:,} generated images of 32 x 32 pixels, with labels")
+    storage = open_storage(folder)
+    source = GeneratedImages(arguments.records)
+    ref = _show_build(storage, source)
+    held = [
+        _show_shuffle(ref, source),
+        _show_shards(ref),
+        _show_resume(ref),
+        _show_speed(ref),
+    ]
+    _show_next(folder, _version(len(ref)))
+    _say()
+    if not all(held):
+        _say("FAILED: not all of the above held; please report it, with this output.")
+        return 1
+    _say(f"All of the above held. It took {time.perf_counter() - started:.1f} s.")
+    return 0
+
+
+def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
+    _title("1. Build a cache, once")
+    built: list[str] = []
+    started = time.perf_counter()
+    version = _version(len(source))
+
+    with _bar() as progress:
+
+        @storage.cacheable(DATASET, version, progress=progress)
+        def demo_images(records: int) -> GeneratedImages:
+            built.append("now")
+            return GeneratedImages(records)
+
+        ref = demo_images(len(source))
+    elapsed_s = time.perf_counter() - started
+    info = storage.info(DATASET, version)
+    if built:
+        _say(f"Built in {elapsed_s:.1f} s, {len(ref) / elapsed_s:,.0f} records/s; the next run will find it.")
+    else:
+        age = _ago(time.time() - info.created)
+        _say(f"It was there already, built {age}; opened in {elapsed_s * 1e3:.0f} ms.")
+    _say(f"{info.records:,} records, {info.size_bytes / 1e6:.1f} MB in {_counted(info.parts, 'file')}.")
+    _say(f"Fingerprint, the same on every machine: {ref.fingerprint}")
+    return ref
+
+
+def _show_shuffle(ref: RecordsRef, source: GeneratedImages) -> bool:
+    _title("2. Read it shuffled, by the batch")
+    stream = ref.stream(shuffle=True, shuffle_seed=_SEED)
+    for epoch in range(2):
+        first = " ".join(str(index) for index in stream.indices(epoch, 0, 9).tolist())
+        _say(f"Epoch {epoch} begins with records {first}")
+    batches = list(ref.fields("id").stream(shuffle=True, shuffle_seed=_SEED).batch(_BATCH))
+    sample = next(iter(stream.batch(_BATCH)))
+    described = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in sample.items())
+    _say(f"A batch: {described}")
+    equal = sum(
+        all(np.array_equal(sample[name][row], value) for name, value in source[index].items())
+        for row, index in enumerate(sample["id"].tolist())
+    )
+    _say(f"Its images, labels and ids made again and compared: {equal} of {len(sample['id'])} are equal.")
+    is_exact = _say_exact("The epoch's batches", [batch["id"] for batch in batches], len(ref))
+    return is_exact and equal == len(sample["id"])
+
+
+def _show_shards(ref: RecordsRef) -> bool:
+    _title("3. Four shards cover the epoch exactly")
+    read = []
+    for rank in range(4):
+        read.append(_ids(_shard(ref, rank, 4)))
+        first = " ".join(str(index) for index in read[-1][:6].tolist())
+        _say(f"shard {rank} of 4   {len(read[-1]):>8,} records   {first} ...")
+    return _say_exact("Together", read, len(ref))
+
+
+def _show_resume(ref: RecordsRef) -> bool:
+    _title("4. Stop in the middle of an epoch; go on with another number of shards")
+    size = 32
+    steps = len(ref) // 4 // 2 // size
+    read, cursors = [], []
+    for rank in range(4):
+        batches = _shard(ref, rank, 4, size)
+        read += [batch["id"] for batch in itertools.islice(batches, steps)]
+        cursors.append(json.dumps(batches.state_dict()))
+    before = sum(map(len, read))
+    share = f"{before / len(ref):.1%} of the epoch"
+    _say(f"4 shards read {steps} batches of {size} each: {before:,} records, {share}.")
+    is_same = len(set(cursors)) == 1
+    verdict = "the same" if is_same else "NOT the same"
+    _say(f"The cursors that the 4 shards saved are {verdict}, {len(cursors[0])} bytes of JSON:")
+    _say(textwrap.fill(cursors[0], _WIDTH, initial_indent="    ", subsequent_indent="    "))
+    counts = []
+    for rank in range(3):
+        read.append(_ids(_shard(ref, rank, 3, size, cursor=_load_cursor(cursors[0]))))
+        counts.append(f"{len(read[-1]):,}")
+    _say(f"3 shards went on from there, and read {', '.join(counts[:-1])} and {counts[-1]} records.")
+    return _say_exact("Before and after", read, len(ref)) and is_same
+
+
+def _show_speed(ref: RecordsRef) -> bool:
+    _title("5. How fast that is, beside numpy arrays in RAM")
+    arrays = ref.gather(np.arange(len(ref)))
+    loader = ref.stream(shuffle=True, shuffle_seed=_SEED).batch(_BATCH)
+    order = loader.stream.indices()
+    wanted = [order[first : first + _BATCH] for first in range(0, len(order), _BATCH)]
+
+    def from_memory() -> Iterator[dict[str, NDArray[Any]]]:
+        return ({name: array[chosen] for name, array in arrays.items()} for chosen in wanted)
+
+    def from_cache() -> Iterator[dict[str, NDArray[Any]]]:
+        return loader.at(epoch=0)
+
+    pairs = zip(from_memory(), from_cache(), strict=True)
+    is_equal = all(np.array_equal(ours[name], theirs[name]) for theirs, ours in pairs for name in arrays)
+    memory_s, cache_s = _medians(from_memory, from_cache)
+    size = sum(array.nbytes for array in arrays.values())
+    _say(f"The same shuffled batches of {_BATCH}, {_ROUNDS} epochs each in turn, the median:")
+    for name, elapsed_s in (("numpy, a[indices]", memory_s), ("this cache", cache_s)):
+        _say(f"{name:<18} {len(ref) / elapsed_s / 1e6:6.2f} M records/s   {size / elapsed_s / 1e9:6.2f} GB/s")
+    _say(f"So the cache runs at {memory_s / cache_s:.0%} of the speed of RAM, and holds none of it.")
+    _say(f"All of its batches, compared with numpy's: {'equal' if is_equal else 'NOT equal'}.")
+    return is_equal
+
+
+def _show_next(folder: Path, version: str) -> None:
+    _title("What to try next")
+    _say(f"The cache lies in {folder}")
+    _say("and stays there until you remove that folder. Read it yourself, in Python:")
+    _say()
+    _say(textwrap.indent(_snippet(folder, version), "    ").rstrip())
+    _say()
+    _say("For data of your own, write a function that returns it (arrays, an iterable,")
+    _say("or anything with __len__ and __getitem__), and above it put the line")
+    _say("    @storage.cacheable('name', '1')")
+
+
+def _snippet(folder: Path, version: str) -> str:
+    return textwrap.dedent(f"""\
+        import yogadl
+        storage = yogadl.open_storage({str(folder)!r})
+        ref = storage.fetch({DATASET!r}, {version!r})
+        batches = iter(ref.stream(shuffle=True, shuffle_seed={_SEED}).batch({_BATCH}))
+        print(next(batches)["label"])
+        print(batches.state_dict())
+    """)
+
+
+def _shard(
+    ref: RecordsRef, rank: int, shards: int, size: int = _BATCH, cursor: dict[str, Any] | None = None
+) -> Any:
+    stream = ref.stream(shuffle=True, shuffle_seed=_SEED, shard_rank=rank, num_shards=shards, cursor=cursor)
+    return iter(stream.batch(size))
+
+
+def _load_cursor(text: str) -> dict[str, Any]:
+    cursor: dict[str, Any] = json.loads(text)
+    return cursor
+
+
+def _ids(batches: Iterator[dict[str, NDArray[Any]]]) -> NDArray[np.int64]:
+    return np.concatenate([batch["id"] for batch in batches])
+
+
+def _say_exact(what: str, read: list[NDArray[np.int64]], records: int) -> bool:
+    """Say how often each record came, and return whether that was once."""
+    seen = np.bincount(np.concatenate(read), minlength=records)
+    missing, repeated = int((seen == 0).sum()), int((seen > 1).sum())
+    is_exact = len(seen) == records and missing == repeated == 0
+    verdict = "each exactly once" if is_exact else "NOT each exactly once"
+    _say(f"{what}: {int(seen.sum()):,} records, {missing:,} missing, {repeated:,} repeated: {verdict}.")
+    return is_exact
+
+
+def _medians(*readers: Callable[[], Iterator[Any]]) -> list[float]:
+    """Return the median seconds of an epoch of each reader, which take turns."""
+    times: list[list[float]] = [[] for _ in readers]
+    for _ in range(_ROUNDS):
+        for reader, elapsed in zip(readers, times, strict=True):
+            started = time.perf_counter()
+            for _batch in reader():
+                pass
+            elapsed.append(time.perf_counter() - started)
+    return [statistics.median(elapsed) for elapsed in times]
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[int, int | None, int], None]]:
+    """Give what draws a progress bar, from its first call on."""
+    from tqdm import tqdm
+
+    shape = "{percentage:4.0f}% {bar} {n_fmt} of {total_fmt} records, {rate_fmt}{postfix}"
+    width = min(_WIDTH, shutil.get_terminal_size().columns - 1)
+    bars: list[tqdm] = []
+    with contextlib.ExitStack() as stack:
+
+        def report(records: int, total: int | None, size_bytes: int) -> None:
+            if not bars:
+                bar = tqdm(total=total, bar_format=shape, ncols=width, unit="", unit_scale=True)
+                bars.append(stack.enter_context(bar))
+            bars[0].set_postfix_str(f"{size_bytes / 1e6:.0f} MB", refresh=False)
+            bars[0].update(records - bars[0].n)
+
+        yield report
+
+
+def _version(records: int) -> str:
+    return f"{EDITION}-{records}"
+
+
+def _default_folder() -> Path:
+    """Return a folder in the user's cache folder, or in the temporary one where there is none to write to."""
+    cache = Path(
+        "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    )
+    try:
+        cache = cache.expanduser()
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK | os.X_OK):
+            return cache / "yogadl" / "demo"
+    except (OSError, RuntimeError):  # a read-only home, or none
+        pass
+    return Path(tempfile.gettempdir()) / f"yogadl-demo-{os.getuid()}"
+
+
+def _record_count(text: str) -> int:
+    try:
+        count = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        count = 0
+    if not LEAST_RECORDS <= count <= MOST_RECORDS:
+        raise argparse.ArgumentTypeError(
+            f"give a number from {LEAST_RECORDS:,} to {MOST_RECORDS:,}, not {text!r}"
+        )
+    return count
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + "s" * (count != 1)
+
+
+def _ago(elapsed_s: float) -> str:
+    for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if elapsed_s >= seconds:
+            return f"{_counted(int(elapsed_s // seconds), unit)} ago"
+    return f"{_counted(max(0, int(elapsed_s)), 'second')} ago"
+
+
+def _title(text: str) -> None:
+    _say()
+    _say(text)
+    _say("-" * len(text))
+
+
+def _say(text: str = "") -> None:
+    # At once, so that it keeps its place beside the progress bar, which is on stderr.
+    print(text, flush=True)
