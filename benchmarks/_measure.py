@@ -31,6 +31,32 @@ _CHILD: Final = "--child"
 
 
 @dataclass(frozen=True)
+class Bar:
+    """What a number has to be, at least or at most."""
+
+    limit: float
+    unit: str
+    is_most: bool = False
+
+    def __str__(self) -> str:
+        return f"{'<=' if self.is_most else '>='} {self.limit:,.15g}{self.unit}"
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number passes."""
+        return value <= self.limit if self.is_most else value >= self.limit
+
+
+def at_least(limit: float, unit: str = " x") -> Bar:
+    """Return a bar that numbers must reach."""
+    return Bar(limit, unit)
+
+
+def at_most(limit: float, unit: str = " x") -> Bar:
+    """Return a bar that numbers must not pass."""
+    return Bar(limit, unit, is_most=True)
+
+
+@dataclass(frozen=True)
 class Settings:
     """How to measure.
 
@@ -52,40 +78,17 @@ class Settings:
         """Return a path in the folder."""
         return self.folder / name
 
-
-@dataclass(frozen=True)
-class Bar:
-    """What a number has to be, at least or at most."""
-
-    limit: float
-    unit: str
-    is_most: bool = False
-
-    def __str__(self) -> str:
-        return f"{'<=' if self.is_most else '>='} {self.limit:,g}{self.unit}"
-
-    def holds(self, value: float) -> bool:
-        """Return whether a number passes."""
-        return value <= self.limit if self.is_most else value >= self.limit
-
-
-def at_least(limit: float, unit: str = " x") -> Bar:
-    """Return a bar that numbers must reach."""
-    return Bar(limit, unit)
-
-
-def at_most(limit: float, unit: str = " x") -> Bar:
-    """Return a bar that numbers must not pass."""
-    return Bar(limit, unit, is_most=True)
-
-
-def row(what: str, bar: Bar | None, values: Sequence[float], details: str = "", unit: str = "") -> None:
-    """Print a row of the table: the median of `values` against the bar, if there is one."""
-    middle = statistics.median(values)
-    shown = f"{_number(middle)}{bar.unit if bar else unit}"
-    spread = f"{_number(min(values))} - {_number(max(values))}" if len(values) > 1 else ""
-    verdict = "" if bar is None else "PASS" if bar.holds(middle) else "**MISS**"
-    print(f"| {what} | {bar or ''} | {shown} | {spread} | {verdict} | {details} |", flush=True)
+    def row(
+        self, what: str, bar: Bar | None, values: Sequence[float], details: str = "", unit: str = ""
+    ) -> None:
+        """Print a row of the table: the median of `values` against the bar, if there is one."""
+        middle = statistics.median(values)
+        shown = f"{_number(middle)}{bar.unit if bar else unit}"
+        spread = f"{_number(min(values))} - {_number(max(values))}" if len(values) > 1 else ""
+        verdict = "" if bar is None else "PASS" if bar.holds(middle) else "**MISS**"
+        if self.is_quick:
+            what, verdict = f"(quick) {what}", verdict and f"({verdict.strip('*').lower()})"
+        print(f"| {what} | {bar or ''} | {shown} | {spread} | {verdict} | {details} |", flush=True)
 
 
 def _number(value: float) -> str:

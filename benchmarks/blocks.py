@@ -22,7 +22,6 @@ from _measure import (
     interleave,
     main,
     rate,
-    row,
     say,
 )
 from _sets import DataSet
@@ -38,17 +37,15 @@ CASES = (
     (_sets.LARGE_IMAGES, yogadl.Blocks(records=8, window=4, lanes=16), at_most(5, " %")),
     (_sets.VECTORS, yogadl.Blocks(records=1024, window=4, lanes=16), None),
 )
+ODD = (yogadl.Blocks(records=127, window=5, lanes=101), yogadl.Blocks(records=977, window=3, lanes=7))
 
 
 def measure(settings: Settings) -> None:
     """Measure the share of an epoch's time spent on the Blocks order, and that it is a bijection."""
     for data, order, bar in CASES:
         measure_share(settings, data, order, bar)
-    for odd in (
-        yogadl.Blocks(records=127, window=5, lanes=101),
-        yogadl.Blocks(records=977, window=3, lanes=7),
-    ):
-        check_exact(odd)
+    for order in ODD:
+        check_exact(settings, order)
 
 
 class Clock:
@@ -100,10 +97,10 @@ def measure_share(settings: Settings, data: DataSet, order: yogadl.Blocks, bar: 
     shares, nanoseconds = shares[-settings.rounds :], nanoseconds[-settings.rounds :]
     clear(root)
     details = f"{rate(records, times['ours'])}; {np.median(nanoseconds):.0f} ns an index; {order}"
-    row(f"Blocks order, share of an epoch's time, {data.name}", bar, shares, details, unit=" %")
+    settings.row(f"Blocks order, share of an epoch's time, {data.name}", bar, shares, details, unit=" %")
 
 
-def check_exact(order: yogadl.Blocks) -> None:
+def check_exact(settings: Settings, order: yogadl.Blocks) -> None:
     """Print how many records of an epoch came exactly once, read in batches over three shards."""
     ref = yogadl.from_source(np.arange(RECORDS), fingerprint="numbers")
     seen = np.zeros(RECORDS, np.int64)
@@ -113,7 +110,7 @@ def check_exact(order: yogadl.Blocks) -> None:
             np.add.at(seen, batch, 1)
     once = int((seen == 1).sum())
     what = f"Blocks order, records that came exactly once of {RECORDS:,}"
-    row(what, at_least(RECORDS, ""), [once], f"3 shards; {order}")
+    settings.row(what, at_least(RECORDS, ""), [once], f"3 shards; {order}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from _measure import (
     main,
     rate,
     ratios,
-    row,
     say,
 )
 from _sets import Columns, DataSet
@@ -82,7 +81,7 @@ def against_memory(settings: Settings, data: DataSet, columns: Columns, ref: yog
         settings.rounds,
     )
     details = f"{rate(len(ref), times['ours'])}; RAM {rate(len(ref), times['limit'])}"
-    row(
+    settings.row(
         f"shuffled, {data.name}, batch {data.batch}",
         at_least(data.bar),
         ratios(times["limit"], times["ours"]),
@@ -110,7 +109,7 @@ def against_lmdb(settings: Settings, data: DataSet, columns: Columns, ref: yogad
     for name, note in (("plain", ""), ("lean", ", buffers=True")):
         details = f"{rate(len(ref), times['ours'])}; LMDB {rate(len(ref), times[name])}"
         what = f"against one-key-a-record LMDB{note}, {data.name}"
-        row(what, LMDB_BAR, ratios(times[name], times["ours"]), details)
+        settings.row(what, LMDB_BAR, ratios(times[name], times["ours"]), details)
 
 
 def write_lmdb(path: Path, columns: Columns) -> lmdb.Environment:
@@ -136,7 +135,8 @@ def read_lmdb(
         count = int(np.prod(shape, dtype=int))
         fields.append((name, column.dtype, shape, count, offset))
         offset += column.dtype.itemsize * count
-    with environment.begin(buffers=not is_copying) as txn:
+    options: Any = {"buffers": not is_copying}  # its type hints know literals only
+    with environment.begin(**options) as txn:
         for chosen in wanted:
             values = [txn.get(index.to_bytes(8, "big")) for index in chosen.tolist()]
             yield {

@@ -25,7 +25,6 @@ from _measure import (
     private_bytes,
     rate,
     ratios,
-    row,
     say,
 )
 
@@ -53,24 +52,28 @@ def compare_with_one(settings: Settings) -> None:
     storage = yogadl.open_storage(root)
     row_bytes = _sets.payload_bytes(columns) // records
     storage.submit(columns, "set", "one", part_bytes=2 * row_bytes * records)
-    storage.submit(columns, "set", "many", part_bytes=row_bytes * -(-records // PARTS))
-    found = [storage.info("set", version).parts for version in ("one", "many")]
-    if found != [1, PARTS]:
-        raise SystemExit(f"the caches have {found} parts, not 1 and {PARTS}")
+    # A part ends with a block, so which limit makes just so many parts has to be tried.
+    for part_records in range(-(-records // (PARTS - 1)) - 1, records // (PARTS + 2), -8):
+        storage.submit(columns, "set", "many", part_bytes=row_bytes * part_records)
+        parts = storage.info("set", "many").parts
+        if parts >= PARTS:
+            break
+    if storage.info("set", "one").parts != 1:
+        raise SystemExit("the cache that should have one part has more")
     loaders = {
         version: storage.fetch("set", version).stream(shuffle=True, shuffle_seed=1).batch(DATA.batch)
         for version in ("one", "many")
     }
     wanted = batches_of(loaders["many"].stream.indices(), DATA.batch)
     for ours, chosen in zip(loaders["many"].at(epoch=0), wanted, strict=True):
-        check_equal(ours, _sets.take(columns, chosen), f"{PARTS} parts")
+        check_equal(ours, _sets.take(columns, chosen), "many parts")
     del ours
     works = {version: lambda loader=loader: drain(iter(loader)) for version, loader in loaders.items()}
     times = interleave(works, settings.rounds)
     clear(root)
     details = f"{rate(records, times['many'])}; one part {rate(records, times['one'])}"
-    row(
-        f"{PARTS} parts against one, {DATA.name}",
+    settings.row(
+        f"{parts} parts against one, {DATA.name}",
         at_least(0.75),
         ratios(times["one"], times["many"]),
         details,
@@ -87,9 +90,9 @@ def read_many(settings: Settings) -> None:
     storage = yogadl.open_storage(root)
     row_bytes = _sets.payload_bytes(columns) // records
     storage.submit(columns, "set", "1", part_bytes=row_bytes * MANY_PART_RECORDS)
-    found = storage.info("set", "1").parts
-    if found != parts:
-        raise SystemExit(f"the cache has {found} parts, not {parts}")
+    parts = storage.info("set", "1").parts
+    if parts < settings.scaled(MANY_PARTS):
+        raise SystemExit(f"the cache has only {parts} parts")
     # Mapped and touched here too, so that the child's pages of files are no private memory of its own.
     ref = storage.fetch("set", "1")
     drain(iter(ref.stream(shuffle=True).batch(DATA.batch)))
@@ -102,7 +105,7 @@ def read_many(settings: Settings) -> None:
     )
     what = f"{parts:,} parts, ulimit -n {DESCRIPTORS:,}: VmPTE + private memory of a shuffled epoch"
     total = [one["private MB"] + one["VmPTE MB"] for one in seen]
-    row(what, at_most(64, " MB"), total, details)
+    settings.row(what, at_most(64, " MB"), total, details)
 
 
 def read_shuffled(root: str, records: int) -> dict[str, float]:

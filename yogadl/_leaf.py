@@ -19,6 +19,8 @@ _NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
 
 # A value is one run of bytes inside one LMDB value; both ends count in 32 bits.
 MAX_LEAF_BYTES: Final = 2**31 - 2**20
+# numpy 1 has 32 dimensions, and a batch has one more than its records.
+MAX_DIMENSIONS: Final = 31
 
 _PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 # numpy's own numeric dtypes that look the same on every platform; others come from ml_dtypes by name.
@@ -52,6 +54,8 @@ class Leaf:
     def __post_init__(self) -> None:
         if self.shape is not None and any(size is not None and size < 0 for size in self.shape):
             raise CacheFormatError(f"a shape can't be negative: {self.shape}")
+        if self.shape is not None and len(self.shape) > MAX_DIMENSIONS:
+            raise CacheFormatError(f"a shape has {len(self.shape)} dimensions, more than {MAX_DIMENSIONS}")
         if self.dtype not in _NOT_NUMERIC:
             dtype_named(self.dtype)
 
@@ -157,6 +161,20 @@ class BadValueError(Exception):
         self.problem = problem
 
 
+def check_size(position: int, size_bytes: int) -> None:
+    """Refuse a value that is larger than one may be.
+
+    Raises:
+        BadValueError: if it is.
+    """
+    if size_bytes > MAX_LEAF_BYTES:
+        raise BadValueError(
+            position,
+            f"takes {size_bytes / 2**30:.1f} GiB, more than the {MAX_LEAF_BYTES / 2**30:.2f} GiB that one "
+            "value may; split it into several records",
+        )
+
+
 def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     """Return the leaf that `value` is a value of.
 
@@ -177,6 +195,8 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
             return Leaf(OBJECT)
         raise BadValueError(0, _refusal(value))
     array = np.asarray(value)
+    if array.ndim > MAX_DIMENSIONS:
+        raise BadValueError(0, f"has {array.ndim} dimensions, more than {MAX_DIMENSIONS}; reshape it")
     if array.dtype.kind in "UT":
         return Leaf(STR, array.shape)
     if array.dtype.kind == "S":
@@ -247,6 +267,9 @@ def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     if {array.dtype for array in arrays} != {dtype}:
         arrays = [_array(leaf, i, value) for i, value in enumerate(arrays)]
     shapes = {array.shape for array in arrays}
+    if max(map(math.prod, shapes), default=0) * dtype.itemsize > MAX_LEAF_BYTES:
+        for position, array in enumerate(arrays):
+            check_size(position, array.nbytes)  # before they are copied, or even touched
     if len(shapes) != 1:
         return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
     return _stacked(arrays, dtype, shapes.pop())

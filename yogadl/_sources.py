@@ -227,7 +227,11 @@ class ItemsSource:
     def items(self, indices: Sequence[int]) -> list[Any]:
         """Return these records."""
         if hasattr(self._data, "__getitems__"):
-            return list(self._data.__getitems__(list(indices)))
+            try:
+                return list(self._data.__getitems__(list(indices)))
+            except Exception as error:
+                error.add_note(f"while reading records {indices[0]} to {indices[-1]} of the source")
+                raise
         found: list[Any] = []
         try:
             for index in indices:
@@ -286,14 +290,14 @@ def _numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[An
 
 
 def _chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[Columns]:
-    # Large records come in small chunks: start with a few, and go by what they took.
-    count, first = 16, first_record
+    # Large records come in small chunks: start with one, and go by what they took.
+    count, first = 1, first_record
     while chunk := list(itertools.islice(records, count)):
         columns = columns_of(spec, chunk, first)
         yield columns
         first += len(chunk)
         size = sum(_size_of(column) for column in columns) // len(chunk)
-        count = max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(size, 1)))
+        count = max(1, min(16 * count, _CHUNK_RECORDS, _CHUNK_BYTES // max(size, 1)))
 
 
 def _size_of(column: NDArray[Any] | list[Any]) -> int:

@@ -10,6 +10,7 @@ from yogadl._leaf import BadValueError, Leaf, leaf_of, refuse
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 MAX_FIELDS = 4096
+MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
@@ -225,10 +226,12 @@ def _first(parts: Iterable[Any]) -> Any:
     return next(iter(parts))
 
 
-def _node_of(value: object, path: str, number: int, allow_pickle: bool) -> Node:
+def _node_of(value: object, path: str, number: int, allow_pickle: bool, depth: int = 0) -> Node:
     def child(key: object, item: object) -> Node:
-        return _node_of(item, f"{path}/{key}" if path else str(key), number, allow_pickle)
+        return _node_of(item, f"{path}/{key}" if path else str(key), number, allow_pickle, depth + 1)
 
+    if depth > MAX_DEPTH:
+        raise refuse(path, number, f"is nested more than {MAX_DEPTH} deep; make lists of numbers arrays")
     if isinstance(value, dict):
         check_keys(value, path, number)
         return DictNode(tuple(value), tuple(child(key, item) for key, item in value.items()))

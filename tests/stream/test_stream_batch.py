@@ -116,14 +116,6 @@ def test_records_that_are_no_dict_are_batched():
     assert list(open_stream(BareSource(3))) == [0, 1, 2]
 
 
-def test_records_without_fields_are_counted():
-    source = MemorySource(5)
-    source.spec = source.spec.of_record({})
-    source.columns = lambda indices: []
-    assert list(open_stream(source)) == [{}] * 5
-    assert list(open_stream(source).batch(2)) == [{}] * 3
-
-
 @given(st.integers(1, 30), st.integers(1, 5), st.integers(1, 6))
 def test_a_padding_field_tells_which_records_are_padding(count, ranks, size):
     real, padding = [], 0

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
-from yogadl._leaf import BYTES, MAX_LEAF_BYTES, OBJECT, BadValueError, Leaf, shape_of
+from yogadl._leaf import BYTES, OBJECT, BadValueError, Leaf, check_size, shape_of
 
 # An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
 # the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.
@@ -79,16 +79,16 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any]) -> StoredColumn:
     if isinstance(column, np.ndarray):
         count, shape = len(column), column.shape[1:]
         row_bytes = leaf.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        _check_size(0, row_bytes)
+        check_size(0, row_bytes)
         return FixedRows(as_bytes(column).reshape(count, row_bytes), shape)
     if leaf.is_numeric:
         for position, array in enumerate(column):
-            _check_size(position, array.nbytes)
+            check_size(position, array.nbytes)
         values: list[bytes | memoryview] = [as_bytes(array).data for array in column]
     else:
         values = [_encoded(leaf, value) for value in column]
         for position, value in enumerate(values):
-            _check_size(position, len(value))
+            check_size(position, len(value))
     shapes = [shape_of(leaf, value) for value in column]
     return HeapValues(values, shapes, not leaf.is_numeric)
 
@@ -125,15 +125,6 @@ def as_heap(column: StoredColumn) -> HeapValues:
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     """Return the bytes of an array, flat and without a copy where it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _check_size(position: int, size: int) -> None:
-    if size > MAX_LEAF_BYTES:
-        raise BadValueError(
-            position,
-            f"takes {size / 2**30:.1f} GiB, and one value may take {MAX_LEAF_BYTES / 2**30:.2f}; "
-            "split it into several records",
-        )
 
 
 def _encoded(leaf: Leaf, value: Any) -> bytes:

@@ -109,8 +109,9 @@ def find_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> dict
 def disk_error(error: Exception, path: Path) -> StorageError:
     """Translate an error of LMDB or the file system, saying so when the disk is full."""
     free_bytes = shutil.disk_usage(path.parent).free
-    # LMDB reports a full disk as an input/output error, so look.
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES:
+    # LMDB may report a full disk as an input/output error, so look.
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES
+    if is_full or isinstance(error, lmdb.DiskError):
         return StorageError(
             errno.ENOSPC,
             f"the disk is full ({free_bytes / 2**20:.0f} MiB free): make room and build again",

@@ -23,6 +23,9 @@ _FIRST_PART_BYTES: Final = 16 * 2**20
 _GROWTH: Final = 8
 # A part has at least so many blocks of each field, so that it can be cut between them where it should end.
 _PART_BLOCKS: Final = 4
+# Smaller parts are not worth it: their blocks would be mostly padding.
+_LEAST_ALIGNED_PART_BYTES: Final = 2**20
+_UNALIGNED: Final = 2**62
 # Where sizes vary, the records of the next block may be so much larger than those at hand.
 _MARGIN: Final = 1.1
 
@@ -113,6 +116,8 @@ class CacheWriter:
             fitting = room // sizes if sizes else count
             expected_bytes = float(sizes)
         block = self._block_records
+        if block == _UNALIGNED:
+            return max(min(count, fitting), 1 if part.records == 0 else 0)
         to_block_end = -part.records % block
         rest = room - to_block_end * expected_bytes
         blocks = int(rest // (block * expected_bytes)) if expected_bytes else count
@@ -129,8 +134,7 @@ class CacheWriter:
         self._part_limit = self._part_bytes or grown
         if not self._block_records:
             record_bytes = sum(int(np.mean(column.sizes())) for column in columns)
-            most = self._part_limit // _PART_BLOCKS // max(1, record_bytes)
-            self._block_records = 1 << max(0, most.bit_length() - 1)
+            self._block_records = _block_records(self._part_limit, max(1, record_bytes))
         path = self._folder / f"part-{self._opened:06d}.mdb"
         self._opened += 1
         self._part = PartWriter(path, leaves, shapes, self._block_records)
@@ -171,6 +175,13 @@ class CacheWriter:
     def _shut_down(self) -> None:
         self._hasher.shutdown()
         self._sealer.shutdown()
+
+
+def _block_records(part_bytes: int, record_bytes: int) -> int:
+    """Return the power of two of records that no block exceeds and that parts end at a multiple of."""
+    if part_bytes < _LEAST_ALIGNED_PART_BYTES:
+        return _UNALIGNED
+    return 1 << max(0, (part_bytes // _PART_BLOCKS // record_bytes).bit_length() - 1)
 
 
 def _fit(part: PartWriter, columns: Sequence[StoredColumn]) -> bool:

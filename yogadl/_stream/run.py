@@ -12,10 +12,10 @@ from yogadl._order import Order
 from yogadl._stream.cursor import Identity
 from yogadl._stream.rows import Cut, Point, Shard
 
-# The order costs some 40 us a call and some 16 ns an index, so it is asked for many at a time; a first
-# chunk that is small and grows keeps a stream that is left at once cheap (benchmarks/: first batch).
-FIRST_INDICES = 256
-MOST_INDICES = 16384
+# The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
+# first on: 0.1 ms. (Chunks that begin small and grow were slower on large records: each one's arrays
+# come to lie between two batches' memory, which is then faulted in anew. Measured with benchmarks/.)
+INDICES = 16384
 
 Chunk = tuple[Indices, NDArray[np.bool_]]
 
@@ -64,9 +64,8 @@ class Run:
         cut drops that, the chunk goes without.
         """
         # Tiny epochs: looking a thousand of them ahead to fill a chunk would cost a call each.
-        limit = min(MOST_INDICES, 16 * self.shard.own(0)) if cut.across_epochs else MOST_INDICES
-        most = max(1, limit // cut.size) * cut.size
-        size = min(most, -(-FIRST_INDICES // cut.size) * cut.size)
+        limit = min(INDICES, 16 * self.shard.own(0)) if cut.across_epochs else INDICES
+        size = max(1, limit // cut.size) * cut.size
         pieces: list[Chunk] = []
         held = 0
         for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
@@ -78,7 +77,7 @@ class Run:
                 row, held = row + step, held + step
                 if held == size:
                     yield _join(pieces, held)
-                    pieces, held, size = [], 0, min(2 * size, most)
+                    pieces, held = [], 0
             if held and not (cut.across_epochs and epoch + 1 != end):
                 whole = held - held % cut.size if cut.drop_remainder else held
                 if whole:

@@ -98,6 +98,10 @@ class Build:
             writer.finish()
         except BaseException:
             writer.abandon()
+            # On a full disk every unfinished file is in the way; what is sealed has left this folder.
+            for name in self.folder.names(where):
+                if not name.endswith(".json"):
+                    self.folder.remove(name)
             raise
         if source.length is not None and writer.records != source.length:
             raise UnsupportedDataError(

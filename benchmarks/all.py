@@ -1,0 +1,37 @@
+"""Run every benchmark that has a bar, one process each, and print their rows as one table.
+
+Run ``python benchmarks/all.py``, on a machine that does nothing else; options as for each of them.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from _measure import HEADER
+
+SCRIPTS = ("gather", "parts", "blocks", "start", "memory", "build")
+
+
+def main() -> int:
+    """Print the table; return 1 if a script failed. A missed bar is a row, not a failure."""
+    folder = Path(__file__).parent
+    rows, failed = [], []
+    for name in SCRIPTS:
+        command = [sys.executable, str(folder / f"{name}.py"), *sys.argv[1:]]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if "--help" in sys.argv or "-h" in sys.argv:
+            print(done.stdout, end="")
+            return done.returncode
+        rows += [line for line in done.stdout.splitlines() if line.startswith("|") and line not in HEADER]
+        if done.returncode:
+            failed.append(name)
+    print(HEADER)
+    print(*rows, sep="\n")
+    missed = sum("**MISS**" in line for line in rows)
+    held = sum("| PASS |" in line for line in rows)
+    print(f"\n{held} bars held, {missed} missed" + "".join(f", {name}.py FAILED" for name in failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

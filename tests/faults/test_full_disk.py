@@ -1,0 +1,200 @@
+"""A disk that is full while a cache is built: an error that says so, nothing half-done, and no crash."""
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import in_child, mounting
+
+import yogadl
+from yogadl._key import DatasetKey
+from yogadl._sources import open_source
+from yogadl.errors import DatasetNotFoundError, StorageError
+from yogadl.storage._build import Build
+from yogadl.storage._folder import Folder
+
+DISK_BYTES = 8 * 2**20
+
+
+def mount(folder: Path, size_bytes: int = DISK_BYTES) -> None:
+    """Put a small file system over a folder, seen by this process and its children alone."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)], check=True)
+
+
+def free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def fill(folder: Path, left_bytes: int) -> Path:
+    """Fill the disk but for so much."""
+    ballast = folder / "ballast"
+    descriptor = os.open(ballast, os.O_CREAT | os.O_WRONLY)
+    os.posix_fallocate(descriptor, 0, max(1, free_bytes(folder) - left_bytes))
+    os.close(descriptor)
+    return ballast
+
+
+def rows(megabytes: int) -> np.ndarray:
+    return np.arange(megabytes * 2**18, dtype=np.int32).reshape(-1, 256)
+
+
+def texts(megabytes: int) -> Iterator[Any]:
+    return ({"text": bytes([i % 256]) * (5000 + i % 7), "i": i} for i in range(megabytes * 200))
+
+
+SOURCES = {
+    "arrays in one part": lambda megabytes: (rows(megabytes), None),
+    "arrays in parts": lambda megabytes: (rows(megabytes), 2**20),
+    "an iterator in one part": lambda megabytes: (texts(megabytes), None),
+    "an iterator in parts": lambda megabytes: (texts(megabytes), 2**20),
+    "items": lambda megabytes: (list(rows(megabytes)), 2**20),
+}
+
+
+def unfinished(folder: Path) -> list[str]:
+    """Return what a failed build left but for what is sealed and the notes of that."""
+    below = (path for path in folder.rglob("*") if path.is_file() and path.name != "ballast")
+    return [str(path) for path in below if path.parent.name not in ("parts", "tables", "one", "locks")] + [
+        str(path) for path in folder.rglob("*") if path.suffix == ".tmp" or path.name.startswith("part-")
+    ]
+
+
+def check_refused(
+    folder: Path, source: Any, part_bytes: int | None, match: str | None = "disk is full"
+) -> None:
+    storage = yogadl.open_storage(folder)
+    with pytest.raises(StorageError, match=match):
+        storage.submit(source, "data", "1", part_bytes=part_bytes)
+    assert storage.versions("data") == []
+    with pytest.raises(DatasetNotFoundError):
+        storage.fetch("data", "1")
+    assert unfinished(folder) == []
+
+
+def check_built(folder: Path, source: Any, part_bytes: int | None, records: int) -> None:
+    storage = yogadl.open_storage(folder)
+    storage.submit(source, "data", "1", part_bytes=part_bytes)
+    assert storage.verify("data", "1").records == records
+
+
+def build_larger_than_the_disk(folder: Path, name: str) -> None:
+    mount(folder)
+    make = SOURCES[name]
+    check_refused(folder, *make(12))
+    check_refused(folder, *make(12))
+    subprocess.run(["mount", "-o", f"remount,size={4 * DISK_BYTES}", str(folder)], check=True)
+    source, part_bytes = make(12)
+    check_built(folder, source, part_bytes, 2400 if "iterator" in name else 12 * 1024)
+
+
+def build_with_less_and_less_room(folder: Path, steps: int) -> int:
+    """Build a small cache with room for ever more of it, so that the disk is full at every step in turn."""
+    mount(folder)
+    storage = yogadl.open_storage(folder)
+    page_bytes = os.statvfs(folder).f_frsize
+    data = rows(1)[:200]
+    failed = 0
+    for pages in range(steps):
+        ballast = fill(folder, pages * page_bytes)
+        try:
+            storage.submit(data, "data", "1", part_bytes=50_000)
+        except StorageError as error:
+            assert "disk is full" in str(error), (pages, error)  # noqa: PT017
+            assert storage.versions("data") == [], pages
+            assert unfinished(folder) == [], pages
+            failed += 1
+        else:
+            storage.verify("data", "1")
+            storage.delete("data", "1")
+        ballast.unlink()
+        if pages % 8 == 0:
+            check_built(folder, data, 50_000, 200)
+            storage.delete("data", "1")
+        storage.prune(grace_s=0)
+        left = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "locks"]
+        assert left == [], left
+    return failed
+
+
+def replace_on_a_full_disk(folder: Path) -> None:
+    mount(folder)
+    check_built(folder, rows(4), None, 4096)
+    storage = yogadl.open_storage(folder)
+    before = storage.fetch("data", "1")
+    for part_bytes in (None, 2**20):
+        with pytest.raises(StorageError, match="disk is full"):
+            storage.submit(rows(5), "data", "1", part_bytes=part_bytes)
+        assert storage.fetch("data", "1").fingerprint == before.fingerprint
+        storage.verify("data", "1")
+    assert before[4095].tolist() == rows(4)[4095].tolist()
+
+
+def build_with_small_files_only(folder: Path, part_bytes: int | None, limit_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
+    check_refused(folder, rows(6), part_bytes, None)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    check_built(folder, rows(6), part_bytes, 6 * 1024)
+
+
+def build_too_large_to_fit(folder: Path) -> str:
+    mount(folder)
+    storage = yogadl.open_storage(folder)
+    key = DatasetKey("data", "1")
+    read = []
+
+    class Counted:
+        def __len__(self) -> int:
+            return 1_000_000
+
+        def __getitem__(self, number: int) -> Any:
+            read.append(number)
+            return rows(1)[number % 1000]
+
+    with storage.building(key), pytest.raises(StorageError) as caught:
+        Build(Folder(folder), key, 2**20, say_after_s=0.0).run(open_source(Counted()), "data/builds/one")
+    assert len(read) < 5000
+    assert unfinished(folder) == []
+    assert storage.versions("data") == []
+    assert free_bytes(folder) > DISK_BYTES / 2
+    return str(caught.value)
+
+
+needs_mount = pytest.mark.skipif(mounting() is None, reason="this user may not mount a small disk")
+
+
+@needs_mount
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_build_larger_than_the_disk_says_so_and_works_once_there_is_room(tmp_path: Path, name: str) -> None:
+    in_child(build_larger_than_the_disk, tmp_path, name, prefix=mounting())
+
+
+@needs_mount
+def test_a_disk_that_fills_up_at_any_step_of_a_build_leaves_nothing_half_done(tmp_path: Path) -> None:
+    failed = in_child(build_with_less_and_less_room, tmp_path, 120, prefix=mounting())
+    assert 60 < failed < 118
+
+
+@needs_mount
+def test_a_version_stays_when_there_is_no_room_for_its_replacement(tmp_path: Path) -> None:
+    in_child(replace_on_a_full_disk, tmp_path, prefix=mounting())
+
+
+@pytest.mark.parametrize(("part_bytes", "limit_bytes"), [(None, 2**20), (2**20, 2**19), (2**20, 2**12)])
+def test_a_limit_on_the_size_of_files_is_an_error_of_the_storage(
+    tmp_path: Path, part_bytes: int | None, limit_bytes: int
+) -> None:
+    in_child(build_with_small_files_only, tmp_path, part_bytes, limit_bytes)
+
+
+@needs_mount
+def test_a_build_that_cant_fit_is_stopped_early_with_the_sizes_in_the_message(tmp_path: Path) -> None:
+    message = in_child(build_too_large_to_fit, tmp_path, prefix=mounting())
+    assert "can't fit" in message
+    assert "1 GB are still to be written" in message
+    assert "MB are free" in message
