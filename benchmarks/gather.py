@@ -138,7 +138,7 @@ def read_lmdb(
     options: Any = {"buffers": not is_copying}  # its type hints know literals only
     with environment.begin(**options) as txn:
         for chosen in wanted:
-            values = [txn.get(index.to_bytes(8, "big")) for index in chosen.tolist()]
+            values: list[Any] = [txn.get(index.to_bytes(8, "big")) for index in chosen.tolist()]
             yield {
                 name: np.stack([np.frombuffer(value, dtype, count, start) for value in values]).reshape(
                     -1, *shape

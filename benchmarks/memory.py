@@ -62,7 +62,8 @@ class Rows:
         return self._records
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return expected(np.array([index]))[0]
+        row: np.ndarray = expected(np.array([index]))[0]
+        return row
 
     def __getitems__(self, indices: list[int]) -> Iterator[Any]:
         return iter(expected(np.array(indices)))
@@ -70,8 +71,7 @@ class Rows:
 
 def expected(indices: np.ndarray) -> np.ndarray:
     """Return the records that have these numbers."""
-    rows: np.ndarray = indices[:, None] * 7 + np.arange(WIDTH)
-    return rows.astype(np.int32)
+    return (indices[:, None] * 7 + np.arange(WIDTH)).astype(np.int32)
 
 
 def read_shuffled(root: str, depth: int) -> dict[str, float]:

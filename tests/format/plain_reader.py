@@ -1,4 +1,4 @@
-"""Read a cache from docs/format.md alone: json, struct-like slicing and plain file reads; nothing of yogadl."""
+"""Read a cache from docs/format.md alone: json, slices and plain file reads; nothing of yogadl."""
 
 import json
 import struct

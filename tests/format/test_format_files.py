@@ -151,7 +151,7 @@ def test_nothing_unfinished_is_left_beside_a_cache(storage):
         if path.is_file()
     }
     assert files <= {"versions", "parts", "tables", "locks"}
-    assert not [path for path in storage.folder.root.rglob(".*")]
+    assert not list(storage.folder.root.rglob(".*"))
 
 
 def test_the_same_source_makes_the_same_files(tmp_path):

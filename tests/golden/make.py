@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-Point = collections.namedtuple("Point", ["x", "y"])  # noqa: PYI024  (the kind of record that users have)
+Point = collections.namedtuple("Point", ["x", "y"])
 RECORDS = 23
 
 

@@ -40,42 +40,57 @@ class FixedRows:
 
 @dataclass(frozen=True)
 class HeapValues:
-    """A column of values as bytes, with the shape of each; `is_text` if they are bytes or str."""
+    """A column of values as bytes, back to back.
 
-    values: list[bytes | memoryview]
-    shapes: list[tuple[int, ...]]
+    Args:
+        data: The bytes of all values.
+        lengths: The bytes of each.
+        shapes: (records, 1 + the largest rank): rank and sizes of each value, zeros after.
+        is_text: Whether they are bytes or str.
+    """
+
+    data: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    shapes: NDArray[np.int64]
     is_text: bool
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.lengths)
 
     def __getitem__(self, records: slice) -> "HeapValues":
-        return HeapValues(self.values[records], self.shapes[records], self.is_text)
+        start, stop, _ = records.indices(len(self))
+        first = int(self.lengths[:start].sum())
+        lengths = self.lengths[start:stop]
+        data = self.data[first : first + int(lengths.sum())]
+        return HeapValues(data, lengths, self.shapes[start:stop], self.is_text)
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each value."""
-        return np.fromiter(map(len, self.values), np.int64, len(self.values))
+        return self.lengths
 
     def hashes(self) -> Hashes:
         """The hash of each value."""
-        return hash_values(self.values, self.shapes)
+        return hash_values(self.data, self.lengths, self.shapes)
 
     def elements(self) -> NDArray[np.int64]:
         """How many elements each value has along its first axis; a scalar 1, bytes or str their length."""
-        if self.is_text and not any(self.shapes):
-            return self.sizes()
-        return np.fromiter((shape[0] if shape else 1 for shape in self.shapes), np.int64, len(self.shapes))
+        scalars = self.lengths if self.is_text else np.ones_like(self.lengths)
+        if self.shapes.shape[1] == 1:
+            return scalars
+        return np.where(self.shapes[:, 0] > 0, self.shapes[:, 1], scalars)
 
 
 StoredColumn = FixedRows | HeapValues
 
 
-def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any]) -> StoredColumn:
+def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -> StoredColumn:
     """Return what is stored of a column that `column_of` made.
 
     Raises:
         BadValueError: if a value is too large.
     """
+    if isinstance(column, FixedRows | HeapValues):
+        return column
     if isinstance(column, np.ndarray):
         count, shape = len(column), column.shape[1:]
         row_bytes = leaf.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))
@@ -84,13 +99,29 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any]) -> StoredColumn:
     if leaf.is_numeric:
         for position, array in enumerate(column):
             check_size(position, array.nbytes)
-        values: list[bytes | memoryview] = [as_bytes(array).data for array in column]
+        values: list[Any] = [as_bytes(array).data for array in column]
     else:
         values = [_encoded(leaf, value) for value in column]
         for position, value in enumerate(values):
             check_size(position, len(value))
-    shapes = [shape_of(leaf, value) for value in column]
-    return HeapValues(values, shapes, not leaf.is_numeric)
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    shapes = _shapes([shape_of(leaf, value) for value in column])
+    return HeapValues(np.frombuffer(b"".join(values), np.uint8), lengths, shapes, not leaf.is_numeric)
+
+
+def _shapes(shapes: list[tuple[int, ...]]) -> NDArray[np.int64]:
+    ranks = set(map(len, shapes))
+    most = max(ranks, default=0)
+    found = np.zeros((len(shapes), 1 + most), np.int64)
+    if len(ranks) == 1:
+        found[:, 0] = most
+        if most:
+            found[:, 1:] = shapes
+        return found
+    for row, shape in zip(found, shapes, strict=True):
+        row[0] = len(shape)
+        row[1 : 1 + len(shape)] = shape
+    return found
 
 
 def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
@@ -99,16 +130,23 @@ def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
     Raises:
         BadValueError: if there is no room for one of them, now that the rank is unknown.
     """
-    for shape in {column.shape} if isinstance(column, FixedRows) else set(column.shapes):
-        leaf = leaf.widened(shape)
-    if leaf.shape is None:
-        shapes = [column.shape] if isinstance(column, FixedRows) else column.shapes
-        for position, shape in enumerate(shapes):
-            if len(shape) > MAX_UNKNOWN_RANK:
-                raise BadValueError(
-                    position,
-                    f"has {len(shape)} dimensions; where that varies, at most {MAX_UNKNOWN_RANK} are stored",
-                )
+    if isinstance(column, FixedRows):
+        ranks = np.array([len(column.shape)])
+        leaf = leaf.widened(column.shape)
+    else:
+        ranks = column.shapes[:, 0]
+        for rank in np.unique(ranks).tolist():
+            sizes = column.shapes[ranks == rank, 1 : 1 + rank]
+            same = (sizes == sizes[0]).all(axis=0)
+            shape = tuple(
+                size if alike else None for size, alike in zip(sizes[0].tolist(), same, strict=True)
+            )
+            leaf = leaf.widened(shape)
+    if leaf.shape is None and ranks.max(initial=0) > MAX_UNKNOWN_RANK:
+        raise BadValueError(
+            int(np.argmax(ranks > MAX_UNKNOWN_RANK)),
+            f"has {ranks.max()} dimensions; where that varies, at most {MAX_UNKNOWN_RANK} are stored",
+        )
     return leaf
 
 
@@ -116,10 +154,9 @@ def as_heap(column: StoredColumn) -> HeapValues:
     """Return a column of fixed rows as values of a heap."""
     if isinstance(column, HeapValues):
         return column
-    flat = column.rows.reshape(-1).data
-    size = column.rows.shape[1]
-    values: list[bytes | memoryview] = [flat[i * size : (i + 1) * size] for i in range(len(column))]
-    return HeapValues(values, [column.shape] * len(column), is_text=False)
+    count, size = column.rows.shape
+    shapes = np.tile(np.array([len(column.shape), *column.shape], np.int64), (count, 1))
+    return HeapValues(column.rows.reshape(-1), np.full(count, size, np.int64), shapes, is_text=False)
 
 
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

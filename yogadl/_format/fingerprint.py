@@ -99,45 +99,64 @@ def _long_hashes(buffer: memoryview, size: int, count: int) -> Hashes:
     return np.array(digests, _U)
 
 
-def hash_values(values: Sequence[bytes | memoryview], shapes: Sequence[tuple[int, ...]]) -> Hashes:
-    """Hash values of varying length, each given as its bytes."""
+def hash_values(data: NDArray[np.uint8], lengths: NDArray[np.int64], shapes: NDArray[np.int64]) -> Hashes:
+    """Hash values of varying length that lie back to back; `shapes` has rank and sizes of each."""
     from xxhash import xxh3_64_intdigest
 
-    count = len(values)
-    starts = {shape: shape_state(shape) for shape in set(shapes)}
-    sizes = np.fromiter(map(len, values), _U, count)
-    state = np.fromiter((starts[shape] for shape in shapes), _U, count)
+    count = len(lengths)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    state = _shape_states(shapes)
     scratch = np.empty(count, _U)
-    _step(state, sizes, scratch)
-    longs = np.flatnonzero(sizes > _U(MAX_MIXED_BYTES))
+    _step(state, lengths.astype(_U), scratch)
+    longs = np.flatnonzero(lengths > MAX_MIXED_BYTES)
     if len(longs):
-        digests = np.array([xxh3_64_intdigest(values[i]) for i in longs.tolist()], _U)
+        view = data.data
+        where = zip(starts[longs].tolist(), ends[longs].tolist(), strict=True)
+        digests = np.array([xxh3_64_intdigest(view[start:end]) for start, end in where], _U)
         part = state[longs]
         _step(part, digests, scratch[: len(longs)])
         state[longs] = part
     # Shortest last: the values that still have a word left are then a prefix.
-    shorts = np.flatnonzero(sizes <= _U(MAX_MIXED_BYTES))
+    shorts = np.flatnonzero(lengths <= MAX_MIXED_BYTES)
+    shorts = shorts[np.argsort(lengths[shorts], kind="stable")[::-1]]
     if len(shorts):
-        shorts = shorts[np.argsort(sizes[shorts], kind="stable")[::-1]]
-        state[shorts] = _mixed(
-            [values[i] for i in shorts.tolist()], sizes[shorts].astype(np.int64), state[shorts]
-        )
+        state[shorts] = _mixed(data, starts[shorts], lengths[shorts], state[shorts])
     return state
 
 
-def _mixed(values: list[bytes | memoryview], sizes: NDArray[np.int64], state: Hashes) -> Hashes:
-    words = -(-sizes // 8)
-    starts = np.zeros(len(values), np.int64)
-    np.cumsum(words[:-1] * 8, out=starts[1:])
-    buffer = bytearray(int(words.sum()) * 8)
-    for start, value in zip(starts.tolist(), values, strict=True):
-        buffer[start : start + len(value)] = value
-    flat = np.frombuffer(buffer, "<u8")
-    first = starts // 8
-    scratch = np.empty(len(values), _U)
+def _shape_states(shapes: NDArray[np.int64]) -> Hashes:
+    """`shape_state` of each row: rank, then sizes."""
+    ranks = shapes[:, 0]
+    state = np.full(len(shapes), SEED, _U)
+    scratch = np.empty(len(shapes), _U)
+    _step(state, ranks.astype(_U), scratch)
+    for axis in range(1, shapes.shape[1]):
+        deep = np.flatnonzero(ranks >= axis)
+        part = state[deep]
+        _step(part, shapes[deep, axis].astype(_U), scratch[: len(deep)])
+        state[deep] = part
+    return state
+
+
+def _mixed(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], state: Hashes
+) -> Hashes:
+    """Mix in the words of values that are ordered from long to short."""
+    if len(data) < 8 or int((starts + lengths).max()) + 8 > len(data):
+        data = np.concatenate([data, np.zeros(8, np.uint8)])  # the last word may reach past the end
+    # The item at any byte position is the word that begins there.
+    words_at = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    words = -(-lengths // 8)
+    spare_bits = (words * 8 - lengths).astype(_U) * _U(8)
+    scratch = np.empty(len(starts), _U)
     for word in range(int(words[0])):
         active = int(np.searchsorted(-words, -word, side="left"))
-        _step(state[:active], flat[first[:active] + word], scratch[:active])
+        found = words_at[starts[:active] + 8 * word]
+        last = slice(int(np.searchsorted(-words, -(word + 1), side="left")), active)
+        # What follows the value's last byte is not the value's.
+        found[last] = (found[last] << spare_bits[last]) >> spare_bits[last]
+        _step(state[:active], found, scratch[:active])
     return state
 
 

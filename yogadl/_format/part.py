@@ -183,37 +183,35 @@ class _FieldWriter:
         self._put("rows", whole.reshape(-1).data)
 
     def _write_values(self, column: HeapValues, first_record: int) -> NDArray[np.uint32]:
-        entries = np.zeros((len(column), self.row_bytes // 4), ENTRY_DTYPE)
-        elements = column.elements().tolist()
-        block = len(self._blocks["heap"].keys)
-        placed = []
-        for number, value in enumerate(column.values):
-            size = len(value)
-            if self._heap and self._heap_bytes + size > HEAP_BLOCK_BYTES:
-                self._put_heap()
-                block += 1
+        count = len(column)
+        entries = np.zeros((count, self.row_bytes // 4), ENTRY_DTYPE)
+        lengths, elements = column.lengths, column.elements()
+        ends = np.cumsum(lengths)
+        start = 0
+        while start < count:
+            first = int(ends[start] - lengths[start])
+            room = HEAP_BLOCK_BYTES - self._heap_bytes
+            end = int(np.searchsorted(ends, first + room, side="right"))
+            if end == start:
+                if self._heap_bytes:
+                    self._put_heap()
+                    continue
+                end = start + 1  # larger than a block: it gets one of its own
             if not self._heap:
-                self._heap_first_record.append(first_record + number)
+                self._heap_first_record.append(first_record + start)
                 self._heap_first_element.append(self._elements)
-            placed.append((block, self._heap_bytes, size))
-            # Bytes, since a view would keep alive, or follow, an array that is the caller's to reuse.
-            self._heap.append(bytes(value))
-            self._heap_bytes += size
-            self._elements += elements[number]
-        if placed:
-            entries[:, :ENTRY_WORDS] = placed
-            self._write_shapes(entries, column.shapes)
+            placed = slice(start, end)
+            entries[placed, 0] = len(self._blocks["heap"].keys)
+            entries[placed, 1] = ends[placed] - lengths[placed] - first + self._heap_bytes
+            entries[placed, 2] = lengths[placed]
+            # A copy, since a view would keep alive, or follow, an array that is the caller's to reuse.
+            self._heap.append(column.data[first : int(ends[end - 1])].tobytes())
+            self._heap_bytes += len(self._heap[-1])
+            self._elements += int(elements[placed].sum())
+            start = end
+        if self.row_bytes > 4 * ENTRY_WORDS:
+            entries[:, ENTRY_WORDS : ENTRY_WORDS + column.shapes.shape[1]] = column.shapes
         return entries
-
-    def _write_shapes(self, entries: NDArray[np.uint32], shapes: list[tuple[int, ...]]) -> None:
-        if entries.shape[1] == ENTRY_WORDS:
-            return
-        entries[:, ENTRY_WORDS] = [len(shape) for shape in shapes]
-        if self._leaf.shape is not None:
-            entries[:, ENTRY_WORDS + 1 :] = shapes
-            return
-        for entry, shape in zip(entries, shapes, strict=True):
-            entry[ENTRY_WORDS + 1 : ENTRY_WORDS + 1 + len(shape)] = shape
 
     def _put_heap(self) -> None:
         values, self._heap, self._heap_bytes = self._heap, [], 0

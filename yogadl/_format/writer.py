@@ -66,7 +66,7 @@ class CacheWriter:
         self._sealer = ThreadPoolExecutor(1)
         self._sealing: Future[None] | None = None
 
-    def write(self, columns: Sequence[NDArray[Any] | list[Any]]) -> None:
+    def write(self, columns: Sequence[NDArray[Any] | list[Any] | StoredColumn]) -> None:
         """Append records, one column a field as `column_of` makes them.
 
         Raises:

@@ -1,0 +1,101 @@
+"""Gathering from parts that are mapped, not mapped, or only some of them."""
+
+import gc
+
+import numpy as np
+import pytest
+from trees import assert_same
+
+import yogadl
+from yogadl._format import reader as reader_module
+from yogadl._format.reader import Reader
+from yogadl._key import DatasetKey
+from yogadl.storage._build import PartPaths
+from yogadl.storage._cached import open_table
+
+
+def source(count):
+    rng = np.random.default_rng(2)
+    return {
+        "n": np.arange(count),
+        "odd": rng.integers(0, 255, (count, 3), np.uint8),
+        "ragged": [np.arange(k % 4, dtype=np.int32) for k in range(count)],
+        "rank": [np.float32(k) if k < count // 2 else np.full(2, k, np.float32) for k in range(count)],
+        "text": [f"text {k}" for k in range(count)],
+        "nothing": np.zeros((count, 0)),
+    }
+
+
+@pytest.fixture
+def open_reader(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(source(200), "d", "1", part_bytes=300)
+    manifest = storage.published(DatasetKey("d", "1")).manifest
+    assert manifest.parts > 10
+
+    def open_(**options):
+        return Reader(
+            manifest.spec, open_table(storage.folder, manifest), PartPaths(storage.folder, "d"), **options
+        )
+
+    return open_
+
+
+def check(reader):
+    expected = source(200)
+    rng = np.random.default_rng(3)
+    for count in (1, 2, 50, 200):
+        indices = rng.integers(0, 200, count)
+        columns = reader.columns(indices)
+        for name, column in zip(expected, columns, strict=True):
+            assert len(column) == count
+            for found, index in zip(column, indices, strict=True):
+                assert_same(found, expected[name][index])
+
+
+def test_mapped_parts(open_reader):
+    check(open_reader())
+
+
+def test_parts_that_may_not_be_mapped_as_on_a_network_file_system(open_reader):
+    check(open_reader(maps=False))
+
+
+def test_more_parts_than_may_be_mapped(open_reader, monkeypatch):
+    monkeypatch.setattr(reader_module, "MAX_MAPPED_PARTS", 5)
+    check(open_reader())
+
+
+def test_a_window_that_is_renewed_under_way(open_reader, monkeypatch):
+    monkeypatch.setattr(reader_module, "_RENEW_PAGES", 1)
+    monkeypatch.setattr(reader_module, "_RENEW_CACHE_BYTES", 0)
+    reader = open_reader()
+    held = reader.columns(np.arange(200))
+    for _ in range(5):
+        check(reader)
+        gc.collect()
+    assert held[0].tolist() == list(range(200))
+
+
+def test_no_indices_give_empty_columns_of_the_right_kind(open_reader):
+    n, odd, ragged, rank, text, nothing = open_reader().columns(np.zeros(0, np.int64))
+    assert (n.shape, n.dtype) == ((0,), np.int64)
+    assert (odd.shape, odd.dtype) == ((0, 3), np.uint8)
+    assert nothing.shape == (0, 0)
+    assert ragged == rank == text == []
+
+
+def test_fields_are_chosen_by_number_in_the_order_given(open_reader):
+    text, n = open_reader().columns(np.array([7, 3]), [4, 0])
+    assert text == ["text 7", "text 3"]
+    assert n.tolist() == [7, 3]
+
+
+def test_gathered_memory_outlives_the_reader(open_reader):
+    reader = open_reader()
+    n, odd, ragged, *_ = reader.columns(np.arange(50))
+    del reader
+    gc.collect()
+    assert n.sum() == sum(range(50))
+    assert odd.shape == (50, 3)
+    assert ragged[3].tolist() == [0, 1, 2]

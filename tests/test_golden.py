@@ -1,0 +1,79 @@
+"""The golden cache must open for ever: it was written by the first release of format version 1."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import yogadl
+
+GOLDEN = Path(__file__).parent / "golden"
+FINGERPRINT = "cd9b5cefa8a3aff8822e2ae7ff112a48"
+DIGEST = "8d9b3463d4f1ea6ffab5afa0a8ba7681bf734a98a9f6880ef067163aea8918bd"
+
+_make = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
+assert _make is not None
+assert _make.loader is not None
+make = importlib.util.module_from_spec(_make)
+_make.loader.exec_module(make)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    shutil.copytree(GOLDEN / "v1", tmp_path / "v1")
+    return yogadl.open_storage(tmp_path / "v1")
+
+
+def assert_same(ours, theirs):
+    if isinstance(theirs, dict):
+        assert list(ours) == list(theirs)
+        for key in theirs:
+            assert_same(ours[key], theirs[key])
+    elif isinstance(theirs, list | tuple):
+        assert type(ours).__name__ == type(theirs).__name__
+        for mine, other in zip(ours, theirs, strict=True):
+            assert_same(mine, other)
+    elif isinstance(theirs, str | bytes):
+        assert ours == theirs
+    else:
+        expected = np.asarray(theirs)
+        assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
+        assert (ours == expected).all()
+
+
+def test_the_golden_cache_opens_and_holds_what_was_written(storage):
+    ref = storage.fetch("golden/forms", "1", digest=DIGEST)
+    assert len(ref) == make.RECORDS
+    for i, record in enumerate(ref):
+        assert_same(record, make.record(i))
+
+
+def test_the_golden_cache_verifies(storage):
+    assert storage.verify("golden/forms", "1").records == make.RECORDS
+
+
+def test_the_same_records_still_have_the_golden_fingerprint(storage, tmp_path):
+    assert storage.fetch("golden/forms", "1").fingerprint == FINGERPRINT
+    again = yogadl.open_storage(tmp_path / "again")
+    again.submit(map(make.record, range(make.RECORDS)), "again", "1")
+    assert again.fetch("again", "1").fingerprint == FINGERPRINT
+
+
+def test_a_cursor_of_the_golden_cache_still_means_the_same_records(storage):
+    cursor = {
+        "yogadl": 1,
+        "epoch": 2,
+        "position": 9,
+        "records": 23,
+        "fingerprint": FINGERPRINT,
+        "order": {"name": "global", "version": 1},
+        "seed": 7,
+        "skip_shuffle_at_epoch_end": False,
+    }
+    stream = storage.fetch("golden/forms", "1").stream(shuffle=True, shuffle_seed=7, cursor=cursor)
+    assert [int(record["id"]) for record in stream] == IDS
+
+
+IDS = [15, 12, 20, 5, 13, 8, 1, 11, 22, 18, 0, 4, 6, 7]

@@ -1,0 +1,282 @@
+"""Records without a cache, and views: nothing copied, everything read as of a cache."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trees import assert_same
+
+import yogadl
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+
+class Items:
+    """Random access over a list; counts what is read."""
+
+    def __init__(self, records):
+        self.records, self.read = records, []
+
+    def __len__(self):
+        return len(self.records)
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return self.records[index]
+
+
+class Batched(Items):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def records(count):
+    return [
+        {
+            "n": n,
+            "x": np.full((2, 3), n, np.float32),
+            "t": f"t{n}",
+            "deep": {"a": [n, -n]},
+            "r": np.arange(n % 3),
+        }
+        for n in range(count)
+    ]
+
+
+def columns(count):
+    rows = records(count)
+    return {
+        "n": np.arange(count),
+        "x": np.stack([row["x"] for row in rows]),
+        "t": [row["t"] for row in rows],
+        "deep": {"a": np.arange(count)},
+        "r": [row["r"] for row in rows],
+    }
+
+
+@pytest.mark.parametrize("make", [list, Items, Batched, tuple])
+def test_an_object_is_read_where_it_is(make):
+    ref = yogadl.from_source(make(records(20)))
+    assert len(ref) == 20
+    for found, expected in zip(ref, records(20), strict=True):
+        assert_same(found, expected)
+    batch = ref.gather([3, -1, 3])
+    assert batch["n"].tolist() == [3, 19, 3]
+    assert batch["x"].shape == (3, 2, 3)
+    assert batch["x"].flags.writeable
+    assert [array.shape for array in batch["r"]] == [(0,), (1,), (0,)]
+    assert batch["t"] == ["t3", "t19", "t3"]
+
+
+def test_arrays_are_read_by_column():
+    source = columns(50)
+    ref = yogadl.from_source(source)
+    batch = ref.gather([3, 1])
+    assert_same(batch["x"], source["x"][[3, 1]])
+    batch["x"][:] = -1
+    assert source["x"][3, 0, 0] == 3
+    record = ref[7]
+    record["x"][:] = -1
+    assert source["x"][7, 0, 0] == 7
+    assert isinstance(batch["r"], list)
+
+
+def test_only_what_is_asked_for_is_read():
+    items = Items(records(10_000))
+    ref = yogadl.from_source(items)
+    assert len(set(items.read)) <= 17
+    items.read.clear()
+    ref.gather([5, 9000])
+    assert items.read == [5, 9000]
+    items.read.clear()
+    ref[100:200].select([3, 2]).fields("n").gather([0, 1])
+    assert items.read == [103, 102]
+
+
+def test_a_fingerprint_may_be_given_else_it_is_weak_and_of_a_sample():
+    assert yogadl.from_source(records(5), fingerprint="mine").fingerprint == "mine"
+    one = yogadl.from_source(records(500))
+    assert one.fingerprint.startswith("weak-")
+    assert yogadl.from_source(records(500)).fingerprint == one.fingerprint
+    assert yogadl.from_source(Items(records(500))).fingerprint == one.fingerprint
+    assert yogadl.from_source(records(501)).fingerprint != one.fingerprint
+    assert yogadl.from_source([{"m": n} for n in range(500)]).fingerprint != one.fingerprint
+
+
+def test_without_a_cache_shapes_are_known_by_a_sample_and_the_odd_one_is_named():
+    data = [np.zeros(3)] * 1000
+    data[123] = np.zeros(4)
+    ref = yogadl.from_source(Items(data))
+    assert ref.gather([1, 2]).shape == (2, 3)
+    with pytest.raises(
+        UnsupportedDataError, match=r"record 123: the record itself has shape \(4,\), not \(3,\)"
+    ):
+        ref.gather([5, 123])
+
+
+def test_without_a_cache_a_record_of_another_structure_is_named():
+    data = [{"a": 1}] * 1000
+    data[123] = {"b": 1}
+    data[124] = {"a": 1.5}
+    ref = yogadl.from_source(Items(data))
+    with pytest.raises(UnsupportedDataError, match="record 123: "):
+        ref.gather([5, 123])
+    with pytest.raises(UnsupportedDataError, match="record 124: field 'a' has dtype float64"):
+        ref.gather([5, 124])
+
+
+def test_an_error_of_the_object_keeps_its_type_and_says_at_which_record():
+    class Broken(Items):
+        def __getitem__(self, index):
+            if index == 123:
+                raise KeyError("no such file")
+            return super().__getitem__(index)
+
+    ref = yogadl.from_source(Broken(records(1000)))
+    with pytest.raises(KeyError, match="no such file") as caught:
+        ref.gather([5, 123])
+    assert caught.value.__notes__ == ["while reading record 123 of the source"]
+
+
+@pytest.mark.parametrize(
+    "data", [iter([1]), (n for n in range(3)), {1, 2}, "text", b"bytes", 3, None], ids=repr
+)
+def test_what_has_no_random_access_is_refused_with_what_to_do(data):
+    with pytest.raises(
+        UnsupportedDataError, match=r"has no __len__ and __getitem__: build a cache .*storage\.submit"
+    ):
+        yogadl.from_source(data)
+
+
+@pytest.mark.parametrize("data", [[], np.empty((0, 2)), {"a": []}], ids=repr)
+def test_no_records_at_all_are_refused(data):
+    with pytest.raises(UnsupportedDataError, match="no records"):
+        yogadl.from_source(data)
+
+
+def test_the_spec_without_a_cache_is_that_of_the_cache(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    data = [*records(10), *records(10)]
+    data = [{**record, "words": np.array(["w"] * (1 + n % 2))} for n, record in enumerate(data)]
+    storage.submit(data, "d", "1")
+    assert yogadl.from_source(data).spec == storage.fetch("d", "1").spec
+
+
+def test_a_reference_over_a_picklable_object_pickles():
+    ref = yogadl.from_source(Items(records(10)))[2:8].fields("n", "t")
+    copy = pickle.loads(pickle.dumps(ref))
+    assert copy.fingerprint == ref.fingerprint
+    assert copy.gather([0])["t"] == ["t2"]
+
+
+# Views.
+
+
+@pytest.fixture(scope="module")
+def ref():
+    return yogadl.from_source(records(40), fingerprint="base")
+
+
+def numbers(view):
+    return [int(record["n"]) for record in view]
+
+
+@given(st.slices(40))
+def test_a_slice_is_that_of_a_list(chosen):
+    view = BASE[chosen]
+    expected = list(range(40))[chosen]
+    assert len(view) == len(expected)
+    assert numbers(view) == expected
+    assert view.gather(range(len(expected)))["n"].tolist() == expected
+
+
+@given(st.lists(st.integers(-40, 39), max_size=50), st.slices(20))
+def test_a_selection_is_that_of_an_array_and_views_stack(indices, chosen):
+    view = BASE.select(indices)
+    expected = np.arange(40)[np.array(indices, int)]
+    assert numbers(view) == expected.tolist()
+    assert numbers(view[chosen]) == expected[chosen].tolist()
+    assert numbers(view[chosen].fields("t", "n")) == expected[chosen].tolist()
+
+
+BASE = yogadl.from_source(records(40), fingerprint="base")
+
+
+def test_a_mask_selects(ref):
+    mask = np.arange(40) % 7 == 0
+    assert numbers(ref.select(mask)) == [0, 7, 14, 21, 28, 35]
+    assert numbers(ref.select(mask.tolist())) == [0, 7, 14, 21, 28, 35]
+    with pytest.raises(ConfigurationError, match="a mask needs one boolean per record, 40"):
+        ref.select(mask[:-1])
+
+
+@pytest.mark.parametrize("indices", [[40], [-41], [0, 10**15]])
+def test_a_selection_out_of_range_is_refused_at_once(ref, indices):
+    with pytest.raises(IndexError, match="out of range: there are 40"):
+        ref.select(indices)
+
+
+def test_a_selection_does_not_follow_the_array_it_was_made_from(ref):
+    indices = np.array([1, 2, 3])
+    view = ref.select(indices)
+    indices[:] = 9
+    assert numbers(view) == [1, 2, 3]
+
+
+def test_fields_keep_their_names_order_and_structure(ref):
+    view = ref.fields("t", "deep")
+    assert view[3] == {"t": "t3", "deep": {"a": [3, -3]}}
+    assert list(view[3]) == ["t", "deep"]
+    assert [field.name for field in view.spec.fields] == ["t", "deep/a/0", "deep/a/1"]
+    assert view.fields("deep")[3] == {"deep": {"a": [3, -3]}}
+    batch = view.gather([3, 4])
+    assert batch["deep"]["a"][1].tolist() == [-3, -4]
+
+
+def test_fields_of_tuples_are_chosen_by_position():
+    ref = yogadl.from_source([(n, f"t{n}", n * 0.5) for n in range(5)])
+    assert ref.fields(2, 0)[3] == (1.5, 3)
+
+
+@pytest.mark.parametrize("names", [("nope",), (), ("n", "n"), ("deep/a",)])
+def test_fields_that_are_not_there_are_refused_with_those_that_are(ref, names):
+    with pytest.raises(ConfigurationError):
+        ref.fields(*names)
+
+
+def test_a_view_has_a_fingerprint_of_its_own_but_for_fields(ref):
+    views = [ref[1:], ref[:-1], ref[::2], ref[::-1], ref.select([0, 1]), ref.select([1, 0]), ref[0:2], ref]
+    assert len({view.fingerprint for view in views}) == len(views)
+    assert ref.fields("n").fingerprint == ref.fingerprint
+    assert ref[1:].fields("n").fingerprint == ref[1:].fingerprint
+    assert ref[1:30].fingerprint == ref[1:30:1].fingerprint == ref[-39:-10].fingerprint
+    assert ref.select([3, 1]).fingerprint == ref.select(np.array([3, -39], np.int8)).fingerprint
+
+
+def test_an_empty_view_has_no_records_and_batches_of_none(ref):
+    for view in (ref[5:5], ref.select([]), ref.select(np.zeros(40, bool))):
+        assert len(view) == 0
+        assert list(view) == []
+        assert view.gather([])["x"].shape == (0, 2, 3)
+        assert view.__getitems__([]) == []
+        with pytest.raises(IndexError):
+            view[0]
+
+
+def test_a_view_can_be_built_into_a_cache(tmp_path, ref):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(ref[30:5:-3].fields("n", "r"), "d", "1")
+    cached = storage.fetch("d", "1")
+    assert numbers(cached) == list(range(30, 5, -3))
+    storage.submit(cached.select([1, 0]), "d", "1")  # over itself
+    assert numbers(storage.fetch("d", "1")) == [27, 30]
+    assert numbers(cached) == list(range(30, 5, -3))
+
+
+def test_a_view_knows_about_how_large_a_record_is(ref):
+    exact = yogadl.from_source({"x": np.zeros((10, 100), np.float32), "n": np.arange(10)})
+    assert exact.record_bytes == 408
+    assert exact.fields("n").record_bytes == 8
+    assert exact[2:].record_bytes == 408
+    assert ref.record_bytes > 24
