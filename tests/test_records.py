@@ -55,7 +55,7 @@ def columns(count):
     }
 
 
-@pytest.mark.parametrize("make", [list, Items, Batched, tuple])
+@pytest.mark.parametrize("make", [list, Items, Batched])
 def test_an_object_is_read_where_it_is(make):
     ref = yogadl.from_source(make(records(20)))
     assert len(ref) == 20

@@ -44,9 +44,9 @@ def __getattr__(name: str) -> Any:  # whatever was asked for
     from importlib import import_module
 
     if name == "__version__":
-        from importlib.resources import files
+        from yogadl._version import library_version
 
-        return files("yogadl").joinpath("VERSION").read_text().strip()
+        return library_version()
     if name not in _LAZY:
         raise AttributeError(f"module 'yogadl' has no attribute {name!r}")
     module, attribute = _LAZY[name]

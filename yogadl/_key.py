@@ -38,6 +38,11 @@ def is_dataset_id(name: str) -> bool:
     return _problem_with(name) is None
 
 
+def is_version(name: str) -> bool:
+    """Return whether a version may be called so."""
+    return _problem_with(name) is None
+
+
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise ConfigurationError(f"the {what} must be a string, not {type(name).__name__}: {name!r}")

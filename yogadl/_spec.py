@@ -1,5 +1,6 @@
 """Describe the tree of a record, and move between records, fields and batches."""
 
+import keyword
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -328,7 +329,9 @@ def _node_to_json(node: Node) -> dict[str, Any]:
     return {node.kind: children}
 
 
-def _node_from_json(document: Any) -> Node:
+def _node_from_json(document: Any, depth: int = 0) -> Node:
+    if depth > MAX_DEPTH:
+        raise CacheFormatError(f"the description of a record is nested more than {MAX_DEPTH} deep")
     if not isinstance(document, dict):
         raise CacheFormatError(f"not the description of a record: {document!r:.100}")
     if "leaf" in document:
@@ -336,18 +339,19 @@ def _node_from_json(document: Any) -> Node:
     for kind in ("dict", "list", "tuple", "namedtuple"):
         items = document.get(kind)
         if isinstance(items, list):
-            children = tuple(map(_node_from_json, items))
+            children = tuple(_node_from_json(item, depth + 1) for item in items)
             if kind in ("list", "tuple"):
                 return SequenceNode(kind, children)
             keys = document.get("keys")
             if not isinstance(keys, list) or len(keys) != len(children):
                 raise CacheFormatError(f"the keys of a {kind} don't match its items: {document!r:.100}")
             if kind == "dict":
-                if not all(type(key) in (str, int) for key in keys):
+                if not all(type(key) in (str, int) for key in keys) or len(set(keys)) < len(keys):
                     raise CacheFormatError(f"not the keys of a dict: {document!r:.100}")
                 return DictNode(tuple(keys), children)
             name = document.get("name")
-            if not all(isinstance(key, str) and key.isidentifier() for key in [name, *keys]):
+            are_names = all(isinstance(key, str) and key.isidentifier() for key in [name, *keys])
+            if not are_names or keyword.iskeyword(str(name)) or len(set(keys)) < len(keys):
                 raise CacheFormatError(f"not the names of a namedtuple: {document!r:.100}")
             return NamedTupleNode(str(name), tuple(keys), children)
     raise CacheFormatError(f"a record of an unknown kind: {document!r:.100}")

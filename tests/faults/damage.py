@@ -1,4 +1,4 @@
-"""A cache with every way to store a field, and ways to damage it. Its checks run in children: they may crash."""
+"""A cache with every way to store a field, and ways to damage it; checks of it run in children, since they may crash."""
 
 import hashlib
 import json

@@ -45,7 +45,7 @@ def flip_blocks(root: Path) -> int:
                     for position, length in zip(
                         blocks.position.tolist(), blocks.length.tolist(), strict=True
                     ):
-                        for offset in {0, length - 1, rng.randrange(length)}:
+                        for offset in {0, length - 1, rng.randrange(length)} if length else ():
                             file.flip(position + offset, rng.randrange(8))
                             error = damage.verify(root)
                             assert isinstance(error, CacheFormatError)
@@ -117,14 +117,14 @@ def test_reading_values_with_a_flipped_bit_never_does_worse_than_an_error(root: 
     assert found["refused"] > 20
 
 
-def check(root: Path, is_forged: bool = False) -> str:
+def check(root: Path) -> str:
     """Read and verify a cache with something damaged: only errors of ours, or the right records."""
     found = damage.read_all(root)
     error = damage.verify(root)
     if isinstance(found, dict):
         if isinstance(error, CacheFormatError):
             return "verify"
-        assert is_forged or damage.is_right(found)
+        assert damage.is_right(found)
         return "harmless"
     assert isinstance(found, CacheFormatError), found
     return "read"
@@ -166,9 +166,11 @@ def forge_tables(root: Path, times: int) -> dict[str, int]:
         changed = bytearray(content)
         for _ in range(rng.choice((1, 1, 1, 3))):
             changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-        damage.forge_table(root, bytes(changed)).unlink
-        found[check(root, is_forged=True)] += 1
+        table = damage.forge_table(root, bytes(changed))
+        found[check(root)] += 1
         damage.manifest_of(root).write_bytes(manifest)
+        if table != path:
+            table.unlink()
     return found
 
 
@@ -219,7 +221,7 @@ def forge_numbers(root: Path, times: int) -> dict[str, int]:
         arrays[name] = change(arrays[name])
         table = damage.forge_table(root, ArrayFile(arrays, whole.document).to_bytes())
         try:
-            found[check(root, is_forged=True)] += 1
+            found[check(root)] += 1
         except BaseException as error:
             error.add_note(f"{name}: {arrays[name]!r} in place of {whole.arrays[name]!r}")
             raise

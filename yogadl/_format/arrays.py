@@ -58,7 +58,7 @@ class ArrayFile:
             document = json.loads(header.pop("__metadata__")["yogadl"])
             body = view[8 + length :]
             arrays = {name: _array(entry, body) for name, entry in header.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise CacheFormatError(
                 f"{what} is damaged: {error}; build the dataset again, or copy it anew"
             ) from error

@@ -1,5 +1,6 @@
 """Gather one field of a batch. Flat and arithmetic on purpose: benchmarks/gather.py measures it."""
 
+import math
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, decoded
 from yogadl._format.layout import FieldTable, PartTable
 from yogadl._format.window import Window
-from yogadl._leaf import BYTES, OBJECT, Leaf
+from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf
 from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
@@ -118,6 +119,10 @@ class VaryingField:
         self._dtype = leaf.numpy_dtype
         if len(table):
             self._table = table.fields[number]
+            if not _is_readable(leaf, self._table):
+                raise CacheFormatError(
+                    "a field is not stored as values of its kind are; build the dataset again"
+                )
             # Parts store it in different ways if it was found late to vary, or in rank.
             sizes = set(self._table.row_bytes.tolist())
             self._is_uniform = bool(self._table.varying.all()) and len(sizes) == 1
@@ -173,21 +178,42 @@ class VaryingField:
             import pickle
 
             return [pickle.loads(value) for value in data]
-        if entries.shape[1] == ENTRY_WORDS:
-            return data if leaf.dtype == BYTES else [decoded(leaf, value, ()) for value in data]
-        shapes = [tuple(row[1 : 1 + row[0]]) for row in entries[:, ENTRY_WORDS:].tolist()]
+        if entries.shape[1] == ENTRY_WORDS and leaf.dtype == BYTES:
+            return data
         try:
+            if entries.shape[1] == ENTRY_WORDS:
+                return [decoded(leaf, value, ()) for value in data]
+            shapes = [tuple(row[1 : 1 + row[0]]) for row in entries[:, ENTRY_WORDS:].tolist()]
             if not leaf.is_numeric:
                 return [decoded(leaf, value, shape) for value, shape in zip(data, shapes, strict=True)]
             return [_writable(value, self._dtype, shape) for value, shape in zip(data, shapes, strict=True)]
         except ValueError as error:
             raise CacheFormatError(
-                "a value does not have the size of its shape: run storage.verify, then build again"
+                "a value does not fit its shape or is no text: run storage.verify, then build again"
             ) from error
+
+
+def _is_readable(leaf: Leaf, table: FieldTable) -> bool:
+    """Return whether every part stores a field in a way that values of this leaf may be stored."""
+    for row in np.unique(np.column_stack([table.varying, table.row_bytes, table.shape]), axis=0).tolist():
+        varying, row_bytes, rank, *sizes = row
+        if varying:
+            # Without a rank in its entry, a value is a scalar; and scalars of numbers are fixed.
+            words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
+            is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
+        else:
+            is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
+            found_bytes = math.prod(sizes[:rank]) * leaf.numpy_dtype.itemsize
+            is_readable = leaf.is_numeric and is_shape and found_bytes == row_bytes
+        if not is_readable:
+            return False
+    return True
 
 
 def _writable(value: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """Return an array, or a scalar for the empty shape, as a field of unknown rank may have."""
+    if not value and math.prod(shape):
+        raise ValueError("there are no bytes")  # else a damaged shape would be allocated
     # An array over bytes can't be written to; one over a bytearray can.
     array = np.frombuffer(bytearray(value), dtype).reshape(shape) if value else np.empty(shape, dtype)
     return array if shape else array[()]

@@ -173,6 +173,14 @@ class FieldTable:
     heap_first_record: Int64s
     heap_first_element: Int64s
 
+    def has_types(self) -> bool:
+        """Return whether every array has the dtype and the dimensions that it should."""
+        return all(
+            array.dtype == (np.bool_ if name == "varying" else np.int64)
+            and array.ndim == (2 if name == "shape" else 1)
+            for name, array in vars(self).items()
+        )
+
 
 @dataclass(frozen=True)
 class PartTable:
@@ -240,9 +248,11 @@ class PartTable:
         """Refuse positions that lie outside the files: a reader trusts them blindly afterwards."""
         parts = len(self)
         sound = (
-            self.size_bytes.shape == (parts,)
+            len(self.index_sha256) == parts
+            and self.size_bytes.dtype == self.first_record.dtype == np.int64
+            and self.size_bytes.shape == (parts,)
             and self.first_record.shape == (parts + 1,)
-            and bool((np.diff(self.first_record) > 0).all())
+            and bool((self.first_record[1:] > self.first_record[:-1]).all())
             and self.first_record[0] == 0
             and bool((self.size_bytes > 0).all())
             and all(self._is_sound(field) for field in self.fields)
@@ -254,22 +264,27 @@ class PartTable:
 
     def _is_sound(self, field: FieldTable) -> bool:
         parts, records = len(self), np.diff(self.first_record)
+        if not field.has_types():
+            return False
+        heap = len(field.heap_position)
         lengths = (field.varying, field.row_bytes, field.rows_per_block, field.shape)
         bounds = (field.rows_first_block, field.heap_first_block, field.elements_before)
+        of_heap = (field.heap_length, field.heap_first_record, field.heap_first_element)
         if any(len(array) != parts for array in lengths) or any(len(array) != parts + 1 for array in bounds):
+            return False
+        if any(len(array) != heap for array in of_heap) or field.shape.shape[1] < 1:
             return False
         if parts == 0:
             return True
-        if not ((field.row_bytes >= 0).all() and (field.rows_per_block > 0).all()):
+        # With both below 2**31 no product of theirs overflows.
+        if not (_lie_in(field.row_bytes, 0, 2**31) and _lie_in(field.rows_per_block, 1, 2**31)):
+            return False
+        if not _count_to(field.rows_first_block, len(field.rows_position)):
+            return False
+        if not _count_to(field.heap_first_block, heap):
             return False
         blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
-        if not np.array_equal(np.diff(field.rows_first_block), blocks) or field.rows_first_block[0] != 0:
-            return False
-        if int(field.rows_first_block[-1]) != len(field.rows_position):
-            return False
-        if field.heap_first_block[0] != 0 or int(field.heap_first_block[-1]) != len(field.heap_position):
-            return False
-        if (np.diff(field.heap_first_block) < 0).any():
+        if not np.array_equal(np.diff(field.rows_first_block), blocks):
             return False
         block_bytes = np.repeat(field.rows_per_block * field.row_bytes, blocks)
         last = np.cumsum(blocks)[blocks > 0] - 1
@@ -279,11 +294,20 @@ class PartTable:
         heap_ends = np.repeat(self.size_bytes, np.diff(field.heap_first_block))
         return bool(
             (field.rows_position >= 0).all()
-            and (field.rows_position + block_bytes <= ends).all()
+            and (field.rows_position <= ends - block_bytes).all()
             and (field.heap_position >= 0).all()
             and (field.heap_length >= 0).all()
-            and (field.heap_position + field.heap_length <= heap_ends).all()
+            and (field.heap_position <= heap_ends - field.heap_length).all()
         )
+
+
+def _lie_in(numbers: Int64s, least: int, end: int) -> bool:
+    return bool(((least <= numbers) & (numbers < end)).all())
+
+
+def _count_to(bounds: Int64s, end: int) -> bool:
+    """Return whether these are the bounds of runs, some perhaps empty, that make up ``range(end)``."""
+    return bounds[0] == 0 and bounds[-1] == end and bool((bounds[:-1] <= bounds[1:]).all())
 
 
 def join_parts(parts: Sequence[SealedPart]) -> PartTable:
@@ -329,6 +353,6 @@ def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def _names_from_array(array: NDArray[Any]) -> tuple[str, ...]:
-    if array.ndim != 2 or array.shape[1] != 32:
+    if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != 32:
         raise ValueError("not sha256 sums")
     return tuple(row.tobytes().hex() for row in array)

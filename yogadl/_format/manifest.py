@@ -99,7 +99,7 @@ def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
         raise CacheFormatError(
             f"{where} has format {document['format']}, this library reads {FORMAT_VERSION}: upgrade yogadl"
         )
-    unknown = _unknown_features(document)
+    unknown = _unknown_features(document, where)
     if unknown:
         raise CacheFormatError(
             f"{where} needs {', '.join(map(repr, unknown))}, unknown to this library: upgrade yogadl"
@@ -112,14 +112,16 @@ def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
     return _from_document(document, key, where)
 
 
-def _unknown_features(document: dict[str, Any]) -> list[str]:
-    try:
-        needs = set(map(str, document["needs"])) - KNOWN_NEEDS
-        codecs = set(map(str, document["codec"])) - {CODEC}
-        container = {str(document["table"]["container"])} - {CONTAINER}
-    except (KeyError, TypeError):
-        return []  # damaged rather than newer: the reading that follows says what is missing
-    return sorted(needs | codecs | container)
+def _unknown_features(document: dict[str, Any], where: str) -> list[str]:
+    needs, codecs, table = document.get("needs"), document.get("codec"), document.get("table")
+    if not isinstance(needs, list) or not isinstance(codecs, list) or not isinstance(table, dict):
+        raise CacheFormatError(
+            f"the manifest {where} is damaged: it does not say what it needs; build the dataset again"
+        )
+    unknown = set(map(str, needs)) - KNOWN_NEEDS
+    unknown |= set(map(str, codecs)) - {CODEC}
+    unknown |= {str(table.get("container"))} - {CONTAINER}
+    return sorted(unknown)
 
 
 def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Manifest:
@@ -152,6 +154,8 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
         and _SHA256.fullmatch(table_name)
         and isinstance(fingerprint, str)
         and isinstance(builder, dict)
+        and isinstance(document["token"], str)
+        and type(document["created"]) in (int, float)
         and all(type(number) is int and number >= 0 for number in numbers)
         and len(document["codec"]) == len(manifest.spec.fields)
     ):

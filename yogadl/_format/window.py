@@ -108,7 +108,7 @@ class Window:
         Raises:
             CacheFormatError: if a file is missing or not of its size.
         """
-        for part in np.unique(parts[~self.is_mapped[parts]]).tolist():
+        for part in sorted(set(parts[~self.is_mapped[parts]].tolist())):
             with self._lock:
                 if not self.is_mapped[part]:
                     self._map(part)

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.metadata
 import secrets
 import time
 import warnings
@@ -15,9 +14,10 @@ from typing import Any, Final, ParamSpec
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._interfaces import Storage
-from yogadl._key import RESERVED_NAMES, DatasetKey, is_dataset_id
+from yogadl._key import RESERVED_NAMES, DatasetKey, is_dataset_id, is_version
 from yogadl._sources import open_source
 from yogadl._spec import Spec
+from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, content_of, publish, trashed_names
@@ -234,7 +234,7 @@ class CacheStorage(Storage):
 
     def _build(self, key: DatasetKey, data: Any, options: BuildOptions, builder: dict[str, Any]) -> Manifest:
         source = open_source(data, allow_pickle=options.allow_pickle)
-        machine = describe_machine(importlib.metadata.version("yogadl"))
+        machine = describe_machine(library_version())
         where = f"{_names.builds(key)}/one"
         with shown(options.progress, str(key)) as progress:
             if options.workers > 1:
@@ -334,7 +334,8 @@ class CacheStorage(Storage):
         DatasetKey(dataset_id, "any")
         below = f"{dataset_id}/versions"
         names = self.folder.names(below, _names.MANIFEST_SUFFIX)
-        return sorted(name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names)
+        found = (name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names)
+        return sorted(filter(is_version, found))  # any other file is not ours
 
     def info(self, dataset_id: str, dataset_version: str) -> DatasetInfo:
         """Return what is known of a version, without opening it."""

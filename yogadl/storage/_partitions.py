@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import functools
-import importlib.metadata
 import json
 import multiprocessing
 import pickle
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from yogadl._key import DatasetKey
 from yogadl._sources import Columns, Source, open_source
 from yogadl._spec import Spec
+from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, DatasetNotFoundError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, Receipt, content_of, publish, read_sealed
@@ -125,7 +125,7 @@ class PartitionedBuild:
             UnsupportedDataError: if partitions have different structures.
         """
         builder = {"partitions": self.partitions, "run": self.run}
-        machine = describe_machine(importlib.metadata.version("yogadl"))
+        machine = describe_machine(library_version())
         with self.storage.building(self.key):
             try:
                 receipts = self.receipts()

@@ -2,12 +2,13 @@
 
 import hashlib
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xxhash import xxh3_64_intdigest
 
-from yogadl._format.layout import FieldIndex, PartTable
+from yogadl._format.fingerprint import RunHash, fingerprint_of
+from yogadl._format.layout import FieldIndex, PartTable, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
 from yogadl._format.window import open_part
 from yogadl.errors import CacheFormatError
@@ -40,19 +41,42 @@ def verify(
         CacheFormatError: naming dataset, field and records, at the first damage found.
     """
     table = open_table(folder, manifest)
+    sealed = []
     for part in range(len(table)):
-        _verify_part(folder, manifest, table, part)
+        sealed.append(_verify_part(folder, manifest, table, part))
         if progress is not None:
             progress(part + 1, len(table))
+    _verify_manifest(manifest, sealed)
     return Verified(manifest.records, len(table), int(table.size_bytes.sum()))
 
 
-def _verify_part(folder: Folder, manifest: Manifest, table: PartTable, part: int) -> None:
+def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
+    """Check that table and manifest say of the parts what these say of themselves."""
+    run = RunHash()
+    for part in parts:
+        run = run.then(part.index.run)
+    table = join_parts(parts).to_file().to_bytes()
+    if (
+        hashlib.sha256(table).hexdigest() != manifest.table_sha256
+        or fingerprint_of(manifest.spec, run) != manifest.fingerprint
+        or manifest.size_bytes != sum(part.index.size_bytes for part in parts)
+        or manifest.parts != len(parts)
+    ):
+        raise CacheFormatError(
+            f"{manifest.key}: its manifest does not describe its parts, whose records are all sound: "
+            "it was changed since it was written; build the dataset again, or restore the file"
+        )
+
+
+def _verify_part(folder: Folder, manifest: Manifest, table: PartTable, part: int) -> SealedPart:
     sha256, size_bytes = table.sha256[part], int(table.size_bytes[part])
-    sealed = read_sealed(folder, manifest.key.id, sha256, table.index_sha256[part])
     path = PartPaths(folder, manifest.key.id).path(sha256)
-    descriptor = open_part(path, size_bytes)
-    first = int(table.first_record[part])
+    first, end = table.first_record[part : part + 2].tolist()
+    try:
+        sealed = read_sealed(folder, manifest.key.id, sha256, table.index_sha256[part])
+        descriptor = open_part(path, size_bytes)
+    except CacheFormatError as error:
+        raise CacheFormatError(f"{manifest.key}: records {first} to {end - 1}: {error}") from error
     with (
         open(descriptor, "rb") as file,
         mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as mapped,
@@ -70,6 +94,7 @@ def _verify_part(folder: Folder, manifest: Manifest, table: PartTable, part: int
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
             )
+    return sealed
 
 
 def _damaged_records(view: memoryview, field: FieldIndex, records: int) -> range | None:

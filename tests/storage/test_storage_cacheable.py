@@ -1,0 +1,366 @@
+"""cacheable: built once, served ever after, and never silently out of date."""
+
+import functools
+import inspect
+import threading
+import warnings
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.storage._provenance import describe_builder, difference
+
+
+def define(tmp_path, body, name="build"):
+    """Return the function that `body` defines, its source on the disk as inspect needs it."""
+    path = tmp_path / f"code_{len(list(tmp_path.glob('code_*')))}.py"
+    path.write_text(dedent(body))
+    namespace = {"__name__": "code", "np": np, "functools": functools}
+    exec(compile(path.read_text(), str(path), "exec"), namespace)
+    return namespace[name]
+
+
+def test_it_builds_once_and_serves_ever_after(storage):
+    calls = []
+
+    @storage.cacheable("d", "1")
+    def build(count, *, start=0):
+        """Say how."""
+        calls.append(count)
+        return [{"n": n} for n in range(start, start + count)]
+
+    first, second = build(5, start=2), build(5, start=2)
+    assert calls == [5]
+    assert [int(record["n"]) for record in first] == [2, 3, 4, 5, 6]
+    assert first.fingerprint == second.fingerprint
+    assert storage.fetch("d", "1").fingerprint == first.fingerprint
+    assert storage.info("d", "1").builder["arguments"] == {"count": "5", "start": "2"}
+    assert "def build" in storage.info("d", "1").builder["source"]
+
+
+def test_the_decorated_function_keeps_its_face(storage):
+    def build(count: int = 3) -> list[int]:
+        """Say how."""
+        return list(range(count))
+
+    decorated = storage.cacheable("d", "1")(build)
+    assert decorated.__name__ == "build"
+    assert decorated.__doc__ == "Say how."
+    assert decorated.__wrapped__ is build
+    assert inspect.signature(decorated) == inspect.signature(build)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: [1, 2], lambda: iter([1, 2]), lambda: {"x": np.arange(2)}, lambda: lambda: iter([1, 2])]
+)
+def test_any_source_may_be_returned(storage, make):
+    assert len(storage.cacheable("d", "1")(make)()) == 2
+
+
+def test_a_generator_function_is_a_builder(storage):
+    @storage.cacheable("d", "1")
+    def build(count):
+        for n in range(count):
+            yield n
+
+    assert [int(n) for n in build(3)] == [0, 1, 2]
+
+
+def test_another_reference_may_be_returned(storage):
+    @storage.cacheable("raw", "1")
+    def raw():
+        return np.arange(10)
+
+    @storage.cacheable("small", "1")
+    def small():
+        return raw()[2:5]
+
+    assert small().gather([0, 1, 2]).tolist() == [2, 3, 4]
+    assert storage.datasets() == ["raw", "small"]
+
+
+def test_a_method_may_be_a_builder(storage):
+    class Project:
+        count = 3
+
+        @storage.cacheable("d", "1")
+        def build(self):
+            return list(range(self.count))
+
+    assert len(Project().build()) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(Project().build()) == 3
+
+
+def test_a_partial_and_an_object_with_call_are_builders(storage):
+    def build(count, start):
+        return list(range(start, start + count))
+
+    class Builder:
+        def __call__(self, count):
+            return list(range(count))
+
+    assert len(storage.cacheable("d", "1")(functools.partial(build, 3, start=1))()) == 3
+    assert storage.info("d", "1").builder["arguments"] == {"count": "3", "start": "1"}
+    assert len(storage.cacheable("d", "2")(Builder())(4)) == 4
+
+
+def test_a_builder_that_fails_publishes_nothing_and_may_be_called_again(storage):
+    attempts = []
+
+    @storage.cacheable("d", "1")
+    def build():
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ConnectionResetError("the download broke off")
+        return [1]
+
+    with pytest.raises(ConnectionResetError, match="broke off"):
+        build()
+    assert storage.datasets() == []
+    assert len(build()) == 1
+
+
+def test_a_generator_that_fails_under_way_keeps_its_error_and_record(storage):
+    @storage.cacheable("d", "1")
+    def build():
+        yield from range(40)
+        raise KeyError("image 40")
+
+    with pytest.raises(KeyError, match="image 40") as caught:
+        build()
+    assert caught.value.__notes__ == ["while reading record 40 of the source"]
+    assert storage.datasets() == []
+
+
+def test_a_builder_that_asks_for_its_own_result_is_told_so(storage):
+    @storage.cacheable("d", "1")
+    def build():
+        return build()
+
+    @storage.cacheable("e", "1")
+    def lazily():
+        yield from lazily()
+
+    @storage.cacheable("f", "1")
+    def by_submit():
+        storage.submit([1], "f", "1")
+
+    for function in (build, lazily, by_submit):
+        with pytest.raises(ConfigurationError, match="its builder asks for its own result"):
+            function()
+    assert storage.datasets() == []
+
+
+def test_threads_that_call_at_once_build_once(storage):
+    calls, found = [], []
+    ready = threading.Barrier(8)
+
+    @storage.cacheable("d", "1")
+    def build():
+        calls.append(1)
+        return [{"n": n} for n in range(100)]
+
+    def call():
+        ready.wait()
+        found.append(build().fingerprint)
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls == [1]
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_the_options_are_those_of_submit(storage):
+    said = []
+
+    @storage.cacheable("d", "1", part_bytes=80, progress=lambda *args: said.append(args))
+    def build():
+        return np.arange(100)
+
+    build()
+    assert storage.info("d", "1").parts == 10
+    assert said[-1][:2] == (100, 100)
+
+    @storage.cacheable("p", "1", allow_pickle=True)
+    def objects():
+        return [None, {1}]
+
+    assert objects()[1] == {1}
+    with pytest.raises(ConfigurationError, match="allow_pickle"):
+        storage.fetch("p", "1")
+
+    @storage.cacheable("q", "1")
+    def refused():
+        return [None]
+
+    with pytest.raises(UnsupportedDataError, match="record 0"):
+        refused()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"workers": 0}, {"workers": 1.5}, {"workers": True}, {"engine": "ray"}, {"part_bytes": 0}],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused_at_the_decorator(storage, options):
+    with pytest.raises(ConfigurationError):
+        storage.cacheable("d", "1", **options)
+
+
+@pytest.mark.parametrize(("dataset_id", "version"), [("../d", "1"), ("d", ""), ("d", 1)])
+def test_names_are_refused_at_the_decorator(storage, dataset_id, version):
+    with pytest.raises(ConfigurationError):
+        storage.cacheable(dataset_id, version)
+
+
+# What changed since.
+
+BUILD = """
+def build(count=3):
+    return list(range(count))
+"""
+
+
+def served_after(storage, tmp_path, body, *args, version="1"):
+    """Build with BUILD, then call what `body` defines twice; return the warnings' texts."""
+    storage.cacheable("d", version)(define(tmp_path, BUILD))()
+    changed = storage.cacheable("d", version)(define(tmp_path, body))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(changed(*args)) == 3
+        assert len(changed(*args)) == 3
+    assert all(warning.filename == __file__ for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        BUILD,
+        "def build( count = 3 ) :\n  # a comment\n  return (list(\n    range(count)))  # another\n",
+        'def build(count=3):\n    """Say how."""\n    return list(range(count))\n',
+        "@functools.lru_cache\ndef build(count=3):\n    return list(range(count))\n",
+        "if True:\n    def build(count=3):\n\n        return list(range(count))\n",
+    ],
+    ids=["the same", "layout and comments", "a docstring", "a decorator", "indented"],
+)
+def test_what_builds_the_same_warns_of_nothing(storage, tmp_path, body):
+    assert served_after(storage, tmp_path, body) == []
+
+
+def test_changed_code_is_served_with_one_warning_that_names_the_line_and_the_next_version(storage, tmp_path):
+    (text,) = served_after(storage, tmp_path, BUILD.replace("range(count)", "range(count, 0, -1)"))
+    assert "'d' version '1'" in text
+    assert "return list(range(count))" in text
+    assert "return list(range(count, 0, -1))" in text
+    assert "make the version '2'" in text
+    assert "served as it is" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("def build(count=3):\n    print(end='')\n    return list(range(count))\n", "print"),
+        ("def build(count=3):\n    return list(range(count)) or [1]\n", "or [1]"),
+        ("def build(count=3, extra=1):\n    return list(range(count))\n", "extra"),
+        ("def build(count=3):\n    yield from range(count)\n", "yield from"),
+    ],
+)
+def test_a_line_added_or_changed_is_shown(storage, tmp_path, body, says):
+    (text,) = served_after(storage, tmp_path, body)
+    assert says in text
+
+
+def test_changed_arguments_are_named_with_both_values(storage, tmp_path):
+    (text,) = served_after(storage, tmp_path, BUILD, 7)
+    assert "argument 'count': 3 -> 7" in text
+    assert "source code" not in text
+
+
+@pytest.mark.parametrize(
+    ("version", "following"),
+    [("1", "2"), ("9", "10"), ("v1.9", "v1.10"), ("train", "train-2"), ("a/b3", "a/b4")],
+)
+def test_the_next_version_is_a_name_to_paste(storage, tmp_path, version, following):
+    (text,) = served_after(storage, tmp_path, BUILD, 7, version=version)
+    assert f"make the version {following!r}" in text
+
+
+def test_each_kind_of_change_warns_once(storage, tmp_path):
+    storage.cacheable("d", "1")(define(tmp_path, BUILD))()
+    again = storage.cacheable("d", "1")(define(tmp_path, BUILD))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for count in (4, 5, 4, 5, 3):
+            again(count)
+    assert len(caught) == 2
+
+
+def test_a_cache_that_was_submitted_is_served_without_a_word(storage):
+    storage.submit([1, 2], "d", "1")
+
+    @storage.cacheable("d", "1")
+    def build():
+        raise AssertionError("there is one already")
+
+    assert len(build()) == 2
+
+
+def argument_change(before, after):
+    def build(value):
+        """Never called."""
+
+    return difference(describe_builder(build, (before,), {}), describe_builder(build, (after,), {}))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: np.arange(100_000), lambda: "x" * 1000, lambda: object(), lambda: {"b", "a", "c"},
+        lambda: frozenset("abc"), lambda: define, lambda: {"a": [1, 2]}, lambda: float("nan"),
+    ],
+)  # fmt: skip
+def test_an_equal_argument_is_no_change(value):
+    assert argument_change(value(), value()) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (np.arange(100_000), np.arange(100_000)[::-1]),
+        (np.zeros(3), np.zeros(3, np.float32)),
+        (np.zeros((2, 3)), np.zeros((3, 2))),
+        ("x" * 1000, "x" * 999 + "y"),
+        ({"a", "b"}, {"a", "c"}),
+        (1, 1.0),
+        (1, "1"),
+        (None, 0),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_different_argument_is_a_change(before, after):
+    assert "argument 'value'" in argument_change(before, after)
+
+
+def test_a_set_is_described_the_same_in_every_process():
+    described = describe_builder(lambda value: value, ({"c", "a", "b"},), {})["arguments"]["value"]
+    assert described.index("a") < described.index("b") < described.index("c")
+
+
+def test_code_written_by_another_python_in_other_quotes_is_the_same():
+    assert difference({"source": "return f'{a[\"b\"]}'"}, {"source": "return f\"{a['b']}\""}) == ""
+    assert difference({"source": "return f'{a}'"}, {"source": "return f'{b}'"}) != ""
+    assert difference({"source": "not python ("}, {"source": "nor is ("}) != ""
+
+
+def test_what_is_unknown_is_no_change(storage):
+    assert difference({}, {"source": "x", "arguments": {"a": "1"}}) == ""
+    assert difference({"source": None}, {"source": "x"}) == ""

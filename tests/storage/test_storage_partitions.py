@@ -1,0 +1,223 @@
+"""begin, write, commit: partitions from any task, in any order, any number of times."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import yogadl
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+
+def numbers(ref):
+    return [int(record["n"]) for record in ref]
+
+
+def rows(*bounds):
+    return [{"n": n} for n in range(*bounds)]
+
+
+def test_partitions_follow_each_other_by_number_not_by_when_they_were_written(storage):
+    build = storage.begin("team/d", "1", partitions=3)
+    for k in (2, 0, 1):
+        build.write(k, rows(10 * k, 10 * k + 10))
+        assert storage.datasets() == []
+    build.commit()
+    assert numbers(storage.fetch("team/d", "1")) == list(range(30))
+    storage.verify("team/d", "1")
+
+
+def test_a_partition_may_be_any_source_and_may_have_no_records(storage):
+    build = storage.begin("d", "1", partitions=5)
+    build.write(0, [])
+    build.write(1, iter(rows(3)))
+    build.write(2, lambda: iter(rows(3, 5)))
+    build.write(3, {"n": np.arange(5, 8)})
+    build.write(4, [])
+    build.commit()
+    assert numbers(storage.fetch("d", "1")) == list(range(8))
+
+
+def test_a_build_pickles_and_every_task_may_begin_it_itself(storage):
+    build = storage.begin("d", "1", partitions=2, run="job-7")
+    pickle.loads(pickle.dumps(build)).write(0, rows(3))
+    elsewhere = yogadl.open_storage(storage.folder.root).begin("d", "1", partitions=2, run="job-7")
+    elsewhere.write(1, rows(3, 6))
+    storage.begin("d", "1", partitions=2, run="job-7").commit()
+    assert numbers(storage.fetch("d", "1")) == list(range(6))
+
+
+def test_runs_do_not_mix(storage):
+    one, other = (storage.begin("d", "1", partitions=2) for _ in range(2))
+    one.write(0, rows(3))
+    other.write(1, rows(3, 6))
+    with pytest.raises(ConfigurationError, match=r"1 partitions are not written yet: \[1\]"):
+        one.commit()
+
+
+def test_a_partition_written_twice_counts_once(storage):
+    build = storage.begin("d", "1", partitions=1)
+    build.write(0, rows(3))
+    build.write(0, rows(100, 200))
+    build.commit()
+    assert numbers(storage.fetch("d", "1")) == [0, 1, 2]
+
+
+def test_a_write_that_failed_may_be_repeated(storage):
+    build = storage.begin("d", "1", partitions=1)
+    with pytest.raises(ZeroDivisionError):
+        build.write(0, ({"n": 1 // (5 - n)} for n in range(10)))
+    with pytest.raises(ConfigurationError, match="not written yet"):
+        build.commit()
+    build.write(0, rows(4))
+    build.commit()
+    assert numbers(storage.fetch("d", "1")) == list(range(4))
+
+
+def test_a_second_commit_does_no_harm(storage):
+    build = storage.begin("d", "1", partitions=2)
+    for k in range(2):
+        build.write(k, rows(k, k + 1))
+    build.commit()
+    digest = storage.info("d", "1").digest
+    build.commit()
+    pickle.loads(pickle.dumps(build)).commit()
+    assert storage.info("d", "1").digest == digest
+
+
+def test_a_commit_of_another_run_is_not_taken_for_ours(storage):
+    first = storage.begin("d", "1", partitions=1)
+    first.write(0, rows(3))
+    first.commit()
+    with pytest.raises(ConfigurationError, match="not written yet"):
+        storage.begin("d", "1", partitions=1).commit()
+
+
+def test_a_commit_replaces_what_was_there_and_leaves_nothing_unfinished(storage):
+    storage.submit(rows(100), "d", "1")
+    old = storage.fetch("d", "1")
+    build = storage.begin("d", "1", partitions=1)
+    build.write(0, rows(3))
+    build.commit()
+    assert numbers(storage.fetch("d", "1")) == [0, 1, 2]
+    assert len(old.gather(range(100))["n"]) == 100
+    assert [path for path in (storage.folder.root / "d" / "builds").rglob("*") if path.is_file()] == []
+
+
+def test_shapes_may_differ_between_partitions(storage):
+    build = storage.begin("d", "1", partitions=4)
+    values = [np.zeros((5, 3)), np.ones((5, 4)), np.arange(5.0), [np.zeros((k, 2)) for k in range(5)]]
+    for k, value in enumerate(values):
+        build.write(k, {"x": value})
+    build.commit()
+    ref = storage.fetch("d", "1")
+    assert ref.spec.fields[0].leaf.shape is None
+    shapes = [np.shape(value) for value in ref.gather(range(20))["x"]]
+    assert shapes == [(3,)] * 5 + [(4,)] * 5 + [()] * 5 + [(k, 2) for k in range(5)]
+    storage.submit([row for value in values for row in ({"x": x} for x in value)], "d", "whole")
+    assert storage.fetch("d", "whole").fingerprint == ref.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ([{"a": 1}], [{"a": 1, "b": 2}], "'a' int64, 'b' int64"),
+        ([{"a": 1, "b": 2}], [{"a": 1}], "'a' int64"),
+        ([{"a": 1}], [{"a": 1.5}], "'a' float64.*'a' int64"),
+        ([{"a": 1}], [[1]], "a list"),
+        ([{"a": "x"}], [{"a": b"x"}], "'a' bytes"),
+    ],
+    ids=str,
+)
+def test_partitions_of_different_structure_are_refused_with_both(storage, first, second, says):
+    build = storage.begin("d", "1", partitions=2)
+    build.write(0, first)
+    build.write(1, second)
+    with pytest.raises(
+        UnsupportedDataError, match=f"the records from 1 on have another structure or dtype.*{says}"
+    ):
+        build.commit()
+    assert storage.datasets() == []
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 1.5, "3", True, None])
+def test_a_number_of_partitions_that_makes_no_sense(storage, partitions):
+    with pytest.raises(ConfigurationError, match="partitions must be a positive integer"):
+        storage.begin("d", "1", partitions=partitions)
+
+
+@pytest.mark.parametrize("partition", [-1, 3, 1.0, "0", None])
+def test_a_partition_that_is_not_there(storage, partition):
+    with pytest.raises(ConfigurationError, match="there is no partition .*: they are 0 to 2"):
+        storage.begin("d", "1", partitions=3).write(partition, rows(3))
+
+
+@pytest.mark.parametrize("run", ["../x", ".x", "a\0b", "/x"])
+def test_a_run_that_can_be_no_folder(storage, run):
+    with pytest.raises(ConfigurationError):
+        storage.begin("d", "1", partitions=1, run=run)
+
+
+def test_partitions_without_any_records_are_refused(storage):
+    build = storage.begin("d", "1", partitions=2)
+    build.write(0, [])
+    build.write(1, [])
+    with pytest.raises(UnsupportedDataError, match="no partition has any records"):
+        build.commit()
+
+
+def test_progress_and_part_size_are_a_partitions_own(storage):
+    said = []
+    build = storage.begin("d", "1", partitions=2)
+    build.write(0, np.arange(100), part_bytes=80, progress=lambda *args: said.append(args))
+    build.write(1, np.arange(100))
+    build.commit()
+    assert said[-1][:2] == (100, 100)
+    assert storage.info("d", "1").parts == 11
+
+
+# Workers: processes of our own that stand on the same three.
+
+
+def test_several_workers_read_a_source_and_report(storage):
+    said = []
+    storage.submit(rows(25), "d", "1", workers=3, progress=lambda *args: said.append(args))
+    assert numbers(storage.fetch("d", "1")) == list(range(25))
+    assert [records for records, _, _ in said] == sorted(records for records, _, _ in said)
+    assert said[-1][:2] == (25, 25)
+
+
+def test_more_workers_than_records(storage):
+    storage.submit(rows(1), "d", "1", workers=4)
+    assert numbers(storage.fetch("d", "1")) == [0]
+
+
+@pytest.mark.parametrize(
+    "source", [lambda: iter([1, 2]), iter([1, 2]), {1, 2}], ids=["generator", "iterator", "set"]
+)
+def test_several_workers_need_random_access(storage, source):
+    with pytest.raises(ConfigurationError, match="leave workers at 1"):
+        storage.submit(source, "d", "1", workers=2)
+
+
+def test_an_error_in_a_worker_reaches_the_caller_whole(storage):
+    class Broken:
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            if index == 15:
+                raise ConnectionResetError("gone")
+            return {"n": index if index != 25 else None}
+
+    with pytest.raises(ConnectionResetError, match="gone") as caught:
+        storage.submit(Broken(), "d", "1", workers=2)
+    assert "while reading record 15 of the source" in caught.value.__notes__
+    assert storage.datasets() == []
+
+
+def test_a_bad_record_in_a_worker_is_named_by_its_number_in_the_source(storage):
+    records = rows(20)
+    records[15] = {"n": None}
+    with pytest.raises(UnsupportedDataError, match="record 15: field 'n' is None"):
+        storage.submit(records, "d", "1", workers=2)
