@@ -1,5 +1,6 @@
 """One leaf: which dtype and shape a value has, and how values become a column."""
 
+import enum
 import json
 import pickle
 
@@ -39,6 +40,16 @@ def test_a_python_number_has_the_dtype_that_numpy_gives_it_on_linux(value, dtype
 def test_text_is_str(value):
     assert leaf_of(value) == Leaf("str", ())
     (stored,) = column_of(Leaf("str"), [value])
+    assert type(stored) is str
+
+
+def test_text_of_a_subclass_is_its_text_not_its_name():
+    class Color(str, enum.Enum):  # noqa: UP042  (a StrEnum's str() is its value)
+        RED = "red"
+
+    assert leaf_of(Color.RED) == Leaf("str", ())
+    (stored,) = column_of(Leaf("str"), [Color.RED])
+    assert stored == "red"
     assert type(stored) is str
 
 

@@ -140,7 +140,9 @@ def test_an_error_of_the_object_keeps_its_type_and_says_at_which_record():
 
 
 @pytest.mark.parametrize(
-    "data", [iter([1]), (n for n in range(3)), {1, 2}, "text", b"bytes", 3, None], ids=repr
+    "data",
+    [iter([1]), (n for n in range(3)), {1, 2}, "text", b"bytes", 3, None],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_random_access_is_refused_with_what_to_do(data):
     with pytest.raises(

@@ -74,7 +74,7 @@ def numbers(count):
         (lambda: Items(5), ItemsSource),
         (map(int, "123"), IterableSource),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_source_is_recognised_by_what_it_can_do(data, kind):
     source = open_source(data)
@@ -83,7 +83,9 @@ def test_a_source_is_recognised_by_what_it_can_do(data, kind):
     assert source.length is None or source.length == sum(len(columns[0]) for columns in source.chunks())
 
 
-@pytest.mark.parametrize("data", [3, None, 1.5, object(), lambda: 3, lambda: None], ids=repr)
+@pytest.mark.parametrize(
+    "data", [3, None, 1.5, object(), lambda: 3, lambda: None], ids=lambda value: type(value).__name__
+)
 def test_what_is_no_source_is_refused_with_what_would_be(data):
     with pytest.raises(UnsupportedDataError, match=r"give an iterable|return or yield the records"):
         open_source(data)
@@ -103,7 +105,7 @@ def test_what_is_no_source_is_refused_with_what_would_be(data):
         Items(0),
         set(),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_source_without_records_is_refused(data):
     with pytest.raises(UnsupportedDataError, match="the source has no records"):
@@ -220,7 +222,7 @@ def test_large_records_come_in_small_chunks():
     ]
     assert max(sizes) <= 16
     sizes = [len(columns[0]) for columns in open_source(iter(range(5000))).chunks()]
-    assert sizes[0] == 16
+    assert sizes[0] <= 16
     assert max(sizes) == 1024
 
 

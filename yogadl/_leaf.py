@@ -356,7 +356,7 @@ def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
         raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
     if found.shape == ():
         scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
-        return want(scalar)
+        return str.__str__(scalar) if want is str else want(scalar)  # str() of an Enum's member is its name
     return np.asarray(value).astype(object)
 
 

@@ -1,4 +1,4 @@
-"""A cache with every way to store a field, and ways to damage it; checks of it run in children, since they may crash."""
+"""A cache with every way to store a field, and ways to damage it; who checks it does so in a child."""
 
 import hashlib
 import json

@@ -323,12 +323,27 @@ def test_files_of_others_are_ignored(root: Path) -> None:
     storage = yogadl.open_storage(root)
     before = storage.datasets(), storage.versions("data")
     foreign = [
-        "versions/notes.txt", "README.md", ".DS_Store", "data/.DS_Store", "data/versions/._1.json",
-        "data/versions/.hidden/2.json", "data/versions/.0123456789abcdef.tmp", "data/parts/notes.mdb",
-        "data/parts/sub/thing.idx", "data/tables/notes.txt", "data/trash/notes.json", "data/trash/x@y.json",
-        "data/builds/notes.txt", "lost+found/x", "versions/x.json", "trash/1@00000000000000000001.json",
-        "parts/x.mdb", "data/locks/notes.lock", "..strange/versions/1.json", "data/versions/a//b",
-    ]  # fmt: skip
+        "versions/notes.txt",
+        "README.md",
+        ".DS_Store",
+        "data/.DS_Store",
+        "data/versions/._1.json",
+        "data/versions/.hidden/2.json",
+        "data/versions/.0123456789abcdef.tmp",
+        "data/parts/notes.mdb",
+        "data/parts/sub/thing.idx",
+        "data/tables/notes.txt",
+        "data/trash/notes.json",
+        "data/trash/x@y.json",
+        "data/builds/notes.txt",
+        "lost+found/x",
+        "versions/x.json",
+        "trash/1@00000000000000000001.json",
+        "parts/x.mdb",
+        "data/locks/notes.lock",
+        "..strange/versions/1.json",
+        "data/versions/a//b",
+    ]
     for name in foreign:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,6 @@ import yogadl
 from yogadl._format.arrays import ArrayFile
 from yogadl.errors import CacheFormatError
 
-RNG = np.random.default_rng(1)
-
 
 @pytest.fixture
 def storage(tmp_path):
@@ -25,16 +23,17 @@ def storage(tmp_path):
 
 def mixed_records(count):
     """Return records of every kind of field; 'late' varies only in the second half, 'rank' by rank."""
+    rng = np.random.default_rng(1)
     return [
         {
             "number": i,
-            "image": RNG.integers(0, 255, (3, 5), np.uint8),
-            "half": RNG.normal(size=2).astype(ml_dtypes.bfloat16),
+            "image": rng.integers(0, 255, (3, 5), np.uint8),
+            "half": rng.normal(size=2).astype(ml_dtypes.bfloat16),
             "text": "ü\ud800" * (i % 4),
-            "blob": RNG.bytes(RNG.integers(0, 3000)),
+            "blob": rng.bytes(rng.integers(0, 3000)),
             "ragged": np.arange(i % 5, dtype=np.int16),
             "late": np.arange(3 if i < count // 2 else i % 6, dtype=np.float32),
-            "rank": np.zeros((1,) * (i % 3), np.int32) + i,
+            "rank": np.full((1,) * (i % 3), i, np.int32),
             "words": np.array(["a", "bc", ""][: i % 4 or 1], object),
             "nothing": np.zeros((0, 2)),
             "pair": (i, [float(i), {0: b"\0"}]),
@@ -99,9 +98,10 @@ def blocks_of(path):
 
 @pytest.mark.parametrize("part_bytes", [None, 100_000])
 def test_lmdb_returns_every_block_by_key_with_the_bytes_at_its_position(storage, part_bytes):
+    rng = np.random.default_rng(1)
     source = {
-        "rows": RNG.integers(0, 255, (5000, 700), np.uint8),
-        "blob": [RNG.bytes(k % 700) for k in range(5000)],
+        "rows": rng.integers(0, 255, (5000, 700), np.uint8),
+        "blob": [rng.bytes(k % 700) for k in range(5000)],
         "tiny": np.arange(5000),
     }
     storage.submit(source, "d", "1", part_bytes=part_bytes)

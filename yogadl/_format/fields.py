@@ -212,7 +212,7 @@ def _is_readable(leaf: Leaf, table: FieldTable) -> bool:
 
 def _writable(value: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """Return an array, or a scalar for the empty shape, as a field of unknown rank may have."""
-    if not value and math.prod(shape):
+    if not value and 0 not in shape:
         raise ValueError("there are no bytes")  # else a damaged shape would be allocated
     # An array over bytes can't be written to; one over a bytearray can.
     array = np.frombuffer(bytearray(value), dtype).reshape(shape) if value else np.empty(shape, dtype)

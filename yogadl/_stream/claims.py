@@ -3,13 +3,21 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from yogadl._stream.items import Read
+from yogadl._stream.prefetch import Prefetch
 from yogadl._stream.rows import Cut, Point, Span
 from yogadl._stream.run import Run
 
 Stage = Callable[[Iterator[Any]], Iterator[Any]]
-Make = Callable[[Run, Cut, Point, int | None], Iterator[Any]]
+
+
+class Make(Protocol):
+    """What makes items of a run: records or batches."""
+
+    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the items from `start` to the epoch `end`, read by read."""
 
 
 @dataclass(slots=True)
@@ -28,8 +36,9 @@ class Progress:
 class Recipe:
     """Say how the rows of a run become items: read, cut, and passed through stages.
 
-    Each stage turns an iterator of items into another with as many items, in the same order. (Stages
-    that drop or add items will need a cursor of their own shard; see `cursor`.)
+    Reading ahead, if it comes first, does so by whole reads. Each stage turns an iterator of items into
+    another with as many items, in the same order. (Stages that drop or add items will need a cursor of
+    their own shard; see `cursor`.)
     """
 
     run: Run
@@ -39,8 +48,14 @@ class Recipe:
 
     def open(self, start: Point, end: int | None) -> Iterator[Any]:
         """Return the items from `start` to the epoch `end`."""
-        items = self.make(self.run, self.cut, start, end)
-        for stage in self.stages:
+        reads = self.make.reads(self.run, self.cut, start, end)
+        stages = self.stages
+        if stages and isinstance(stages[0], Prefetch):
+            items, stages = stages[0].of_reads(reads), stages[1:]
+        else:
+            items = _items(reads)
+        del reads  # whoever iterates over it now lets go of it
+        for stage in stages:
             items = stage(items)
         return items
 
@@ -71,6 +86,11 @@ class Recipe:
     def _in_step(self, span: Span) -> Span:
         self.run.shard.require_step(span.start, span.end)
         return span
+
+
+def _items(reads: Iterator[Read]) -> Iterator[Any]:
+    for _, items in reads:
+        yield from items
 
 
 class Claims:

@@ -5,7 +5,7 @@ handed out as slices: disjoint, C-contiguous views that nothing else reads or wr
 gathered batch by batch, because fresh memory of many MB is faulted in page by page.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,19 @@ RECORDS_BYTES = 1_000_000
 MOST_RECORDS = 1024
 
 Flags = NDArray[np.bool_]
+Finish = Callable[[Any, Flags], Any]
+
+
+# The items of one read: how many, and one after another. What is left to do for each is little.
+Read = tuple[int, Iterator[Any]]
 
 
 @dataclass(frozen=True)
 class Records:
     """Make items that are single records."""
 
-    def __call__(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
-        """Yield the records from `start` to the epoch `end`."""
+    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the records from `start` to the epoch `end`, read by read."""
         spec, columns_of = run.source.spec, run.source.columns
         most = max(1, min(MOST_RECORDS, RECORDS_BYTES // max(1, run.source.record_bytes)))
         size = min(16, most)
@@ -39,7 +44,7 @@ class Records:
             first = 0
             while first < len(indices):
                 part = indices[first : first + size]
-                yield from spec.records(columns_of(part), len(part))
+                yield len(part), iter(spec.records(columns_of(part), len(part)))
                 first, size = first + size, min(2 * size, most)
 
 
@@ -55,8 +60,8 @@ class Batches:
     collate: Callable[[list[Any]], Any] | None = None
     padding_field: str | None = None
 
-    def __call__(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
-        """Yield the batches from `start` to the epoch `end`."""
+    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the batches from `start` to the epoch `end`, read by read."""
         finish = self._finish(run)
         columns_of = run.source.columns
         batch = cut.size
@@ -67,17 +72,18 @@ class Batches:
             first, total = 0, len(indices)
             while first < total:
                 last = min(total, first + size)
+                columns, flags = columns_of(indices[first:last]), padding[first:last]
                 if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
-                    yield finish(columns_of(indices[first:last]), padding[first:last])
+                    yield 1, iter([finish(columns, flags)])
                 else:
-                    columns = [_slices(column, batch) for column in columns_of(indices[first:last])]
-                    columns.append(_slices(padding[first:last], batch))
-                    for *parts, flags in zip(*columns, strict=True):
-                        yield finish(parts, flags)
-                    del columns, parts
+                    items = _cut(columns, flags, batch, finish)
+                    # A function of the user's runs where the reading does, which may be another thread.
+                    yield -(-(last - first) // batch), items if self.collate is None else iter(list(items))
+                    del items
+                del columns
                 first, size = last, min(2 * size, most)
 
-    def _finish(self, run: Run) -> Callable[[Any, Flags], Any]:
+    def _finish(self, run: Run) -> Finish:
         """Return what makes a batch of its columns and padding flags."""
         spec, assemble = run.source.spec, run.source.spec.assemble
         collate, name = self.collate, self.padding_field
@@ -103,6 +109,13 @@ class Batches:
                 return assemble(columns)
 
         return finish
+
+
+def _cut(columns: Sequence[Column], flags: Flags, size: int, finish: Finish) -> Iterator[Any]:
+    """Cut what one read gave into batches."""
+    pieces = [_slices(column, size) for column in columns]
+    for *parts, padding in zip(*pieces, _slices(flags, size), strict=True):
+        yield finish(parts, padding)
 
 
 def _slices(column: Column, size: int) -> Iterator[Any]:

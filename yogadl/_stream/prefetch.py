@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from yogadl._stream.items import Read
+
 _EXIT_TIMEOUT_S = 5.0
+# Just below the 32 MiB from which on glibc always maps anew.
+_SETTLING_BYTES = 31 * 2**20
+_NOTHING: Read = (0, iter(()))
 
 
 class ForkedError(Exception):
@@ -21,7 +28,7 @@ class _EndError(Exception):
 
 @dataclass(frozen=True)
 class Prefetch:
-    """A stage that keeps up to `depth` items ready. Ordered, exact, picklable.
+    """A stage that keeps `depth` items ready, or those of one read. Ordered, exact, picklable.
 
     The thread starts at the first `next`. It ends when the items do, when the consumer closes or drops
     its iterator, or at the interpreter's exit.
@@ -30,13 +37,20 @@ class Prefetch:
     depth: int
 
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yield `items`, read ahead; an error of theirs comes after the items before it."""
+        """Yield `items`, read ahead one by one; an error of theirs comes after the items before it."""
+        return self.of_reads((1, iter((item,))) for item in items)
+
+    def of_reads(self, reads: Iterator[Read]) -> Iterator[Any]:
+        """Yield the items of `reads`, with whole reads handed over.
+
+        Small batches are read many at a time, and handing each over would cost more than reading it.
+        """
         feed = _Feed(self.depth)
-        feed.start(items)
-        del items  # the thread's alone: they end with it
+        feed.start(reads)
+        del reads  # the thread's alone: they end with it
         try:
             while True:
-                yield feed.take()
+                yield from feed.take()
         except _EndError:
             return
         finally:
@@ -52,25 +66,27 @@ class _Feed:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._ready: deque[tuple[Any, BaseException | None]] = deque()
+        self._held = 0  # items in the queue
+        self._ready: deque[tuple[Read, BaseException | None]] = deque()
         self._changed = threading.Condition(threading.RLock())
         self._is_stopped = False
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
-    def start(self, items: Iterator[Any]) -> None:
-        """Start the thread that fills the queue with `items`."""
-        self._thread = threading.Thread(target=self._fill, args=(items,), name="yogadl-prefetch", daemon=True)
+    def start(self, reads: Iterator[Read]) -> None:
+        """Start the thread that fills the queue with `reads`."""
+        _settle_allocator()
+        self._thread = threading.Thread(target=self._fill, args=(reads,), name="yogadl-prefetch", daemon=True)
         # A daemon thread that is in the middle of a copy while the interpreter is taken down is asking
         # for a crash, so at exit its copy is waited for. Forgotten again by `stop`.
         atexit.register(self._exit)
         self._thread.start()
 
-    def take(self) -> Any:
-        """Return the next item, waiting for it.
+    def take(self) -> Iterator[Any]:
+        """Return the items of the next read, waiting for it.
 
         Raises:
-            _EndError: after the last item.
+            _EndError: after the last read.
             ForkedError: if this is not the process that the thread was started in.
         """
         if os.getpid() != self._pid:
@@ -80,10 +96,11 @@ class _Feed:
                 if self._is_stopped:
                     raise RuntimeError("the interpreter is on its way out: nothing is read ahead any more")
                 self._changed.wait()
-            item, error = self._ready.popleft()
+            (count, items), error = self._ready.popleft()
+            self._held -= count
             self._changed.notify()
         if error is None:
-            return item
+            return items
         try:
             raise error
         finally:
@@ -104,24 +121,34 @@ class _Feed:
         if os.getpid() == self._pid and self._thread is not None:
             self._thread.join(_EXIT_TIMEOUT_S)
 
-    def _fill(self, items: Iterator[Any]) -> None:
+    def _fill(self, reads: Iterator[Read]) -> None:
         try:
             while self._has_room():
-                self._put(next(items), None)
+                self._put(next(reads), None)
         except StopIteration:
-            self._put(None, _EndError())
+            self._put(_NOTHING, _EndError())
         except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
-            self._put(None, error)
+            self._put(_NOTHING, error)
 
     def _has_room(self) -> bool:
         """Wait for room in the queue; return False if stopped. Read only then: `depth` is a promise."""
         with self._changed:
-            while len(self._ready) >= self._depth and not self._is_stopped:
+            while self._held >= self._depth and not self._is_stopped:
                 self._changed.wait()
             return not self._is_stopped
 
-    def _put(self, item: Any, error: BaseException | None) -> None:
+    def _put(self, read: Read, error: BaseException | None) -> None:
         with self._changed:
             if not self._is_stopped:
-                self._ready.append((item, error))
+                self._ready.append((read, error))
+                self._held += read[0]
                 self._changed.notify()
+
+
+def _settle_allocator() -> None:
+    """Free one large array that nobody touched.
+
+    glibc maps each large array anew, page by page, until a larger one has been freed; memory that comes
+    out of another thread's arena pays that for every batch, half of the throughput (benchmarks/prefetch.py).
+    """
+    np.empty(_SETTLING_BYTES, np.uint8)

@@ -1,17 +1,21 @@
 """Run the `yogadl` command: find the sub-command, and turn errors into one line and an exit code.
 
 A sub-command is a file of its own beside this one: its docstring's first line is its help, and it has
-`add_arguments` and `run`. `COMMANDS` lists them all.
+`add_arguments` and `run`. `COMMANDS` lists them all; a file is imported only when its command is run.
 """
 
 import argparse
+import contextlib
+import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from typing import Final, Protocol
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol
 
-from yogadl.cli import _demo
+from yogadl._version import library_version
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
@@ -30,7 +34,37 @@ class Command(Protocol):
         """Do it, and return the exit code."""
 
 
-COMMANDS: Final[Mapping[str, Command]] = {"demo": _demo}
+# The first line of each docstring again, so that `yogadl --help` imports none of them; a test compares.
+_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "See what there is": {
+        "ls": "List the datasets and their versions.",
+        "info": "Say what is known of a version.",
+        "head": "Show the first records of a version.",
+        "verify": "Read every byte of a version and compare it with its checksums.",
+        "bench": "Measure how fast a version is read, beside numpy arrays in RAM.",
+    },
+    "Make something": {
+        "build": "Build a version from a function in a Python file.",
+        "demo": "Show in a few seconds what a cache does: build, shuffle, shard, stop, resume, speed.",
+    },
+    "Keep order": {
+        "rm": "Throw a version away, into the trash.",
+        "undelete": "Bring back what was thrown away or replaced last.",
+        "prune": "Remove for good what has been in the trash for a while.",
+    },
+}
+COMMANDS: Final[Mapping[str, str]] = {
+    name: line for group in _GROUPS.values() for name, line in group.items()
+}
+
+_EXAMPLE: Final = """\
+Example, with a file data.py that has a function `squares`:
+  yogadl build data.py:squares squares 1 -s /data/caches
+  yogadl head squares 1 -s /data/caches
+
+`yogadl COMMAND -h` says more. Exit codes: 0 done, 1 failed or damage found,
+2 arguments that make no sense, 130 interrupted.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,41 +76,105 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: after ``--help`` and ``--version`` with 0, after arguments that make no sense with 2.
     """
-    arguments = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that this terminal can't show is no error
+    words = sys.argv[1:] if argv is None else argv
     try:
-        code: int = arguments.run(arguments)
+        arguments = _parser(words).parse_args(words)
+        with _warnings_in_one_line():
+            code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         # Whoever read our output has seen enough. What is left must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
-    except YogaError as error:
-        print(f"yogadl: {_line(error)}", file=sys.stderr)
+    except (YogaError, OSError) as error:
+        print(f"yogadl: {error_line(error)}", file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
         print("yogadl: interrupted", file=sys.stderr)
         return _INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    version = files("yogadl").joinpath("VERSION").read_text("utf-8").strip()
-    parser = argparse.ArgumentParser(
-        prog="yogadl", description="Build, read and look after caches of datasets."
-    )
-    parser.add_argument("--version", action="version", version=f"yogadl {version}")
-    commands = parser.add_subparsers(metavar="command", required=True)
-    for name, command in COMMANDS.items():
-        text = (command.__doc__ or "").partition("\n")[0]
-        one = commands.add_parser(name, help=text[:1].lower() + text[1:].rstrip("."), description=text)
-        command.add_arguments(one)
-        one.set_defaults(run=command.run)
-    return parser
+def command_named(name: str) -> Command:
+    """Return the module of a sub-command."""
+    found: Any = import_module(f"yogadl.cli._{name}")  # a module has no narrower type
+    command: Command = found
+    return command
 
 
-def _line(error: YogaError) -> str:
-    """Return the error's message as one line, without the number that an OSError puts before it."""
+def error_line(error: Exception) -> str:
+    """Return an error's message as one line, without the number that an OSError puts before it."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     return " ".join(text.split())
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser, with the arguments of just that sub-command that these words name."""
+    parser = argparse.ArgumentParser(
+        prog="yogadl",
+        usage="yogadl COMMAND ...",
+        description="Build, read and look after caches of datasets.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name in COMMANDS:
+        if name == chosen:
+            _add_command(commands, name)
+        else:
+            commands.add_parser(name)
+    options = parser.add_argument_group("Options")
+    options.add_argument("-h", "--help", action="help", help="show this and leave")
+    options.add_argument("--version", action="version", version=f"yogadl {library_version()}")
+    parser.epilog = _EXAMPLE
+    parser.description = "\n\n".join(["Build, read and look after caches of datasets.", *_listed()])
+    return parser
+
+
+def _add_command(commands: Any, name: str) -> None:  # argparse names no type for what add_subparsers returns
+    command = command_named(name)
+    one = commands.add_parser(
+        name,
+        description=(command.__doc__ or COMMANDS[name]).rstrip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(one)
+    one.set_defaults(run=command.run, refuse=one.error)
+
+
+def _listed() -> Iterator[str]:
+    for title, group in _GROUPS.items():
+        lines = [f"    {name:<9} {line[:1].lower()}{line[1:].rstrip('.')}" for name, line in group.items()]
+        yield "\n".join([f"{title}:", *lines])
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show warnings of this library as its errors are shown; those of other code keep their form."""
+    here = str(Path(__file__).parents[1])
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: Any = None,  # as warnings.showwarning has it
+        line: str | None = None,
+    ) -> None:
+        if filename.startswith(here):
+            print(f"yogadl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+        else:
+            before(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+        warnings.showwarning = show
+        yield

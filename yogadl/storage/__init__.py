@@ -1,6 +1,7 @@
 """Where caches are kept."""
 
 import os
+from typing import Any
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo, Pruned
@@ -30,9 +31,9 @@ def open_storage(location: str | os.PathLike[str]) -> CacheStorage:
         ConfigurationError: if it is no such location.
         StorageError: if the folder can't be made.
     """
-    text = os.fspath(location)
-    if not text:
-        raise ConfigurationError("the location of a storage is empty; give a folder")
+    text: Any = os.fspath(location)  # whatever the caller took for a path
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(f"the location of a storage is a folder's path, not {text!r}")
     scheme, separator, _ = text.partition("://")
     if separator:
         raise ConfigurationError(

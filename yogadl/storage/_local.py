@@ -61,7 +61,7 @@ class LFSStorage(CacheStorage):
         except FileExistsError as error:
             raise ConfigurationError(f"{root} is a file, not a folder for caches") from error
         except OSError as error:
-            if not root.is_dir():
+            if not os.path.isdir(root):  # a Path raises where it may not look
                 raise storage_error(error, f"can't make the folder {root}") from error
         super().__init__(Folder(root))
 
@@ -110,6 +110,8 @@ class LFSStorage(CacheStorage):
                     pass
             except Timeout:
                 return True
+            except OSError as error:
+                raise _not_writable(error, self.folder.root) from error
         return False
 
     def _holder_name(self, key: DatasetKey) -> str:

@@ -1,0 +1,353 @@
+"""What a storage has, and how it is kept in order: list, replace, delete, undelete, prune."""
+
+import os
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+import yogadl
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+
+DAY_S = 86_400
+
+
+def files(storage):
+    return {
+        str(path.relative_to(storage.folder.root))
+        for path in storage.folder.root.rglob("*")
+        if path.is_file()
+    }
+
+
+def content(storage):
+    return {name for name in files(storage) if "/locks/" not in name}
+
+
+def age(storage, days, pattern="*"):
+    """Make every file look as if last changed so many days ago."""
+    then = time.time() - days * DAY_S
+    for path in storage.folder.root.rglob(pattern):
+        os.utime(path, (then, then))
+
+
+# Listing.
+
+
+def test_an_empty_storage_has_nothing(storage):
+    assert storage.datasets() == []
+    assert storage.versions("d") == []
+    assert storage.prune().files == ()
+
+
+def test_ids_and_versions_with_slashes_stand_beside_shorter_ones(storage):
+    keys = [
+        ("a", "1"),
+        ("a", "1/2"),
+        ("a/b", "1"),
+        ("a/b", "1/2/3"),
+        ("a/b/c", "10"),
+        ("ab", "1"),
+        ("a", "2"),
+    ]
+    for n, key in enumerate(keys):
+        storage.submit([n], *key)
+    assert storage.datasets() == ["a", "a/b", "a/b/c", "ab"]
+    assert storage.versions("a") == ["1", "1/2", "2"]
+    assert storage.versions("a/b") == ["1", "1/2/3"]
+    for n, key in enumerate(keys):
+        assert storage.fetch(*key)[0] == n
+    storage.delete("a", "1")
+    assert storage.versions("a") == ["1/2", "2"]
+    assert storage.fetch("a", "1/2")[0] == 1
+
+
+def test_versions_are_in_order_of_their_names(storage):
+    for version in ("1-a", "1", "10", "1.5", "2", "1/2"):
+        storage.submit([1], "d", version)
+    assert storage.versions("d") == sorted(["1-a", "1", "10", "1.5", "2", "1/2"])
+
+
+def test_folders_of_others_below_the_root_are_no_datasets(storage):
+    storage.submit([1], "d", "1")
+    root = storage.folder.root
+    for name in (
+        ".snapshot/d/versions/1.json",
+        "versions/1.json",
+        "notes/versions/readme.txt",
+        "x/parts/wheel.stl",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("not ours")
+    assert storage.datasets() == ["d"]
+    assert storage.versions("d") == ["1"]
+    age(storage, 100)
+    assert storage.prune(dry_run=True).files == ()
+
+
+def test_info_says_what_is_known(storage):
+    before = time.time()
+    storage.submit({"x": np.zeros((100, 3))}, "team/d", "1", part_bytes=800)
+    info = storage.info("team/d", "1")
+    assert (info.id, info.version, info.records, info.parts) == ("team/d", "1", 100, 4)
+    assert info.spec == storage.fetch("team/d", "1").spec
+    assert info.fingerprint == storage.fetch("team/d", "1").fingerprint
+    assert before - 1 <= info.created <= time.time() + 1
+    parts = storage.folder.root / "team" / "d" / "parts"
+    assert info.size_bytes == 4 * next(parts.glob("*.mdb")).stat().st_size
+    assert info.builder["numpy"] == np.__version__
+    assert info.builder["yogadl"] == yogadl.__version__
+
+
+@pytest.mark.parametrize("method", ["fetch", "info", "verify", "delete", "undelete"])
+def test_what_is_not_there_is_named_with_what_is(storage, method):
+    storage.submit([1], "cats", "1")
+    storage.submit([1], "cats", "2")
+    with pytest.raises(DatasetNotFoundError, match="'dogs' version '1'") as caught:
+        getattr(storage, method)("dogs", "1")
+    if method != "undelete":
+        assert "['cats']" in str(caught.value)
+    with pytest.raises(LookupError, match="'cats' version '3'") as caught:
+        getattr(storage, method)("cats", "3")
+    if method != "undelete":
+        assert "['1', '2']" in str(caught.value)
+
+
+def test_verify_reads_all_parts_and_says_so(storage):
+    storage.submit({"x": np.arange(1000), "t": [f"{n}" for n in range(1000)]}, "d", "1", part_bytes=3000)
+    said = []
+    found = storage.verify("d", "1", progress=lambda *args: said.append(args))
+    parts = storage.info("d", "1").parts
+    assert (found.records, found.parts, found.size_bytes) == (1000, parts, storage.info("d", "1").size_bytes)
+    assert said == [(n, parts) for n in range(1, parts + 1)]
+
+
+# Replacing.
+
+
+def test_a_replaced_version_is_read_anew_and_old_references_keep_what_they_opened(storage):
+    storage.submit(np.arange(10), "d", "1", part_bytes=16)
+    old = storage.fetch("d", "1")
+    pickled = pickle.dumps(old)
+    untouched = pickle.loads(pickled)
+    storage.submit(np.arange(100, 120), "d", "1", part_bytes=16)
+
+    assert storage.fetch("d", "1").gather(range(20)).tolist() == list(range(100, 120))
+    for ref in (old, untouched, pickle.loads(pickled), pickle.loads(pickle.dumps(old))):
+        assert ref.gather(range(10)).tolist() == list(range(10))
+    storage.delete("d", "1")
+    assert pickle.loads(pickled).gather([3]).tolist() == [3]
+    storage.prune(grace_s=0)
+    with pytest.raises(DatasetNotFoundError, match="was replaced or deleted"):
+        pickle.loads(pickled).gather([3])
+
+
+def test_a_replacing_build_that_fails_leaves_the_old_version(storage):
+    storage.submit([1, 2], "d", "1")
+    digest = storage.info("d", "1").digest
+    with pytest.raises(ZeroDivisionError):
+        storage.submit((1 // (30 - n) for n in range(50)), "d", "1", part_bytes=8)
+    assert storage.info("d", "1").digest == digest
+    assert list(storage.fetch("d", "1")) == [1, 2]
+
+
+# The trash.
+
+
+def test_a_deleted_version_comes_back_by_undelete(storage):
+    storage.submit([1, 2, 3], "a/b", "1/2")
+    digest = storage.info("a/b", "1/2").digest
+    storage.delete("a/b", "1/2")
+    assert storage.datasets() == []
+    with pytest.raises(DatasetNotFoundError):
+        storage.fetch("a/b", "1/2")
+    storage.undelete("a/b", "1/2")
+    assert storage.info("a/b", "1/2").digest == digest
+    assert list(storage.fetch("a/b", "1/2")) == [1, 2, 3]
+    with pytest.raises(DatasetNotFoundError):
+        storage.delete("a/b", "1")
+
+
+def test_undelete_brings_back_what_was_deleted_last(storage):
+    for value in (1, 2, 3):
+        storage.submit([value], "d", "1")
+        storage.delete("d", "1")
+    storage.undelete("d", "1")
+    assert storage.fetch("d", "1")[0] == 3
+
+
+def test_the_trash_of_one_version_is_not_that_of_another(storage):
+    for version in ("1", "1/2", "1@3"):
+        storage.submit([version], "d", version)
+        storage.delete("d", version)
+    storage.undelete("d", "1")
+    assert storage.versions("d") == ["1"]
+    assert storage.fetch("d", "1")[0] == "1"
+
+
+def test_a_deleted_version_can_be_built_anew(storage):
+    storage.submit([1], "d", "1")
+    storage.delete("d", "1")
+    calls = []
+
+    @storage.cacheable("d", "1")
+    def build():
+        calls.append(1)
+        return [2]
+
+    assert build()[0] == 2
+    assert calls == [1]
+
+
+# Pruning.
+
+
+def test_prune_keeps_what_is_named_however_old(storage):
+    storage.submit(np.arange(100), "a", "1", part_bytes=80)
+    storage.submit(np.arange(100), "a/b", "1/2", part_bytes=80)
+    age(storage, 1000)
+    before = files(storage)
+    assert storage.prune().files == ()
+    assert storage.prune(grace_s=0).files == ()
+    assert files(storage) == before
+    storage.verify("a", "1")
+    storage.verify("a/b", "1/2")
+
+
+def test_prune_keeps_what_is_trashed_until_the_grace_is_over(storage):
+    storage.submit(np.arange(100), "d", "1", part_bytes=80)
+    age(storage, 1000)
+    storage.delete("d", "1")
+    assert storage.prune().files == ()
+    storage.undelete("d", "1")
+    storage.verify("d", "1")
+    storage.delete("d", "1")
+
+    pruned = storage.prune(grace_s=0)
+    assert content(storage) == set()
+    assert len(pruned.files) == 1 + 2 * 10 + 1
+    assert pruned.size_bytes > 10 * 4096
+    with pytest.raises(DatasetNotFoundError):
+        storage.undelete("d", "1")
+
+
+def test_the_grace_of_a_deleted_version_counts_from_its_deletion(storage):
+    storage.submit([1], "d", "1")
+    storage.delete("d", "1")
+    (trashed,) = (storage.folder.root / "d" / "trash").iterdir()
+    version = trashed.name.partition("@")[0]
+    then_ns = time.time_ns() - 40 * DAY_S * 10**9
+    trashed.rename(trashed.with_name(f"{version}@{then_ns:020d}.json"))
+    age(storage, 50)
+    assert any("trash" in name for name in storage.prune().files)
+    assert content(storage) == set()
+
+
+def test_prune_removes_what_no_manifest_names_once_it_is_old(storage):
+    storage.submit(np.arange(100), "d", "1", part_bytes=400)
+    kept = content(storage)
+    with pytest.raises(ZeroDivisionError):
+        storage.submit((1.0 // (90 - n) for n in range(100)), "d", "2", part_bytes=80)
+    left = content(storage) - kept
+    assert any(name.endswith(".mdb") for name in left)
+    assert storage.prune().files == ()
+
+    age(storage, 31)
+    would = storage.prune(dry_run=True)
+    assert set(would.files) == left
+    assert content(storage) == kept | left
+    assert storage.prune() == would
+    assert content(storage) == kept
+    storage.verify("d", "1")
+
+
+def test_prune_keeps_parts_that_another_version_shares(storage):
+    storage.submit(np.arange(100), "d", "1", part_bytes=80)
+    storage.submit(np.arange(110), "d", "2", part_bytes=80)
+    storage.delete("d", "2")
+    pruned = storage.prune(grace_s=0)
+    assert sum(name.endswith(".mdb") for name in pruned.files) == 1
+    storage.verify("d", "1")
+
+
+def test_prune_keeps_files_that_are_not_ours(storage):
+    storage.submit([1], "d", "1")
+    root = storage.folder.root / "d"
+    for name in ("parts/notes.txt", "parts/old.mdb", "tables/readme.md", "builds/mine/x", "trash/keep.json"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("not ours")
+    age(storage, 1000)
+    assert storage.prune(grace_s=0).files == ()
+
+
+def test_prune_removes_nothing_of_a_dataset_that_is_being_built(storage):
+    kept = []
+
+    def source():
+        for n in range(100):
+            if n == 90:
+                assert storage.prune(grace_s=0).files == ()
+                kept.append(n)
+            yield n
+
+    storage.submit(source, "d", "1", part_bytes=80)
+    assert kept == [90]
+    storage.verify("d", "1")
+
+
+@pytest.mark.parametrize("state", ["live", "trashed"])
+def test_prune_removes_nothing_if_a_manifest_cant_be_read(storage, state):
+    storage.submit([1], "d", "1")
+    storage.submit([2], "d", "2")
+    if state == "trashed":
+        storage.delete("d", "1")
+        (manifest,) = (storage.folder.root / "d" / "trash").iterdir()
+    else:
+        manifest = storage.folder.root / "d" / "versions" / "1.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    age(storage, 1000)
+    before = files(storage)
+    with pytest.raises(CacheFormatError, match="upgrade yogadl"):
+        storage.prune(grace_s=60)
+    assert files(storage) == before
+
+
+def test_a_damaged_version_can_be_deleted_and_built_again(storage):
+    storage.submit([1], "d", "1")
+    manifest = storage.folder.root / "d" / "versions" / "1.json"
+    manifest.write_bytes(manifest.read_bytes()[:50])
+    with pytest.raises(CacheFormatError, match="delete this version and build it again"):
+        storage.fetch("d", "1")
+    assert storage.versions("d") == ["1"]
+    storage.delete("d", "1")
+    storage.submit([2], "d", "1")
+    assert storage.fetch("d", "1")[0] == 2
+
+
+# Names never leave the root.
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../x", "/etc", "a/../../x", "a\0", "x" * 300, "", "versions", "a/parts"]
+)
+@pytest.mark.parametrize("method", ["fetch", "info", "verify", "delete", "undelete"])
+def test_a_bad_name_is_refused_by_every_door(storage, method, name):
+    with pytest.raises(ConfigurationError, match="dataset id"):
+        getattr(storage, method)(name, "1")
+    with pytest.raises(ConfigurationError, match="dataset version"):
+        getattr(storage, method)("d", name)
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "/etc", "", "a//b"])
+def test_a_bad_name_is_refused_before_anything_is_built(storage, name):
+    def source():
+        raise AssertionError("must not be read")
+
+    with pytest.raises(ConfigurationError):
+        storage.submit(source, name, "1")
+    with pytest.raises(ConfigurationError):
+        storage.begin(name, "1", partitions=1)
+    with pytest.raises(ConfigurationError):
+        storage.versions(name)
+    assert files(storage) == set()

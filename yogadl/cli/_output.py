@@ -1,0 +1,163 @@
+"""Write for people and for scripts: tables, sizes, times, JSON, progress."""
+
+import contextlib
+import json
+import math
+import re
+import shutil
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from yogadl.errors import ConfigurationError
+
+_GAP: Final = "  "
+_DELAY_S: Final = 2.0
+_UNITS: Final = {
+    "": 1, "B": 1,
+    "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)")
+
+
+def say(text: str = "") -> None:
+    """Print a line for people, in which nothing can steer a terminal."""
+    print(plain(text))
+
+
+def note(text: str) -> None:
+    """Print a line on stderr, where it is in no script's way."""
+    print(f"yogadl: {plain(text)}", file=sys.stderr)
+
+
+def say_json(document: Any) -> None:  # whatever json takes
+    """Print one JSON document."""
+    print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def plain(text: str) -> str:
+    """Return the text with everything but printable characters escaped: names and records are strangers'."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def width() -> int:
+    """Return how many columns a line may have."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a table; the columns named in `right` are set to the right."""
+    cells = [[plain(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        padded = []
+        for name, cell, wide in zip(header, row, widths, strict=True):
+            space = " " * (wide - columns_of(cell))
+            padded.append(space + cell if name in right else cell + space)
+        lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def cut(text: str, columns: int) -> str:
+    """Return the text, or its beginning and three dots if it takes more columns than that."""
+    if columns_of(text) <= columns:
+        return text
+    kept: list[str] = []
+    left = columns - 3
+    for character in text:
+        left -= columns_of(character)
+        if left < 0:
+            break
+        kept.append(character)
+    return "".join(kept) + "..."
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people say it."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def parse_size(text: str) -> int:
+    """Return the number of bytes in a text such as ``256MB`` or ``1GiB``.
+
+    Raises:
+        ConfigurationError: if it says no size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(found[2].upper()) if found else None
+    count = 0 if not found or unit is None else int(float(found[1]) * unit)
+    if not count:
+        raise ConfigurationError(f"give a size such as 256MB or 1GiB, not {text!r}")
+    return count
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and what it counts."""
+    return f"{count:,} {noun}" + "s" * (count != 1)
+
+
+def moment(seconds: float | None) -> str | None:
+    """Return a time as ISO 8601 in UTC; None for one that a damaged file made up."""
+    found = _utc(seconds)
+    return None if found is None else found.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def day_and_time(seconds: float | None) -> str:
+    """Return a time as people say it, in UTC."""
+    found = _utc(seconds)
+    return "?" if found is None else found.strftime("%Y-%m-%d %H:%M")
+
+
+def _utc(seconds: float | None) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds or math.nan, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def ago(seconds: float, now: float | None = None) -> str:
+    """Return how long ago a time was."""
+    elapsed_s = (time.time() if now is None else now) - seconds
+    for unit, length_s in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if elapsed_s >= length_s:
+            return f"{counted(int(elapsed_s // length_s), unit)} ago"
+    return "just now"
+
+
+@contextlib.contextmanager
+def bar(title: str, size_bytes: int) -> Iterator[Callable[[float], None]]:
+    """Give a function that shows how many bytes are done; on a terminal, and only after two seconds."""
+    from tqdm import tqdm
+
+    with tqdm(
+        desc=title,
+        total=size_bytes,
+        unit="B",
+        unit_scale=True,
+        delay=_DELAY_S,
+        disable=None,
+        leave=False,
+        file=sys.stderr,
+    ) as shown:
+        yield lambda done_bytes: shown.update(done_bytes - shown.n) and None
