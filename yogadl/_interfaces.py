@@ -118,3 +118,10 @@ class RandomAccess(Protocol):
         `indices` is a one-dimensional int64 array whose values lie in ``range(len(self))``; any
         value may repeat. Every array that comes back is new, writable, C-contiguous memory.
         """
+
+
+def announce(records: RandomAccess, indices: Indices) -> None:
+    """Say that these records will be read soon, if `records` has a `will_need` that can make use of it."""
+    will_need = getattr(records, "will_need", None)
+    if will_need is not None:
+        will_need(indices)

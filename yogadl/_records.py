@@ -9,7 +9,7 @@ import numpy as np
 
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
-from yogadl._interfaces import Column, Indices, RandomAccess
+from yogadl._interfaces import Column, Indices, RandomAccess, announce
 from yogadl._leaf import BadValueError, batch_column, refuse
 from yogadl._sources import ArraysSource, ItemsSource, is_arrays
 from yogadl._spec import Spec
@@ -106,6 +106,10 @@ class SelectedRecords:
     def __len__(self) -> int:
         return len(self._indices)
 
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        announce(self._parent, self._indices[indices])
+
     def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
         """Read records, in the order asked for."""
         return self._parent.columns(self._indices[indices], fields)
@@ -123,6 +127,10 @@ class SlicedRecords:
 
     def __len__(self) -> int:
         return len(self._range)
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        announce(self._parent, indices * self._range.step + self._range.start)
 
     def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
         """Read records, in the order asked for."""
@@ -145,6 +153,10 @@ class ProjectedRecords:
 
     def __len__(self) -> int:
         return len(self._parent)
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        announce(self._parent, indices)
 
     def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
         """Read records, in the order asked for."""

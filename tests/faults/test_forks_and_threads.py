@@ -1,5 +1,6 @@
 """References and streams across processes and threads: forked in the middle, spawned, pickled, shared."""
 
+import importlib.metadata
 import multiprocessing
 import os
 import pickle
@@ -124,27 +125,25 @@ def test_a_fork_while_other_threads_map_parts_leaves_the_child_able_to_read(root
 
 
 def fork_while_locked(root: Path) -> None:
-    """Fork at the very moment at which another thread is opening, mapping, or claiming an epoch."""
+    """Fork at the very moment at which another thread is mapping a part."""
     ref = pickle.loads(pickle.dumps(open_ref(root)))
     inside, go_on = threading.Event(), threading.Event()
     original = os.open
 
     def slow_open(path: Any, *args: Any, **kwargs: Any) -> int:
-        if str(path).endswith(stopping_at):
+        if str(path).endswith(".mdb"):
             inside.set()
             go_on.wait(60)
         return original(path, *args, **kwargs)
 
     os.open = slow_open
-    for stopping_at in (".mdb",):
-        thread = threading.Thread(target=lambda: ref[0])
-        thread.start()
-        assert inside.wait(20)
-        os.open = original
-        child = fork(read_everything, ref)
-        assert wait(child, timeout_s=20) == 0, f"the lock was held at the fork: {stopping_at}"
-        go_on.set()
-        thread.join()
+    thread = threading.Thread(target=lambda: ref[0], daemon=True)
+    thread.start()
+    assert inside.wait(20)
+    os.open = original
+    assert wait(fork(read_everything, ref), timeout_s=20) == 0
+    go_on.set()
+    thread.join()
     read_everything(ref)
 
 
@@ -165,7 +164,7 @@ def fork_while_opening(root: Path) -> None:
         return original(*args)
 
     type(storage).published = slow
-    thread = threading.Thread(target=lambda: ref[0])
+    thread = threading.Thread(target=lambda: ref[0], daemon=True)
     thread.start()
     assert inside.wait(20)
     type(storage).published = original
@@ -190,7 +189,7 @@ def fork_while_claiming(root: Path) -> None:
             held.set()
             go_on.wait(60)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
     assert held.wait(20)
     assert wait(fork(lambda: numbers_of(stream)), timeout_s=20) == 0
@@ -312,6 +311,10 @@ def leave_a_child(root: Path) -> int:
     return code
 
 
+@pytest.mark.skipif(
+    int(importlib.metadata.version("filelock").partition(".")[0]) < 4,
+    reason="filelock before 4 hands the lock on to forked processes",
+)
 def test_a_helper_that_outlives_its_killed_builder_does_not_keep_the_lock(root: Path) -> None:
     assert in_child(leave_a_child, root) == 0
 

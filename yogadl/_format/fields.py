@@ -92,17 +92,33 @@ class FixedField:
         """Return the column of these rows, as a new array."""
         if not self._row_bytes:
             return np.empty((len(rows.indices), *self._shape), self._dtype)
-        window = rows.window
-        if self._positions is not None and (window.all_mapped or window.map_few()):
-            where = rows.indices & self._mask
-            if self._stride != 1:
-                where *= self._stride
-            where += self._positions.take(rows.indices >> self._shift)
-            found = window.rows(self._row_bytes)[0][where]
-        else:
+        where = self._where(rows)
+        if where is None:
             found = rows.gather(_row_positions(self._table, rows, self._row_bytes), self._row_bytes)
+        else:
+            found = rows.window.rows(self._row_bytes)[0][where]
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
+
+    def _where(self, rows: Rows) -> Int64s | None:
+        """Return the indices of these rows in the window's view of such rows, if they are that simple."""
+        window = rows.window
+        if self._positions is None or not (window.all_mapped or window.map_few()):
+            return None
+        where: Int64s = rows.indices & self._mask
+        if self._stride != 1:
+            where *= self._stride
+        where += self._positions.take(rows.indices >> self._shift)
+        return where
+
+    def span(self, rows: Rows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
+        """Return where these rows begin in the window and how long each is, unless they are smaller."""
+        if self._row_bytes < least_bytes:
+            return None
+        where = self._where(rows)
+        if where is None:
+            where = _row_positions(self._table, rows, self._row_bytes) + rows.window.offset[rows.located()[0]]
+        return where, np.full(len(where), self._row_bytes)
 
 
 class VaryingField:
@@ -153,6 +169,11 @@ class VaryingField:
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
     def _from_heap(self, rows: Rows, part: int) -> list[Any]:
+        positions, lengths, entries = self._entries(rows, part)
+        return self._decode(rows.values(positions, lengths), entries)
+
+    def _entries(self, rows: Rows, part: int) -> tuple[Int64s, Int64s, NDArray[np.uint32]]:
+        """Return where each value lies in its part's file, how long it is, and its entry."""
         table = self._table
         row_bytes = int(table.row_bytes[part])
         found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes)
@@ -169,8 +190,15 @@ class VaryingField:
             raise CacheFormatError(
                 "an entry points outside its heap block: run storage.verify, then build again"
             )
-        data = rows.values(starts + table.heap_position[blocks], lengths)
-        return self._decode(data, entries)
+        return starts + table.heap_position[blocks], lengths, entries
+
+    def span(self, rows: Rows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
+        """Return where these values begin in the window and how long each is, leaving out smaller ones."""
+        if not self._is_uniform:
+            return None  # rare, and the values of each part lie in another way
+        positions, lengths, _ = self._entries(rows, 0)
+        large = np.flatnonzero(lengths >= least_bytes)
+        return (positions + rows.window.offset[rows.located()[0]])[large], lengths[large]
 
     def _decode(self, data: list[bytes], entries: NDArray[np.uint32]) -> list[Any]:
         leaf = self._leaf

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.fields import FixedField, VaryingField
+from yogadl._format.hints import Hints
 from yogadl._format.layout import PartTable
 from yogadl._format.window import Window, open_part
 from yogadl._spec import Spec
@@ -46,7 +47,7 @@ class Reader:
         self.mapped_parts = min(len(table), MAX_MAPPED_PARTS) if maps else 0
         self._files = files
         self._window = self._new_window()
-        self._fields = [
+        self.fields = [
             FixedField(field.leaf, table, number, self._window, self.mapped_parts)
             if field.leaf.is_fixed
             else VaryingField(field.leaf, table, number)
@@ -58,6 +59,7 @@ class Reader:
         self._part_records = int(counts[0]) if is_even else 0
         self._renew_after = _RENEW_PAGES if int(table.size_bytes.sum()) > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
+        self._hints = Hints()
 
     @property
     def record_bytes(self) -> int:
@@ -66,13 +68,18 @@ class Reader:
 
     def columns(self, indices: Int64s, fields: Sequence[int] | None = None) -> list[NDArray[Any] | list[Any]]:
         """Read records `indices`, which lie in range: one column a field, or for each of `fields`."""
-        chosen = self._fields if fields is None else [self._fields[number] for number in fields]
+        chosen = self.fields if fields is None else [self.fields[number] for number in fields]
         if not len(indices):
             return [field.empty() for field in chosen]
         if self._renew_after:
             self._renew(len(indices))
         rows = Rows(self, self._window, indices)
         return [field.gather(rows) for field in chosen]
+
+    def will_need(self, indices: Int64s) -> None:
+        """Say that these records will be read soon; costs next to nothing if they are in memory."""
+        if len(indices) and self.mapped_parts == len(self.table):
+            self._hints.give(self, Rows(self, self._window, indices))
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row there."""
@@ -85,18 +92,22 @@ class Reader:
 
     def read(self, part: int, position: int, length: int) -> bytes:
         """Read from a part's file without mapping it."""
-        descriptor = open_part(self._files.path(self.table.sha256[part]), int(self.table.size_bytes[part]))
+        descriptor = self.open(part)
         try:
             return os.pread(descriptor, length, position)
         finally:
             os.close(descriptor)
+
+    def open(self, part: int) -> int:
+        """Open a part's file; the caller closes the descriptor."""
+        return open_part(self._files.path(self.table.sha256[part]), int(self.table.size_bytes[part]))
 
     def _new_window(self) -> Window:
         names, files = self.table.sha256, self._files
         return Window(self.table.size_bytes[: self.mapped_parts], lambda part: files.path(names[part]))
 
     def _renew(self, records: int) -> None:
-        self._touched_pages += records * len(self._fields) * (1 + self.record_bytes // 4096)
+        self._touched_pages += records * len(self.fields) * (1 + self.record_bytes // 4096)
         if self._touched_pages > self._renew_after:
             self._touched_pages = 0
             self._window = self._new_window()  # whoever gathers from the old one still holds it

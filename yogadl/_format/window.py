@@ -10,7 +10,6 @@ import errno
 import mmap
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,7 +17,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
+
+Int64s = NDArray[np.int64]
 
 _PROT_NONE: Final = 0
 _MAP_FIXED: Final = 0x10
@@ -50,7 +52,7 @@ class Window:
     def __init__(self, sizes: NDArray[np.int64], path_of: Callable[[int], str]) -> None:
         self._sizes = sizes
         self._path_of = path_of
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         # Small parts are packed: a slot of 2 MiB each would cost each a page of page table.
         is_large = len(sizes) > 0 and int(sizes.mean()) >= _HUGE_PAGE_BYTES
         alignment = _HUGE_PAGE_BYTES if is_large else _SLOT_ALIGNMENT
@@ -101,6 +103,18 @@ class Window:
         if len(self.is_mapped) <= _FEW_PARTS:
             self.map(np.arange(len(self.is_mapped)))
         return self.all_mapped
+
+    def will_need(self, starts: Int64s, ends: Int64s) -> None:
+        """Ask the kernel to read these stretches of the window, given in order, in the background."""
+        starts = starts // mmap.PAGESIZE * mmap.PAGESIZE
+        advise, base = _load_libc().madvise, self._base
+        start, end = int(starts[0]), int(ends[0])
+        for next_start, next_end in zip(starts[1:].tolist(), ends[1:].tolist(), strict=True):
+            if next_start > end:
+                advise(base + start, end - start, mmap.MADV_WILLNEED)
+                start = next_start
+            end = next_end
+        advise(base + start, end - start, mmap.MADV_WILLNEED)
 
     def map(self, parts: NDArray[np.int64]) -> None:
         """Map these parts if they are not yet.
@@ -164,6 +178,7 @@ def _load_libc() -> Any:
         libc.mmap.argtypes = (
             ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
         )  # fmt: skip
+        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         _libc = libc
     return _libc

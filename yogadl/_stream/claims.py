@@ -1,12 +1,12 @@
 """Say which epochs each iterator of one stream or loader reads, and where each stands."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from yogadl._stream.items import Read
 from yogadl._stream.prefetch import Prefetch
+from yogadl._lock import ProcessLock
 from yogadl._stream.rows import Cut, Point, Span
 from yogadl._stream.run import Run
 
@@ -101,14 +101,14 @@ class Claims:
         self._next = recipe.span(recipe.run.start)
         self._endless: Progress | None = None  # the iterator that decides what is next, if it has no end
         self._newest = Progress()
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def track(self, progress: Progress) -> None:
         """Note the progress of the newest iterator."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column
+from yogadl._interfaces import Column, Indices, announce
 from yogadl._stream.rows import Cut, Point
 from yogadl._stream.run import Run
 
@@ -21,6 +21,7 @@ from yogadl._stream.run import Run
 MOST_BYTES = 1_500_000
 ALONE_BYTES = 400_000  # a batch this large is read by itself
 RECORDS_BYTES = 1_000_000
+AHEAD_BYTES = 32_000_000  # announced to the kernel, if the source is a file that is not in memory
 MOST_RECORDS = 1024
 
 Flags = NDArray[np.bool_]
@@ -41,9 +42,11 @@ class Records:
         most = max(1, min(MOST_RECORDS, RECORDS_BYTES // max(1, run.source.record_bytes)))
         size = min(16, most)
         for indices, _ in run.chunks(cut, start, end):
+            ahead = _Ahead(run, indices)
             first = 0
             while first < len(indices):
                 part = indices[first : first + size]
+                ahead.of(first + len(part))
                 yield len(part), iter(spec.records(columns_of(part), len(part)))
                 first, size = first + size, min(2 * size, most)
 
@@ -69,9 +72,11 @@ class Batches:
         most = batch * max(1, 1 if alone >= ALONE_BYTES else MOST_BYTES // alone)
         size = batch
         for indices, padding in run.chunks(cut, start, end):
+            ahead = _Ahead(run, indices)
             first, total = 0, len(indices)
             while first < total:
                 last = min(total, first + size)
+                ahead.of(last)
                 columns, flags = columns_of(indices[first:last]), padding[first:last]
                 if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
                     yield 1, iter([finish(columns, flags)])
@@ -109,6 +114,23 @@ class Batches:
                 return assemble(columns)
 
         return finish
+
+
+class _Ahead:
+    """Announce records before they are read: at first a few, then up to `AHEAD_BYTES` of them."""
+
+    def __init__(self, run: Run, indices: Indices) -> None:
+        self._source = run.source
+        self._indices = indices
+        self._announced = 0
+        self._most = max(1, AHEAD_BYTES // max(1, run.source.record_bytes))
+
+    def of(self, last: int) -> None:
+        """Announce what comes after the `last` records that are about to be read, and those if need be."""
+        wanted = min(len(self._indices), 2 * last, last + self._most)
+        if wanted > self._announced:
+            announce(self._source, self._indices[self._announced : wanted])
+            self._announced = wanted
 
 
 def _cut(columns: Sequence[Column], flags: Flags, size: int, finish: Finish) -> Iterator[Any]:

@@ -92,7 +92,7 @@ def stored_columns(
 def value_lists(spec: Spec, columns: Sequence[Stored]) -> list[NDArray[Any] | list[Any]]:
     """Return stored columns as records have them: lists of values where those vary in length."""
     return [
-        column if isinstance(column, np.ndarray) else list(_values(field.leaf, column))
+        column if isinstance(column, np.ndarray) else list(_values_of(field.leaf, column))
         for field, column in zip(spec.fields, columns, strict=True)
     ]
 
@@ -245,29 +245,159 @@ def _stored(path: str, array: Values, numbers: Sequence[int]) -> list[Stored]:
 def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> Stored:
     count = len(array)
     shape, _ = _unnested(path, array.type)
-    lists = _Lists(path, numbers)
-    if isinstance(array.type, pa.BaseExtensionType):
-        array = array.storage
-        array = lists.opened(array, shape if len(shape) > 1 and _is_nested(array.type) else None)
-    else:
-        array = lists.opened(array, None)
-    counts = lists.counts
+    array, counts = _opened(path, array, shape, numbers)
     inner = math.prod(size for size in shape if size is not None)
-    if _is_text(array.type):
+    is_text = _is_text(array.type)
+    if is_text:
         data, lengths = _text(array)
         if shape:
-            per_record = np.full(count, inner, np.int64) if counts is None else counts * inner
-            data, lengths = _with_lengths(data, lengths, per_record)
+            data, lengths = _encoded(
+                data, lengths, np.full(count, inner) if counts is None else counts * inner
+            )
     else:
         values = array.to_numpy(zero_copy_only=False)
         if counts is None:
-            return values.reshape(count, *(size or 0 for size in shape))
+            fixed: NDArray[Any] = values.reshape(count, *(size or 0 for size in shape))
+            return fixed
         data, lengths = as_bytes(values), counts * (inner * values.dtype.itemsize)
+    longest = int(np.argmax(lengths))
     try:
-        check_size(longest := int(np.argmax(lengths)), int(lengths[longest]))
+        check_size(longest, int(lengths[longest]))
     except BadValueError as error:
-        raise refuse(path, numbers[error.position], error.problem) from None
+        raise refuse(path, numbers[longest], error.problem) from None
     shapes = np.tile(np.array([len(shape), *(size or 0 for size in shape)], np.int64), (count, 1))
     if counts is not None:
         shapes[:, 1] = counts
-    return HeapValues(data, lengths, shapes, is_text=_is_text(array.type))
+    return HeapValues(data, lengths, shapes, is_text)
+
+
+def _opened(
+    path: str, array: Any, shape: Shape, numbers: Sequence[int]
+) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return what the lists of an array hold in the end, and how many each outermost has, if that varies."""
+    counts = None
+    declared = None
+    if isinstance(array.type, pa.BaseExtensionType):
+        declared, array = shape, array.storage
+    levels: list[Any] = []  # for each dimension the size of all its lists, or where each of them ends
+
+    def record_of(position: int) -> int:
+        for level in reversed(levels):
+            position = (
+                position // level if isinstance(level, int) else int(level.searchsorted(position, "right"))
+            )
+        return numbers[position]
+
+    while _is_list(array.type):
+        if pa.types.is_fixed_size_list(array.type):
+            levels.append(array.type.list_size)
+        else:
+            lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+            size = None if declared is None else declared[len(levels)]
+            if size is None:
+                counts = lengths
+                levels.append(np.cumsum(lengths))
+            else:
+                wrong = np.flatnonzero(lengths != size)
+                if len(wrong):
+                    problem = (
+                        f"has {lengths[wrong[0]]} items in a dimension of its shape {shape} that takes {size}"
+                    )
+                    raise refuse(path, record_of(int(wrong[0])), problem)
+                levels.append(size)
+        array = _plain(array.flatten())  # knows of offsets, and would leave out null lists: there are none
+        position = _first_null(array)
+        if position is not None:
+            raise refuse(path, record_of(position), f"has an item that {_NULL}")
+    return array, counts
+
+
+def _refuse_nulls(array: Any, path: str, numbers: Sequence[int]) -> None:
+    position = _first_null(array)
+    if position is not None:
+        raise refuse(path, numbers[position], _NULL)
+
+
+def _first_null(array: Any) -> int | None:
+    if not array.null_count:
+        return None
+    return int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+
+
+def _plain(array: Any) -> Any:
+    """Return the values themselves, however they are packed."""
+    while True:
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            return array
+
+
+def _text(array: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the bytes of all values, back to back, and the length of each."""
+    types, count = pa.types, len(array)
+    if types.is_string_view(array.type) or types.is_binary_view(array.type):
+        array = array.cast(pa.large_string() if types.is_string_view(array.type) else pa.large_binary())
+    if count == 0:
+        return np.empty(0, np.uint8), np.empty(0, np.int64)
+    if types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        rows = _buffer(array.buffers()[1], np.uint8)
+        return rows[array.offset * width :][: count * width], np.full(count, width, np.int64)
+    is_large = types.is_large_string(array.type) or types.is_large_binary(array.type)
+    offsets = _buffer(array.buffers()[1], np.int64 if is_large else np.int32)[array.offset :][: count + 1]
+    data = _buffer(array.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return data, np.diff(offsets).astype(np.int64)
+
+
+def _buffer(buffer: Any, dtype: Any) -> NDArray[Any]:
+    return np.empty(0, dtype) if buffer is None else np.frombuffer(buffer, dtype)
+
+
+def _encoded(
+    data: NDArray[np.uint8], lengths: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Put before the texts of each record their lengths, in 32 bits, as `_format.columns` stores them.
+
+    Args:
+        data: All texts, back to back.
+        lengths: The bytes of each text.
+        counts: How many texts each record has.
+    """
+    text_ends = np.concatenate([[0], np.cumsum(lengths)])
+    record_ends = np.concatenate([[0], np.cumsum(counts)])
+    heads, texts = ENTRY_DTYPE.itemsize * counts, np.diff(text_ends[record_ends])
+    # Which bytes are lengths: of each record the first `heads`. Both kinds keep their order.
+    runs = np.stack([heads, texts], axis=1).reshape(-1)
+    is_head = np.repeat(np.tile([True, False], len(counts)), runs)
+    joined = np.empty(len(is_head), np.uint8)
+    joined[is_head] = lengths.astype(ENTRY_DTYPE).view(np.uint8)
+    joined[~is_head] = data
+    return joined, heads + texts
+
+
+def _joined(pieces: tuple[Stored, ...]) -> Stored:
+    if len(pieces) == 1:
+        return pieces[0]
+    heaps = [piece for piece in pieces if isinstance(piece, HeapValues)]
+    if not heaps:
+        return np.concatenate(pieces)
+    return HeapValues(
+        np.concatenate([heap.data for heap in heaps]),
+        np.concatenate([heap.lengths for heap in heaps]),
+        np.concatenate([heap.shapes for heap in heaps]),
+        heaps[0].is_text,
+    )
+
+
+def _values_of(leaf: Leaf, column: HeapValues) -> Iterator[Any]:
+    ends = np.cumsum(column.lengths)
+    starts = (ends - column.lengths).tolist()
+    for start, end, (rank, *sizes) in zip(starts, ends.tolist(), column.shapes.tolist(), strict=True):
+        data = column.data[start:end]
+        if leaf.is_numeric:
+            yield data.copy().view(leaf.numpy_dtype).reshape(sizes[:rank])
+        else:
+            yield decoded(leaf, data.tobytes(), tuple(sizes[:rank]))

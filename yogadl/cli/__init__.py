@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from yogadl._version import library_version
+from yogadl.cli._errors import error_line
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
@@ -103,14 +104,6 @@ def command_named(name: str) -> Command:
     found: Any = import_module(f"yogadl.cli._{name}")  # a module has no narrower type
     command: Command = found
     return command
-
-
-def error_line(error: Exception) -> str:
-    """Return an error's message as one line, without the number that an OSError puts before it."""
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-    return " ".join(text.split())
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -42,7 +42,7 @@ def open_existing(location: str | None) -> CacheStorage:
         if not path.is_dir():
             what = "is a file, not a folder of caches" if path.exists() else "is not there"
             raise ConfigurationError(f"the storage {location} {what}; say which one with -s FOLDER")
-    return _open(location)
+    return open_or_make(location)
 
 
 def open_or_make(location: str | None) -> CacheStorage:
@@ -51,10 +51,6 @@ def open_or_make(location: str | None) -> CacheStorage:
     Raises:
         ConfigurationError: if none was asked for and the current folder has no caches.
     """
-    return _open(location)
-
-
-def _open(location: str | None) -> CacheStorage:
     if location is not None:
         return open_storage(location)
     here = Path.cwd()

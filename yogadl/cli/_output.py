@@ -1,5 +1,6 @@
 """Write for people and for scripts: tables, sizes, times, JSON, progress."""
 
+import argparse
 import contextlib
 import json
 import math
@@ -8,11 +9,9 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
-
-from yogadl.errors import ConfigurationError
+from typing import Any, Final, TextIO
 
 _GAP: Final = "  "
 _DELAY_S: Final = 2.0
@@ -27,12 +26,22 @@ _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)")
 
 def say(text: str = "") -> None:
     """Print a line for people, in which nothing can steer a terminal."""
-    print(plain(text))
+    _print(plain(text), sys.stdout)
 
 
 def note(text: str) -> None:
     """Print a line on stderr, where it is in no script's way."""
-    print(f"yogadl: {plain(text)}", file=sys.stderr)
+    _print(f"yogadl: {plain(text)}", sys.stderr)
+
+
+def _print(text: str, file: TextIO) -> None:
+    if "tqdm" not in sys.modules:
+        print(text, file=file)
+        return
+    from tqdm import tqdm
+
+    with tqdm.external_write_mode(file=file):  # a bar that is shown just now moves out of the way
+        print(text, file=file)
 
 
 def say_json(document: Any) -> None:  # whatever json takes
@@ -52,16 +61,16 @@ def width() -> int:
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
-    """Return the lines of a table; the columns named in `right` are set to the right."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Return the lines of a table; the columns numbered in `right` are set to the right."""
     cells = [[plain(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
         padded = []
-        for name, cell, wide in zip(header, row, widths, strict=True):
+        for number, (cell, wide) in enumerate(zip(row, widths, strict=True)):
             space = " " * (wide - columns_of(cell))
-            padded.append(space + cell if name in right else cell + space)
+            padded.append(space + cell if number in right else cell + space)
         lines.append(_GAP.join(padded).rstrip())
     return lines
 
@@ -102,13 +111,13 @@ def parse_size(text: str) -> int:
     """Return the number of bytes in a text such as ``256MB`` or ``1GiB``.
 
     Raises:
-        ConfigurationError: if it says no size.
+        ArgumentTypeError: if it says no size.
     """
     found = _SIZE.fullmatch(text.strip())
     unit = _UNITS.get(found[2].upper()) if found else None
     count = 0 if not found or unit is None else int(float(found[1]) * unit)
     if not count:
-        raise ConfigurationError(f"give a size such as 256MB or 1GiB, not {text!r}")
+        raise argparse.ArgumentTypeError(f"give a size such as 256MB or 1GiB, not {text!r}")
     return count
 
 

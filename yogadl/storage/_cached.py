@@ -2,7 +2,6 @@
 
 import hashlib
 import mmap
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
 from yogadl._interfaces import Column, Indices
 from yogadl._key import DatasetKey
+from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
@@ -49,7 +49,7 @@ class CachedRecords:
         self._key = key
         self._digest = digest
         self._allow_pickle = allow_pickle
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._opened: tuple[Manifest, Reader] | None = None
 
     def __reduce__(self) -> Any:
@@ -64,13 +64,8 @@ class CachedRecords:
         """
         opened = self._opened
         if opened is None:
-            # A lock held by another thread at a fork would stay held in the child; opening twice is harmless.
-            acquired = self._lock.acquire(timeout=60)
-            try:
+            with self._lock:
                 opened = self._opened = self._opened or self._open()
-            finally:
-                if acquired:
-                    self._lock.release()
         return opened
 
     def _open(self) -> tuple[Manifest, Reader]:
@@ -105,6 +100,10 @@ class CachedRecords:
         """Read records, in the order asked for."""
         opened = self._opened or self.open()
         return opened[1].columns(indices, fields)
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        self.open()[1].will_need(indices)
 
 
 def open_table(folder: Folder, manifest: Manifest) -> PartTable:

@@ -1,0 +1,153 @@
+"""Build a version from a function in a Python file.
+
+The function returns the records: an iterable, arrays, or anything with __len__ and __getitem__; or it
+yields them. If there is such a version already, it is served and not built, and a warning says if other
+code or arguments built it; --replace builds it anew, while readers keep what they have. The values of
+--arg are JSON, or strings where they are none: count=1000, split=train, sizes='[32, 64]', year='"2024"'.
+What the function prints goes to stderr.
+
+Example:
+  yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
+"""
+
+import argparse
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from yogadl._key import DatasetKey
+from yogadl.cli._function import Target, Watched, check_arguments, load, parse_argument, told_in_one_line
+from yogadl.cli._info import info_to_json
+from yogadl.cli._location import add_key, add_storage, open_or_make
+from yogadl.cli._output import ago, counted, note, parse_size, say, say_json, size
+from yogadl.storage import CacheStorage, DatasetInfo
+from yogadl.storage._base import BuildOptions
+from yogadl.storage._provenance import describe_builder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "target", metavar="FILE.py:FUNCTION", type=Target.parse, help="what returns the records"
+    )
+    add_key(parser)
+    add_storage(parser)
+    parser.add_argument(
+        "--arg",
+        metavar="NAME=VALUE",
+        type=parse_argument,
+        action="append",
+        default=[],
+        help="call the function with this argument; may be repeated",
+    )
+    parser.add_argument("--replace", action="store_true", help="build even if there is such a version")
+    parser.add_argument(
+        "--workers",
+        metavar="COUNT",
+        type=int,
+        default=1,
+        help="processes that read the records (default: 1)",
+    )
+    parser.add_argument(
+        "--part-bytes", metavar="SIZE", type=parse_size, help="how large a file may get, e.g. 256MB or 1GiB"
+    )
+    parser.add_argument(
+        "--allow-pickle", action="store_true", help="pickle objects that can't be stored otherwise"
+    )
+    parser.add_argument("--traceback", action="store_true", help="show all of an error of the function")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build it, or say that it is there."""
+    target: Target = arguments.target
+    key = DatasetKey(arguments.id, arguments.version)
+    options = BuildOptions(arguments.workers, None, arguments.part_bytes, arguments.allow_pickle)
+    storage = open_or_make(arguments.storage)
+    started = time.perf_counter()
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        _logged(),
+        told_in_one_line(target.path.absolute(), arguments.traceback),
+    ):
+        function = load(target)
+        values = dict(arguments.arg)
+        check_arguments(target, function, values)
+        build = _replace if arguments.replace else _build_once
+        was_built = build(storage, key, function, values, options)
+    elapsed_s = time.perf_counter() - started
+    info = storage.info(key.id, key.version)
+    if arguments.json:
+        document = {"storage": str(storage.folder.root), "was_built": was_built, "elapsed_s": elapsed_s}
+        say_json({**document, **info_to_json(info)})
+        return 0
+    _say(info, was_built, elapsed_s)
+    return 0
+
+
+def _build_once(
+    storage: CacheStorage,
+    key: DatasetKey,
+    function: Callable[..., Any],
+    values: dict[str, Any],
+    options: BuildOptions,
+) -> bool:
+    watched = Watched(function)
+    cached = storage.cacheable(
+        key.id,
+        key.version,
+        workers=options.workers,
+        part_bytes=options.part_bytes,
+        allow_pickle=options.allow_pickle,
+    )
+    cached(watched.wrapper())(**values)
+    return watched.was_called
+
+
+def _replace(
+    storage: CacheStorage,
+    key: DatasetKey,
+    function: Callable[..., Any],
+    values: dict[str, Any],
+    options: BuildOptions,
+) -> bool:
+    # What `submit` does, and what `cacheable` records; neither does both.
+    builder = describe_builder(function, (), values)
+    with storage._right_to_build(key):
+        storage._build(key, function(**values), options, builder)
+    return True
+
+
+def _say(info: DatasetInfo, was_built: bool, elapsed_s: float) -> None:
+    what = f"{counted(info.records, 'record')}, {size(info.size_bytes)} in {counted(info.parts, 'file')}"
+    if was_built:
+        say(f"Built {info.id} {info.version} in {elapsed_s:.1f} s: {what}.")
+    else:
+        say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {what}.")
+        note("nothing was built; --replace builds it anew")
+    say(f"Fingerprint, the same on every machine: {info.fingerprint}")
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Show what the library has to say of a long build, such as where it goes on and how large it will be."""
+    logger = logging.getLogger("yogadl")
+    handler, level = _Handler(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class _Handler(logging.Handler):
+    """Print log messages on stderr, which begin with the command's name already."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one."""
+        note(record.getMessage().removeprefix("yogadl: "))

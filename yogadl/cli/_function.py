@@ -1,0 +1,201 @@
+"""Load a function from a Python file, and tell its errors in one line."""
+
+import argparse
+import contextlib
+import functools
+import importlib.util
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from yogadl.cli._errors import error_line
+from yogadl.errors import ConfigurationError, YogaError
+
+
+class FunctionError(YogaError):
+    """Say in one line what a user's own code raised."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Name a function in a file.
+
+    Args:
+        path: The file.
+        name: The function; with dots, one inside of a class.
+    """
+
+    path: Path
+    name: str
+
+    @staticmethod
+    def parse(text: str) -> "Target":
+        """Return the target in a text such as ``data.py:squares``.
+
+        Raises:
+            ArgumentTypeError: if there is none in it.
+        """
+        path, _, name = text.rpartition(":")
+        if not path or not all(part.isidentifier() for part in name.split(".")):
+            raise argparse.ArgumentTypeError(f"give a file and a function, as in data.py:squares, not {text!r}")
+        return Target(Path(path).expanduser(), name)
+
+
+def parse_argument(text: str) -> tuple[str, Any]:
+    """Return name and value in a text such as ``count=1000``: JSON, or a string where it is none.
+
+    Raises:
+        ArgumentTypeError: if it has no name.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"give name=value, as in count=1000, not {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def load(target: Target) -> Callable[..., Any]:
+    """Import the file, as ``python FILE`` would, and return the function.
+
+    Raises:
+        ConfigurationError: if there is no such file or function.
+        FunctionError: if the file can't be imported.
+    """
+    path = target.path.absolute()
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {target.path}")
+    with told_in_one_line(path):
+        module = _module(path)
+    found: Any = module
+    for part in target.name.split("."):
+        found = getattr(found, part, None)
+    if callable(found):
+        function: Callable[..., Any] = found
+        return function
+    if found is not None:
+        raise ConfigurationError(
+            f"{target.name} of {target.path} is no function, but a {type(found).__name__}; "
+            "give a function that returns it"
+        )
+    names = _functions(module)
+    there = f"there are {', '.join(names)}" if names else "there is none at all"
+    raise ConfigurationError(f"{target.path} has no function {target.name}; {there}")
+
+
+def check_arguments(target: Target, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Check that a function takes these arguments.
+
+    Raises:
+        ConfigurationError: if not; says what it takes.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # it has none to look at: the call will tell
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{target.name}{signature}: {error}; arguments are given as --arg name=value"
+        ) from None
+
+
+@dataclass
+class Watched:
+    """A function, and whether it was called.
+
+    The wrapper looks like the function, so that what is recorded of a builder is recorded of that.
+    """
+
+    function: Callable[..., Any]
+    was_called: bool = field(default=False, init=False)
+
+    def wrapper(self) -> Callable[..., Any]:
+        """Return the function that notes its call."""
+        inner, bound = self.function, functools.partial(self.function)
+        if isinstance(inner, functools.partial):
+            inner, bound = inner.func, inner
+
+        def call(*args: Any, **kwargs: Any) -> Any:  # the user's
+            self.was_called = True
+            return inner(*args, **kwargs)
+
+        functools.update_wrapper(call, inner)
+        if not hasattr(inner, "__qualname__"):  # an object that can be called
+            call.__module__, call.__qualname__ = type(inner).__module__, type(inner).__qualname__
+        return functools.partial(call, *bound.args, **bound.keywords) if bound.args or bound.keywords else call
+
+
+@contextlib.contextmanager
+def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None]:
+    """Turn whatever the user's code raises into one line, with where in the file it was.
+
+    Raises:
+        FunctionError: in its place.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        if shows_traceback:
+            traceback.print_exc()
+        if isinstance(error, YogaError):
+            raise
+        raise FunctionError(_told(error, path)) from error
+
+
+def _told(error: BaseException, path: Path) -> str:
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        where, what = f"{error.filename or path.name}, line {error.lineno}", error.msg
+        return f"{where}: {kind}: {what}"
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
+    where = f"{path.name}, line {lines[-1]}: " if lines else ""
+    text = error_line(error)
+    notes: Sequence[str] = getattr(error, "__notes__", ())
+    told = ", ".join(" ".join(note.split()) for note in notes)
+    return f"{where}{kind}{text and ': '}{text}{told and f' ({told})'}"
+
+
+def _module(path: Path) -> ModuleType:
+    sys.path.insert(0, str(path.parent))  # for its neighbours, and for workers, which import it by name
+    name = path.stem
+    is_taken = name in sys.modules or name in sys.stdlib_module_names
+    if is_taken:
+        name = f"_yogadl_build_{name}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{path} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    if is_taken:
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)  # for a worker could not import it by that name
+    return module
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and callable(value)
+        and getattr(value, "__module__", None) == module.__name__
+    ]

@@ -1,0 +1,109 @@
+"""Show the first records of a version.
+
+Scalars are shown as they are, arrays by dtype, shape, least and greatest value; nested names are joined by
+slashes. Pickled fields are not opened, since unpickling runs code.
+
+Example:
+  yogadl head squares 1 -n 3 -s /data/caches
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._dataref import RecordsRef
+from yogadl._leaf import OBJECT
+from yogadl._spec import Field
+from yogadl.cli._location import add_key, add_storage, open_existing
+from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, table, width
+from yogadl.cli._values import json_of, text_of
+
+_RECORDS: Final = 5
+_READ_BYTES: Final = 8 * 2**20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_key(parser)
+    add_storage(parser)
+    parser.add_argument(
+        "-n",
+        "--records",
+        metavar="COUNT",
+        type=_count,
+        default=_RECORDS,
+        help=f"how many records (default: {_RECORDS})",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show them."""
+    storage = open_existing(arguments.storage)
+    # Allowed, but not used: the pickled fields are the ones that are not read.
+    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
+    count = min(arguments.records, len(ref))
+    fields = ref.spec.fields
+    if arguments.json:
+        records = [
+            {field.name: json_of(field.leaf, value) for field, value in zip(fields, row, strict=True)}
+            for row in _rows(ref, count)
+        ]
+        document = {"storage": str(storage.folder.root), "id": arguments.id, "version": arguments.version}
+        say_json({**document, "records": len(ref), "head": records})
+        return 0
+    texts = (
+        [text_of(field.leaf, value) for field, value in zip(fields, row, strict=True)]
+        for row in _rows(ref, count)
+    )
+    _show(fields, texts)
+    if count < len(ref):
+        note(f"{counted(count, 'record')} of {len(ref):,}; -n shows more")
+    return 0
+
+
+def _rows(ref: RecordsRef, count: int) -> Iterator[list[Any]]:
+    """Yield the values of one record after another, None for those that are pickled."""
+    fields = ref.spec.fields
+    readable = [number for number, field in enumerate(fields) if field.leaf.dtype != OBJECT]
+    step = max(1, min(1024, _READ_BYTES // ref.record_bytes))
+    for first in range(0, count, step):
+        indices = np.arange(first, min(first + step, count), dtype=np.int64)
+        columns: list[Any] = [[None] * len(indices)] * len(fields)
+        for number, column in zip(readable, ref.columns(indices, readable), strict=True):
+            columns[number] = column
+        yield from map(list, zip(*columns, strict=True))
+
+
+def _show(fields: Sequence[Field], rows: Iterator[list[str]]) -> None:
+    """Print a table with a column a field if that fits; else, record by record, a line a field."""
+    names = [field.name or "(the record)" for field in fields]
+    read = [[f"{number:,}", *row] for number, row in enumerate(rows)]
+    right = {0, *(number for number, field in enumerate(fields, 1) if _is_number(field))}
+    lines = table(["record", *names], read, right)
+    if max(map(columns_of, lines)) <= width():
+        for line in lines:
+            say(line)
+        return
+    widest = max(columns_of(plain(name)) for name in names)
+    for number, *texts in read:
+        say(f"record {number}")
+        for name, text in zip(names, texts, strict=True):
+            space = " " * (widest - columns_of(plain(name)))
+            say(cut(f"  {plain(name)}{space}  {plain(text)}", width()))
+
+
+def _is_number(field: Field) -> bool:
+    return field.leaf.is_numeric and field.leaf.shape == ()
+
+
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"give a number of records, 1 or more, not {text!r}")
+    return count

@@ -1,0 +1,122 @@
+"""Say what is known of a version.
+
+The fingerprint is of the content: the same records give the same one on every machine. The digest is of
+these very files: `storage.fetch(..., digest=...)` refuses any others.
+
+Example:
+  yogadl info squares 1 -s /data/caches
+"""
+
+import argparse
+import math
+from typing import Any
+
+from yogadl._leaf import Leaf
+from yogadl.cli._location import add_key, add_storage, open_existing
+from yogadl.cli._output import (
+    ago,
+    counted,
+    cut,
+    day_and_time,
+    moment,
+    plain,
+    say,
+    say_json,
+    size,
+    table,
+    width,
+)
+from yogadl.storage import DatasetInfo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_key(parser)
+    add_storage(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Say it."""
+    storage = open_existing(arguments.storage)
+    info = storage.info(arguments.id, arguments.version)
+    if arguments.json:
+        say_json({"storage": str(storage.folder.root), **info_to_json(info)})
+        return 0
+    for name, text in _lines(info):
+        say(f"{name:<12} {text}")
+    say()
+    for line in table(("field", "dtype", "shape"), [_row(f.name, f.leaf) for f in info.spec.fields]):
+        say(cut(line, width()))
+    return 0
+
+
+def info_to_json(info: DatasetInfo) -> dict[str, Any]:
+    """Return what is known of a version, as JSON."""
+    return {
+        "id": info.id,
+        "version": info.version,
+        "records": info.records,
+        "size_bytes": info.size_bytes,
+        "parts": info.parts,
+        "created": moment(info.created),
+        "fingerprint": info.fingerprint,
+        "digest": info.digest,
+        "fields": [
+            {
+                "name": field.name,
+                "dtype": field.leaf.dtype,
+                "shape": None if field.leaf.shape is None else list(field.leaf.shape),
+            }
+            for field in info.spec.fields
+        ],
+        "spec": info.spec.to_json(),
+        "builder": _builder_to_json(info.builder),
+    }
+
+
+def _builder_to_json(builder: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _finite(builder)
+    if isinstance(found.get("started"), int | float):
+        found["started"] = moment(found["started"])
+    return found
+
+
+def _finite(value: Any) -> Any:  # any JSON
+    """Return JSON in which a number is a number: a manifest may say NaN, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
+    each = f", {size(info.size_bytes / info.records)} a record" if info.records else ""
+    lines = [
+        ("dataset", info.id),
+        ("version", info.version),
+        ("records", f"{info.records:,}"),
+        ("size", f"{size(info.size_bytes)} in {counted(info.parts, 'file')}{each}"),
+        ("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"),
+    ]
+    builder = info.builder
+    if builder.get("function"):
+        lines.append(("from", str(builder["function"])))
+    arguments = builder.get("arguments")
+    if isinstance(arguments, dict) and arguments:
+        said = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        lines.append(("arguments", cut(plain(said), width() - 13)))
+    names = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy"}
+    software = ", ".join(f"{names[name]} {builder[name]}" for name in names if builder.get(name))
+    if software:
+        lines.append(("with", software))
+    return [*lines, ("fingerprint", info.fingerprint), ("digest", info.digest)]
+
+
+def _row(name: str, leaf: Leaf) -> list[str]:
+    if leaf.shape is None:
+        shape = "varies"
+    else:
+        shape = " x ".join("varies" if count is None else str(count) for count in leaf.shape)
+    return [name or "(the record)", "pickled" if leaf.dtype == "object" else leaf.dtype, shape]

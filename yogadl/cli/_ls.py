@@ -1,0 +1,93 @@
+"""List the datasets and their versions.
+
+Example:
+  yogadl ls -s /data/caches
+  yogadl ls squares -s /data/caches --json
+"""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from yogadl.cli._location import add_storage, open_existing
+from yogadl.cli._output import day_and_time, moment, note, say, say_json, size, table
+from yogadl.errors import CacheFormatError, DatasetNotFoundError
+from yogadl.storage import CacheStorage, DatasetInfo
+
+
+@dataclass(frozen=True)
+class _Version:
+    """One version, with what is known of it or why nothing is."""
+
+    id: str
+    version: str
+    info: DatasetInfo | None
+    error: str | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("id", metavar="ID", nargs="?", help="just the versions of this dataset")
+    add_storage(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List what there is, and return 1 if a manifest is damaged."""
+    storage = open_existing(arguments.storage)
+    found = _find(storage, arguments.id)
+    for one in found:
+        if one.error is not None:
+            note(one.error)
+    if arguments.json:
+        document = {"storage": str(storage.folder.root), "versions": [_to_json(one) for one in found]}
+        say_json(document)
+    elif found:
+        header = ("dataset", "version", "records", "size", "files", "built (UTC)")
+        for line in table(header, [_row(one) for one in found], right=(2, 3, 4)):
+            say(line)
+    else:
+        note(f"there are no datasets in {storage.folder.root}")
+    return int(any(one.error is not None for one in found))
+
+
+def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
+    ids = storage.datasets() if dataset_id is None else [dataset_id]
+    found = []
+    for name in ids:
+        for version in storage.versions(name):
+            try:
+                found.append(_Version(name, version, storage.info(name, version)))
+            except CacheFormatError as error:
+                found.append(_Version(name, version, None, " ".join(str(error).split())))
+            except DatasetNotFoundError:
+                continue  # deleted just now
+    if dataset_id is not None and not found:
+        others = storage.datasets()
+        raise DatasetNotFoundError(
+            f"there is no dataset {dataset_id!r} in {storage.folder.root}; there are {others}"
+        )
+    return found
+
+
+def _row(one: _Version) -> list[str]:
+    info = one.info
+    if info is None:
+        return [one.id, one.version, "damaged", "", "", ""]
+    built = day_and_time(info.created)
+    return [one.id, one.version, f"{info.records:,}", size(info.size_bytes), f"{info.parts:,}", built]
+
+
+def _to_json(one: _Version) -> dict[str, Any]:
+    info = one.info
+    return {
+        "id": one.id,
+        "version": one.version,
+        "records": info and info.records,
+        "size_bytes": info and info.size_bytes,
+        "parts": info and info.parts,
+        "created": info and moment(info.created),
+        "fingerprint": info and info.fingerprint,
+        "digest": info and info.digest,
+        "error": one.error,
+    }

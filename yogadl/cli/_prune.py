@@ -1,0 +1,71 @@
+"""Remove for good what has been in the trash for a while.
+
+What goes: versions that were thrown away or replaced longer ago than the grace, and files of that age that
+no version names, such as those of a killed build. With a grace of 0 days the trash is emptied now; a job
+that still reads from a version in it fails.
+
+Example:
+  yogadl prune --dry-run -s /data/caches
+  yogadl prune --grace 7 -s /data/caches
+"""
+
+import argparse
+import math
+from typing import Final
+
+from yogadl.cli._location import add_storage, open_existing
+from yogadl.cli._output import counted, say, say_json, size
+
+_DAY_S: Final = 86_400.0
+_GRACE_DAYS: Final = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_storage(parser)
+    parser.add_argument(
+        "--grace",
+        metavar="DAYS",
+        type=_days,
+        default=_GRACE_DAYS,
+        help=f"keep what is younger than this (default: {_GRACE_DAYS:.0f})",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Remove it, or say what would go."""
+    storage = open_existing(arguments.storage)
+    is_dry: bool = arguments.dry_run
+    pruned = storage.prune(grace_s=arguments.grace * _DAY_S, dry_run=is_dry)
+    if arguments.json:
+        say_json(
+            {
+                "storage": str(storage.folder.root),
+                "is_dry_run": is_dry,
+                "grace_s": arguments.grace * _DAY_S,
+                "files": list(pruned.files),
+                "size_bytes": pruned.size_bytes,
+            }
+        )
+        return 0
+    if not pruned.files:
+        say(f"There is nothing to remove that is older than {arguments.grace:g} days.")
+        return 0
+    if is_dry:
+        for name in pruned.files:
+            say(f"  {name}")
+    verb = "Would remove" if is_dry else "Removed"
+    say(f"{verb} {counted(len(pruned.files), 'file')}, {size(pruned.size_bytes)}.")
+    return 0
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not 0 <= days < math.inf:
+        raise argparse.ArgumentTypeError(f"give a number of days, 0 or more, not {text!r}")
+    return days

@@ -1,0 +1,30 @@
+"""Throw a version away, into the trash.
+
+It asks nothing, since `yogadl undelete` brings it back. The disk is freed by `yogadl prune`, after 30 days.
+
+Example:
+  yogadl rm squares 1 -s /data/caches
+"""
+
+import argparse
+import shlex
+
+from yogadl.cli._location import add_key, add_storage, open_existing, option_for
+from yogadl.cli._output import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_key(parser)
+    add_storage(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Throw it away, and say how to get it back."""
+    storage = open_existing(arguments.storage)
+    storage.delete(arguments.id, arguments.version)
+    key = f"{shlex.quote(arguments.id)} {shlex.quote(arguments.version)}"
+    say(f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it in 30 days.")
+    say("To bring it back:")
+    say(f"  yogadl undelete {key} {option_for(storage)}")
+    return 0

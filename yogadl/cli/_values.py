@@ -1,0 +1,93 @@
+"""Describe one value of a record in a few words, and in JSON."""
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._leaf import OBJECT, Leaf
+from yogadl.cli._output import counted
+
+# What is longer is cut: in a line for people, and in JSON.
+_SHOWN: Final = 40
+_SHOWN_JSON: Final = 200
+
+
+def text_of(leaf: Leaf, value: Any) -> str:  # a scalar, an array, bytes or str: as a batch has it
+    """Return a value in a few words: a scalar as it is, an array by dtype, shape, least and greatest."""
+    if leaf.dtype == OBJECT:
+        return "pickled"
+    if isinstance(value, np.ndarray) and value.ndim:
+        shape = "x".join(map(str, value.shape))
+        bounds = _bounds(value)
+        between = "" if bounds is None else f" {_number(bounds[0])} to {_number(bounds[1])}"
+        return f"{leaf.dtype}[{shape}]{between}"
+    if isinstance(value, str | bytes):
+        shown = repr(value[:_SHOWN])
+        if len(value) <= _SHOWN:
+            return shown
+        return f"{shown}... ({counted(len(value), 'byte' if isinstance(value, bytes) else 'character')})"
+    return _number(_plain(value))
+
+
+def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # as `text_of`
+    """Return a value as JSON that has the same keys whatever the value is.
+
+    `value` is there for scalars, strings and bytes (in hexadecimal), `min` and `max` for arrays of numbers,
+    `length` for strings and bytes, of which `value` may be just the beginning.
+    """
+    found: dict[str, Any] = {
+        "dtype": leaf.dtype, "shape": [], "value": None, "min": None, "max": None, "length": None
+    }  # fmt: skip
+    if leaf.dtype == OBJECT:
+        return found | {"shape": None}
+    if isinstance(value, np.ndarray) and value.ndim:
+        low, high = _bounds(value) or (None, None)
+        return found | {"shape": list(value.shape), "min": _json(low), "max": _json(high)}
+    if isinstance(value, bytes):
+        return found | {"value": value[:_SHOWN_JSON].hex(), "length": len(value)}
+    if isinstance(value, str):
+        return found | {"value": value[:_SHOWN_JSON], "length": len(value)}
+    return found | {"value": _json(_plain(value))}
+
+
+def _bounds(array: NDArray[Any]) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value, NaN and NaT left aside; None where there is no such thing."""
+    if array.dtype.kind in "Oc" or not array.size:
+        return None
+    if not array.dtype.isbuiltin == 1 and array.dtype.kind not in "mM":
+        array = array.astype(np.float64)  # bfloat16 and its like
+    if array.dtype.kind in "fmM":
+        array = array[~np.isnan(array)]
+        if not array.size:
+            return None
+    return _plain(array.min()), _plain(array.max())
+
+
+def _plain(value: Any) -> Any:  # a numpy scalar, or an array of no dimension
+    """Return Python's own number for a number, and text for a date."""
+    kind = np.asarray(value).dtype.kind
+    if kind in "mM":
+        return str(value)
+    if kind == "b":
+        return bool(value)
+    if kind in "iu":
+        return int(value)
+    if kind == "c":
+        return complex(value)
+    return float(value)
+
+
+def _number(value: Any) -> str:  # what `_plain` returns
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:.4g}" if isinstance(value, complex) else str(value)
+
+
+def _json(value: Any) -> Any:  # what `_plain` returns
+    if isinstance(value, complex):
+        return [_json(value.real), _json(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # "nan", "inf", "-inf": JSON has no numbers for them
+    return value

@@ -1,0 +1,120 @@
+"""Read every byte of a version and compare it with its checksums.
+
+Damage is told by dataset, field and records, and the exit code is then 1. With --all the others are checked
+nevertheless.
+
+Example:
+  yogadl verify squares 1 -s /data/caches
+  yogadl verify --all -s /data/caches
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from yogadl.cli._errors import error_line
+from yogadl.cli._location import add_storage, open_existing
+from yogadl.cli._output import bar, counted, note, say, say_json, size
+from yogadl.errors import DatasetNotFoundError, YogaError
+from yogadl.storage import CacheStorage, Verified
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What came of checking one version."""
+
+    id: str
+    version: str
+    verified: Verified | None
+    error: str | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("id", metavar="ID", nargs="?", help="what the dataset is called")
+    parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it")
+    add_storage(parser)
+    parser.add_argument("--all", action="store_true", help="all versions, of this dataset or of all")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check them, and return 1 if one is damaged."""
+    if arguments.all == (arguments.version is not None):
+        arguments.refuse("give ID and VERSION, or --all, or ID --all")
+    storage = open_existing(arguments.storage)
+    keys = _keys(storage, arguments.id) if arguments.all else [(arguments.id, arguments.version)]
+    sizes = [_size(storage, *key) for key in keys]
+    checked = []
+    with bar("verifying", sum(sizes)) as show:
+        for number, (dataset_id, version) in enumerate(keys):
+            shares = _shares(show, sum(sizes[:number]), sizes[number])
+            try:
+                one = _check(storage, dataset_id, version, shares)
+            except DatasetNotFoundError:
+                if arguments.all:
+                    continue  # deleted meanwhile
+                raise
+            checked.append(one)
+            if one.error is not None:
+                note(one.error)
+            elif not arguments.json:
+                _say(one)
+    damaged = sum(one.error is not None for one in checked)
+    if arguments.json:
+        say_json({"storage": str(storage.folder.root), "versions": [_to_json(one) for one in checked]})
+    elif arguments.all:
+        say(f"{counted(len(checked), 'version')} checked, {damaged} damaged.")
+    return int(damaged > 0)
+
+
+def _keys(storage: CacheStorage, dataset_id: str | None) -> list[tuple[str, str]]:
+    ids = storage.datasets() if dataset_id is None else [dataset_id]
+    keys = [(name, version) for name in ids for version in storage.versions(name)]
+    if dataset_id is not None and not keys:
+        raise DatasetNotFoundError(f"there is no dataset {dataset_id!r} in {storage.folder.root}")
+    return keys
+
+
+def _size(storage: CacheStorage, dataset_id: str, version: str) -> int:
+    try:
+        return storage.info(dataset_id, version).size_bytes
+    except YogaError:
+        return 0  # told when it is checked
+
+
+def _shares(show: Callable[[float], None], before_bytes: int, own_bytes: int) -> Callable[[int, int], None]:
+    return lambda parts, total: show(before_bytes + own_bytes * parts / max(1, total))
+
+
+def _check(
+    storage: CacheStorage, dataset_id: str, version: str, progress: Callable[[int, int], None]
+) -> _Checked:
+    try:
+        verified = storage.verify(dataset_id, version, progress=progress)
+    except DatasetNotFoundError:
+        raise
+    except YogaError as error:
+        return _Checked(dataset_id, version, None, error_line(error))
+    return _Checked(dataset_id, version, verified, None)
+
+
+def _say(one: _Checked) -> None:
+    assert one.verified is not None
+    found = one.verified
+    what = f"{counted(found.records, 'record')}, {size(found.size_bytes)} in {counted(found.parts, 'file')}"
+    say(f"{one.id} {one.version} is sound: {what}")
+
+
+def _to_json(one: _Checked) -> dict[str, Any]:
+    found = one.verified
+    return {
+        "id": one.id,
+        "version": one.version,
+        "is_sound": found is not None,
+        "records": found and found.records,
+        "parts": found and found.parts,
+        "size_bytes": found and found.size_bytes,
+        "error": one.error,
+    }
