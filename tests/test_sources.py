@@ -262,3 +262,9 @@ def test_records_become_columns_in_field_order():
     numbers, texts = columns_of(spec, [{"b": "x", "a": 1}, {"a": 2, "b": "y"}])
     assert numbers.tolist() == [1, 2]
     assert texts == ["x", "y"]
+
+
+def test_a_tuple_of_dicts_is_records():
+    source = open_source(({"x": np.arange(3)}, {"x": np.arange(3) + 1}))
+    assert source.length == 2
+    assert list(source.spec.keys()) == ["x"]

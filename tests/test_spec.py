@@ -207,3 +207,10 @@ def test_nodes_are_values():
     leaf = Leaf("int8")
     assert DictNode(("a",), (leaf,)) == DictNode(("a",), (leaf,))
     assert SequenceNode("list", (leaf,)) != SequenceNode("tuple", (leaf,))
+
+
+def test_a_namedtuple_with_other_fields_is_another_structure():
+    point, size = namedtuple("Point", "x y"), namedtuple("Size", "width height")
+    spec = Spec.of_record(point(1, 2))
+    with pytest.raises(UnsupportedDataError, match=r"record 1: .*fields \['x', 'y'\].*width"):
+        spec.columns([point(1, 2), size(1, 2)])

@@ -83,7 +83,9 @@ def is_arrays(data: Any) -> bool:
         return data.ndim > 0
     if isinstance(data, dict):
         return bool(data)
-    return isinstance(data, tuple) and bool(data) and all(is_arrays(item) for item in data)
+    # A tuple of dicts is a sequence of records, whatever is in them.
+    columns = isinstance(data, tuple) and all(isinstance(item, np.ndarray | tuple) for item in data)
+    return columns and bool(data) and all(is_arrays(item) for item in data)
 
 
 def _has_columns(data: Any) -> bool:
@@ -156,7 +158,7 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
             "as long as there are records (for a single record, give a list of one dict)"
         )
     if not len(data):
-        raise UnsupportedDataError(_EMPTY)
+        raise UnsupportedDataError(NO_RECORDS)
     lengths[path] = len(data)
     columns.append(data)
     try:
@@ -165,7 +167,7 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
         raise refuse(path, 0, error.problem) from None
 
 
-_EMPTY: Final = (
+NO_RECORDS: Final = (
     "the source has no records, and an empty cache could never be filled; check where it reads from"
 )
 
@@ -198,7 +200,7 @@ class IterableSource:
         try:
             first = next(self._iterator)
         except StopIteration:
-            raise UnsupportedDataError(_EMPTY) from None
+            raise UnsupportedDataError(NO_RECORDS) from None
         self.spec = Spec.of_record(first, 0, allow_pickle)
         self._records = itertools.chain([first], self._iterator)
 
@@ -221,7 +223,7 @@ class ItemsSource:
         self.length = len(data)
         self._data = data
         if not self.length:
-            raise UnsupportedDataError(_EMPTY)
+            raise UnsupportedDataError(NO_RECORDS)
         self.spec = Spec.of_record(self.items([0])[0], 0, allow_pickle)
 
     def items(self, indices: Sequence[int]) -> list[Any]:
@@ -268,7 +270,7 @@ class RecordsSource:
         self.length = len(records)
         self._records = records
         if not self.length:
-            raise UnsupportedDataError(_EMPTY)
+            raise UnsupportedDataError(NO_RECORDS)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""

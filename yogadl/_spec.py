@@ -281,8 +281,9 @@ def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequ
         return None
     base = list if node.kind == "list" else tuple
     count = len(node.children)
+    names = node.keys if isinstance(node, NamedTupleNode) else None
     for i, value in enumerate(values):
-        if not isinstance(value, base) or len(value) != count:
+        if not isinstance(value, base) or len(value) != count or getattr(value, "_fields", None) != names:
             return i
     return None
 
@@ -293,6 +294,10 @@ def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -
         found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
         return f"should be {expected}, as in the records before, but is {found}"
     found = f"a {type(value).__name__}"
+    fields = getattr(value, "_fields", None)
+    if isinstance(node, NamedTupleNode) and fields is not None:
+        expected = f"a namedtuple with the fields {list(node.keys)}"
+        return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
     if isinstance(value, list | tuple):
         found += f" of {len(value)}"
     return (

@@ -177,6 +177,15 @@ def test_undelete_brings_back_what_was_deleted_last(storage):
     assert storage.fetch("d", "1")[0] == 3
 
 
+def test_undelete_of_a_replaced_version_exchanges_the_two(storage):
+    for value in (1, 2):
+        storage.submit([value], "d", "1")
+    storage.undelete("d", "1")
+    assert storage.fetch("d", "1")[0] == 1
+    storage.undelete("d", "1")
+    assert storage.fetch("d", "1")[0] == 2
+
+
 def test_the_trash_of_one_version_is_not_that_of_another(storage):
     for version in ("1", "1/2", "1@3"):
         storage.submit([version], "d", version)

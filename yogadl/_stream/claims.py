@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from yogadl._lock import ProcessLock
 from yogadl._stream.items import Read
 from yogadl._stream.prefetch import Prefetch
-from yogadl._lock import ProcessLock
 from yogadl._stream.rows import Cut, Point, Span
 from yogadl._stream.run import Run
 

@@ -43,7 +43,9 @@ class Target:
         """
         path, _, name = text.rpartition(":")
         if not path or not all(part.isidentifier() for part in name.split(".")):
-            raise argparse.ArgumentTypeError(f"give a file and a function, as in data.py:squares, not {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"give a file and a function, as in data.py:squares, not {text!r}"
+            )
         return Target(Path(path).expanduser(), name)
 
 
@@ -131,7 +133,9 @@ class Watched:
         functools.update_wrapper(call, inner)
         if not hasattr(inner, "__qualname__"):  # an object that can be called
             call.__module__, call.__qualname__ = type(inner).__module__, type(inner).__qualname__
-        return functools.partial(call, *bound.args, **bound.keywords) if bound.args or bound.keywords else call
+        return (
+            functools.partial(call, *bound.args, **bound.keywords) if bound.args or bound.keywords else call
+        )
 
 
 @contextlib.contextmanager

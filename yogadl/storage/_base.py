@@ -379,17 +379,23 @@ class CacheStorage(Storage):
     def undelete(self, dataset_id: str, dataset_version: str) -> None:
         """Bring back what was deleted or replaced last.
 
+        If there is such a version now, it goes to the trash in exchange: the next call undoes this one.
+
         Raises:
             DatasetNotFoundError: if the trash has no such version.
-            ConfigurationError: if there is such a version now.
         """
         key = DatasetKey(dataset_id, dataset_version)
         names = self._trashed_names(key)
         if not names:
             raise DatasetNotFoundError(f"the trash of {self!r} has no {key}")
-        content = self.folder.read(names[-1])
-        if content is None or not self.folder.write_if_absent(_names.manifest(key), content):
-            raise ConfigurationError(f"there is a {key} now; delete it first, and undelete twice")
+        name = _names.manifest(key)
+        old, live = self.folder.read(names[-1]), self.folder.read(name)
+        if old is None:
+            raise DatasetNotFoundError(f"the trash of {self!r} has no {key} any more")
+        if live is not None:
+            # A copy first, then the replacement: at no moment is there no manifest.
+            self.folder.write(_names.trashed(key, time.time_ns()), live)
+        self.folder.write(name, old)
         self.folder.remove(names[-1])
 
     def _trashed_names(self, key: DatasetKey) -> list[str]:

@@ -1,0 +1,130 @@
+"""A folder that can only be read is read without a single write; building there is one clear error."""
+
+import os
+import pickle
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import in_child, mounting
+
+import yogadl
+from yogadl.errors import ConfigurationError, DatasetNotFoundError, StorageError
+
+RECORDS = 500
+
+
+def make_caches(root: Path) -> None:
+    storage = yogadl.open_storage(root)
+    storage.submit(({"i": i, "text": "x" * (i % 9)} for i in range(RECORDS)), "data", "1", part_bytes=2000)
+    storage.submit(np.arange(3), "data", "2")
+    storage.delete("data", "2")
+
+
+def remount(root: Path) -> None:
+    """Make the folder read-only for this process and its children, whoever they are."""
+    subprocess.run(["mount", "--bind", str(root), str(root)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(root)], check=True)
+
+
+def become_nobody(_: Path) -> None:
+    """Give up being root, so that the folder's permissions count."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+
+
+def change_nothing(_: Path) -> None:
+    """Leave everything as it is: the permissions were taken away already."""
+
+
+def read_and_fail_to_write(root: Path, restrict: Callable[[Path], None]) -> None:
+    use(root / "elsewhere" if False else root)  # everything that is imported late is imported by now
+    before = snapshot(root)
+    restrict(root)
+    use(root)
+    storage = yogadl.open_storage(root)
+    calls: list[Callable[[], Any]] = [
+        lambda: storage.submit([1, 2], "data", "1"),
+        lambda: storage.submit([1, 2], "new", "1"),
+        lambda: storage.cacheable("new", "1")(lambda: [1])(),
+        lambda: storage.begin("new", "1", partitions=1).write(0, [1]),
+        lambda: storage.delete("data", "1"),
+        lambda: storage.undelete("data", "2"),
+        lambda: storage.prune(grace_s=0),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(StorageError) as caught:
+            call()
+        assert "not writable" in str(caught.value), (number, caught.value)
+        assert str(root) in str(caught.value), (number, caught.value)
+    storage.prune(grace_s=0, dry_run=True)
+    assert snapshot(root) == before
+    with pytest.raises(StorageError, match="not writable"):
+        yogadl.open_storage(root / "below")
+
+
+def use(root: Path) -> None:
+    """Do all that needs no write, including a cacheable whose cache is there."""
+    storage = yogadl.open_storage(root)
+    ref = storage.fetch("data", "1")
+    assert ref.gather(range(RECORDS))["i"].tolist() == list(range(RECORDS))
+    assert len(list(ref.stream(shuffle=True).batch(32).prefetch(2))) == 16
+    assert pickle.loads(pickle.dumps(ref))[7]["text"] == "x" * 7
+    assert storage.verify("data", "1").records == RECORDS
+    assert storage.datasets() == ["data"]
+    assert storage.versions("data") == ["1"]
+    assert storage.info("data", "1").records == RECORDS
+
+    @storage.cacheable("data", "1")
+    def never() -> Any:
+        raise AssertionError("it is built already")
+
+    assert len(never()) == RECORDS
+    with pytest.raises(DatasetNotFoundError):
+        storage.fetch("data", "3")
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path.relative_to(root)): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in sorted(root.rglob("*"))
+    }
+
+
+@pytest.mark.skipif(mounting() is None, reason="this user may not mount")
+def test_a_folder_on_a_read_only_disk_can_be_read_and_nothing_else(tmp_path: Path) -> None:
+    make_caches(tmp_path)
+    in_child(read_and_fail_to_write, tmp_path, remount, prefix=mounting())
+
+
+def test_a_folder_without_write_permission_can_be_read_and_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make_caches(root)
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        if os.geteuid() == 0:
+            opened = [path for path in tmp_path.parents if path.stat().st_mode & 0o005 != 0o005]
+            modes = [path.stat().st_mode for path in [tmp_path, *opened]]
+            for path in [tmp_path, *opened]:
+                path.chmod(0o755)
+            try:
+                in_child(read_and_fail_to_write, root, become_nobody)
+            finally:
+                for path, mode in zip([tmp_path, *opened], modes, strict=True):
+                    path.chmod(mode)
+        else:
+            in_child(read_and_fail_to_write, root, change_nothing)
+    finally:
+        for path in [root, *root.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def test_a_read_only_folder_that_is_missing_is_an_error_of_the_storage() -> None:
+    with pytest.raises((StorageError, ConfigurationError)) as caught:
+        yogadl.open_storage("/proc/self/caches")
+    assert "/proc/self/caches" in str(caught.value)
