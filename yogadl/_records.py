@@ -11,7 +11,7 @@ from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
 from yogadl._interfaces import Column, Indices, RandomAccess, announce
 from yogadl._leaf import BadValueError, batch_column, refuse
-from yogadl._sources import ArraysSource, ItemsSource, is_arrays
+from yogadl._sources import ArraysSource, ItemsSource, adapted_source, is_arrays
 from yogadl._spec import Spec
 from yogadl.errors import UnsupportedDataError
 
@@ -32,7 +32,7 @@ class SourceRecords:
     """
 
     def __init__(self, data: Any, fingerprint: str | None = None) -> None:
-        self._source = ArraysSource(data) if is_arrays(data) else ItemsSource(data)
+        self._source = _source_of(data)
         self.spec: Spec = self._source.spec
         sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
         self._widen(sample)
@@ -49,12 +49,12 @@ class SourceRecords:
         self.fingerprint = fingerprint or "weak-" + _hash("sample", len(self), hashed, self.spec.to_json())
 
     def __len__(self) -> int:
-        return self._source.length
+        return int(self._source.length)
 
     def _values(self, indices: Indices) -> list[Any]:
         """Return one column or list of values a field."""
-        if isinstance(self._source, ArraysSource):
-            return self._source.columns(indices)
+        if not isinstance(self._source, ItemsSource):
+            return list(self._source.columns(indices))
         records = self._source.items(indices.tolist())
         try:
             return list(self.spec.columns(records))
@@ -90,6 +90,17 @@ class SourceRecords:
             except BadValueError as error:
                 raise refuse(field.name, int(indices[error.position]), error.problem) from None
         return found
+
+
+def _source_of(data: Any) -> Any:  # an ItemsSource, or one that gives columns of any records asked for
+    adapted = adapted_source(data)
+    if adapted is None:
+        return ArraysSource(data) if is_arrays(data) else ItemsSource(data)
+    if not hasattr(adapted, "columns"):
+        raise UnsupportedDataError(
+            f"a {type(data).__name__} can only be read in order: build a cache of it with storage.submit"
+        )
+    return adapted
 
 
 class SelectedRecords:

@@ -1,5 +1,6 @@
 """Turn anything that records can be read from into one form: chunks of columns, one after another."""
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Final, Protocol
@@ -11,7 +12,20 @@ from yogadl._leaf import OBJECT, BadValueError, column_of, is_masked, leaf_of, r
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
 
-Columns = list[NDArray[Any] | list[Any]]
+# Arrays and lists as `column_of` makes them, or columns stored already, whose classes are out of sight here.
+Columns = list[Any]
+
+# Whose objects are read in a way of their own: for a package, or a module of it, the name of its adapter in
+# `yogadl.adapters`. That is loaded once there is such an object; its `source` returns the source or None.
+_ADAPTERS: Final = {
+    "pandas": "arrays",
+    "polars": "arrays",
+    "pyarrow": "arrays",
+    # By module: a folder `datasets` of one's own is common.
+    "datasets.arrow_dataset": "arrays",
+    "datasets.dataset_dict": "arrays",
+    "datasets.iterable_dataset": "arrays",
+}
 
 # How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
 _CHUNK_RECORDS: Final = 1024
@@ -42,12 +56,19 @@ class Source(Protocol):
 def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     """Return the source in `data`.
 
-    A dict, a tuple or an array of numpy is read by column; an object with ``__len__`` and ``__getitem__`` by
+    What is a source already is returned as it is, and what an adapter knows, a table say, goes there. A dict,
+    a tuple or an array of numpy is read by column; an object with ``__len__`` and ``__getitem__`` by
     position; a function without arguments is called, and an iterable read once, in order.
 
     Raises:
         UnsupportedDataError: if `data` is nothing of the kind, or empty.
     """
+    if _is_source(data):
+        source: Source = data
+        return source
+    adapted = adapted_source(data, allow_pickle=allow_pickle)
+    if adapted is not None:
+        return adapted
     if _has_columns(data):
         return RecordsSource(data, allow_pickle=allow_pickle)
     if is_arrays(data):
@@ -68,6 +89,33 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
         f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, "
         "a generator function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
     )
+
+
+def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
+    """Return the source that an adapter makes of `data`, or ``None`` if it is none of a framework's."""
+    name = _adapter_of(data)
+    if name is None:
+        return None
+    # By name, since imports run downward only, and a framework is loaded only by who has its objects.
+    adapter = importlib.import_module(f"yogadl.adapters.{name}")
+    found: Source | None = adapter.source(data, allow_pickle)
+    return found
+
+
+def _adapter_of(data: Any) -> str | None:
+    for kind in type(data).__mro__:
+        name = _ADAPTERS.get(kind.__module__) or _ADAPTERS.get(kind.__module__.partition(".")[0])
+        if name is not None:
+            return name
+    if hasattr(data, "__arrow_c_stream__"):  # tables of many more libraries
+        return "arrays"
+    if hasattr(data, "description") and hasattr(data, "fetchmany"):  # a DB-API cursor, whosever
+        return "sql"
+    return None
+
+
+def _is_source(data: Any) -> bool:
+    return all(hasattr(data, name) for name in ("spec", "length", "can_start_anywhere", "chunks"))
 
 
 def has_random_access(data: Any) -> bool:
@@ -298,11 +346,12 @@ def _chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[C
         columns = columns_of(spec, chunk, first)
         yield columns
         first += len(chunk)
-        size = sum(_size_of(column) for column in columns) // len(chunk)
+        size = sum(size_of(column) for column in columns) // len(chunk)
         count = max(1, min(16 * count, _CHUNK_RECORDS, _CHUNK_BYTES // max(size, 1)))
 
 
-def _size_of(column: NDArray[Any] | list[Any]) -> int:
+def size_of(column: NDArray[Any] | list[Any]) -> int:
+    """Return about how many bytes a column takes."""
     if isinstance(column, np.ndarray):
         return column.nbytes
     return sum(

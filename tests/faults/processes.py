@@ -45,6 +45,7 @@ class Child:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], prefix: Sequence[str]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="yogadl-child-"))
+        self._folder.chmod(0o777)  # a child may become somebody else
         self._result = self._folder / "result"
         task = self._folder / "task"
         task.write_bytes(pickle.dumps((function.__module__, function.__name__, args, str(self._result))))
@@ -59,13 +60,14 @@ class Child:
 
     def result(self, timeout_s: float = 100) -> Any:
         """Wait for the end and return what the function returned."""
-        code, errors = self.wait(timeout_s)
-        assert code == 0, f"the child ended with {code}:\n{errors}"
-        value = pickle.loads(self._result.read_bytes())
-        shutil.rmtree(self._folder)
-        return value
+        try:
+            code, errors = self._wait(timeout_s)
+            assert code == 0, f"the child ended with {code}:\n{errors}"
+            return pickle.loads(self._result.read_bytes())
+        finally:
+            shutil.rmtree(self._folder)
 
-    def wait(self, timeout_s: float = 100) -> tuple[int, str]:
+    def _wait(self, timeout_s: float = 100) -> tuple[int, str]:
         """Wait for the end and return exit code (negative: the signal) and what was written."""
         try:
             code = self.process.wait(timeout_s)

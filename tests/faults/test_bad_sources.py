@@ -127,27 +127,26 @@ def test_a_version_that_is_being_replaced_stays_when_its_replacement_fails(tmp_p
     storage.verify("data", "1")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        [],
-        (),
-        {},
-        iter([]),
-        lambda: iter(()),
-        np.empty(0),
-        np.empty((0, 3)),
-        {"x": np.empty((0, 2)), "y": np.empty(0)},
-        ({"x": []},),
-        Items(records=0),
-        Batches(records=0),
-    ],
-    ids=repr,
-)
-def test_an_empty_source_is_refused(tmp_path: Path, source: Any) -> None:
+EMPTY_SOURCES: dict[str, Callable[[], Any]] = {
+    "a list": list,
+    "a tuple": tuple,
+    "a dict": dict,
+    "an iterator": lambda: iter([]),
+    "a function": lambda: lambda: iter(()),
+    "an array": lambda: np.empty(0),
+    "an array of rows": lambda: np.empty((0, 3)),
+    "columns": lambda: {"x": np.empty((0, 2)), "y": np.empty(0)},
+    "a column that is a list": lambda: ({"x": []},),
+    "items": lambda: Items(records=0),
+    "batches": lambda: Batches(records=0),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY_SOURCES)
+def test_an_empty_source_is_refused(tmp_path: Path, kind: str) -> None:
     storage = yogadl.open_storage(tmp_path)
     with pytest.raises(UnsupportedDataError):
-        storage.submit(source, "data", "1")
+        storage.submit(EMPTY_SOURCES[kind](), "data", "1")
     check_nothing_was_left(storage, tmp_path)
 
 

@@ -70,7 +70,7 @@ def flip_elsewhere(root: Path) -> int:
                 for position, length in zip(blocks.position.tolist(), blocks.length.tolist(), strict=True):
                     ours[position : position + length] = True
         with Altered(path) as file:
-            for position in np.flatnonzero(~ours)[::701].tolist():
+            for position in np.flatnonzero(~ours)[::1201].tolist():
                 file.flip(position, position % 8)
                 error = damage.verify(root)
                 assert isinstance(error, CacheFormatError)
@@ -83,7 +83,7 @@ def flip_elsewhere(root: Path) -> int:
 
 
 def test_a_bit_flipped_outside_of_the_blocks_is_named_and_does_not_hinder_reading(root: Path) -> None:
-    assert in_child(flip_elsewhere, root) > 30
+    assert in_child(flip_elsewhere, root) > 20
 
 
 def read_flipped(root: Path, flips: int) -> dict[str, int]:
@@ -213,9 +213,8 @@ def forge_numbers(root: Path, times: int) -> dict[str, int]:
         return changed
 
     names = sorted(whole.arrays)
-    every = [(name, change) for name in names for change in changes] + [
-        (name, odd) for name in names for _ in range(times)
-    ]
+    every = [(name, change) for name in names for change in changes if rng.random() < 0.5]
+    every += [(name, odd) for name in names for _ in range(times)]
     for name, change in every:
         arrays = dict(whole.arrays)
         arrays[name] = change(arrays[name])
@@ -232,8 +231,8 @@ def forge_numbers(root: Path, times: int) -> dict[str, int]:
 
 
 def test_odd_numbers_in_a_forged_part_table_never_do_worse_than_an_error(root: Path) -> None:
-    found = in_child(forge_numbers, root, 6)
-    assert found["read"] > 200
+    found = in_child(forge_numbers, root, 3)
+    assert found["read"] > 100
 
 
 # Truncated and missing files.

@@ -16,7 +16,7 @@ RECORDS = 3 * PARTS
 def build(root: Path) -> None:
     storage = yogadl.open_storage(root)
     texts = ["x" * (i % 50) for i in range(RECORDS)]
-    storage.submit({"i": np.arange(RECORDS), "text": texts}, "data", "1", part_bytes=120)
+    storage.submit({"i": np.arange(RECORDS), "text": texts}, "data", "1", part_bytes=110)
     assert storage.info("data", "1").parts >= PARTS
 
 
@@ -35,9 +35,6 @@ def read_with_few_files(root: Path) -> int:
     return storage.info("data", "1").parts
 
 
-def test_more_parts_than_files_may_be_open_read_shuffled(tmp_path: Path) -> None:
-    root = tmp_path
-    memory = Path("/dev/shm")
-    build(root)
-    assert in_child(read_with_few_files, root) >= PARTS
-    assert memory
+def test_more_parts_than_files_may_be_open_read_shuffled(memory: Path) -> None:
+    build(memory)
+    assert in_child(read_with_few_files, memory) >= PARTS

@@ -3,6 +3,7 @@
 import os
 import pickle
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,15 +43,18 @@ def change_nothing(_: Path) -> None:
 
 
 def read_and_fail_to_write(root: Path, restrict: Callable[[Path], None]) -> None:
-    use(root / "elsewhere" if False else root)  # everything that is imported late is imported by now
+    use(root)
+    with tempfile.TemporaryDirectory() as other:
+        make_caches(Path(other))  # now everything that is imported late has been
     before = snapshot(root)
     restrict(root)
     use(root)
     storage = yogadl.open_storage(root)
+    build_new = storage.cacheable("new", "1")(lambda: [1])
     calls: list[Callable[[], Any]] = [
         lambda: storage.submit([1, 2], "data", "1"),
         lambda: storage.submit([1, 2], "new", "1"),
-        lambda: storage.cacheable("new", "1")(lambda: [1])(),
+        build_new,
         lambda: storage.begin("new", "1", partitions=1).write(0, [1]),
         lambda: storage.delete("data", "1"),
         lambda: storage.undelete("data", "2"),
@@ -61,7 +65,6 @@ def read_and_fail_to_write(root: Path, restrict: Callable[[Path], None]) -> None
             call()
         assert "not writable" in str(caught.value), (number, caught.value)
         assert str(root) in str(caught.value), (number, caught.value)
-    storage.prune(grace_s=0, dry_run=True)
     assert snapshot(root) == before
     with pytest.raises(StorageError, match="not writable"):
         yogadl.open_storage(root / "below")

@@ -1,5 +1,6 @@
 """Streams of caches that are tiny, and cursors that are not theirs."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,11 @@ def test_more_shards_than_records_read_each_record_once(tmp_path: Path, records:
         ]
 
     uneven = shards()
-    assert sorted(sum(uneven, [])) == list(range(records))
+    assert sorted(itertools.chain(*uneven)) == list(range(records))
     assert all(len(found) <= 1 for found in uneven)
     padded = shards(pad_shard_remainder=True)
     assert all(len(found) == 1 for found in padded)
-    assert set(sum(padded, [])) == set(range(records))
+    assert set(itertools.chain(*padded)) == set(range(records))
     assert shards(drop_shard_remainder=True) == [[]] * 8
 
 

@@ -42,6 +42,7 @@ class Database:
                 max_dbs=0,
             )
         except lmdb.Error as error:
+            path.unlink(missing_ok=True)
             raise disk_error(error, path) from error
         self.page_bytes: int = self._environment.stat()["psize"]
         self._transaction = self._environment.begin(write=True)
@@ -83,7 +84,18 @@ class Database:
 
 
 def find_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> dict[bytes, tuple[int, int]]:
-    """Return position and checksum of every block in the file, as a plain mmap sees it."""
+    """Return position and checksum of every block in the file, as a plain mmap sees it.
+
+    Raises:
+        StorageError: if the file is gone or does not hold them.
+    """
+    try:
+        return _found_blocks(path, view, lengths)
+    except lmdb.Error as error:
+        raise disk_error(error, path) from error
+
+
+def _found_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> dict[bytes, tuple[int, int]]:
     found: dict[bytes, tuple[int, int]] = {}
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=True) as database:
         page_bytes = database.stat()["psize"]
@@ -108,7 +120,10 @@ def find_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> dict
 
 def disk_error(error: Exception, path: Path) -> StorageError:
     """Translate an error of LMDB or the file system, saying so when the disk is full."""
-    free_bytes = shutil.disk_usage(path.parent).free
+    try:
+        free_bytes = shutil.disk_usage(path.parent).free
+    except OSError as gone:
+        return StorageError(gone.errno or errno.EIO, f"writing failed: {error}; is it gone?", str(path))
     # LMDB may report a full disk as an input/output error, so look.
     is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES
     if is_full or isinstance(error, lmdb.DiskError):

@@ -82,7 +82,9 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
     if size > MAX_MIXED_BYTES:
         _step(state, _long_hashes(rows.reshape(-1).data, size, count), scratch)
         return state
-    if size % 8:
+    if size in (1, 2, 4):
+        rows = rows.view(f"<u{size}").astype("<u8").view(np.uint8)  # several times as fast as below
+    elif size % 8:
         padded = np.zeros((count, -(-size // 8) * 8), np.uint8)
         padded[:, :size] = rows
         rows = padded

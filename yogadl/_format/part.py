@@ -90,6 +90,8 @@ class PartWriter:
                 synced = pool.submit(os.fsync, file.fileno())
                 sealed = self._inspect(file.fileno())
                 synced.result()
+        except StorageError:
+            raise
         except OSError as error:
             raise disk_error(error, self.path) from error
         return sealed

@@ -152,7 +152,11 @@ class CacheWriter:
         self._sealing = self._sealer.submit(self._seal, part, self.spec)
 
     def _seal(self, part: PartWriter, spec: Spec) -> None:
-        self._on_sealed(part.path, part.seal(), spec)
+        try:
+            self._on_sealed(part.path, part.seal(), spec)
+        except BaseException:
+            part.abandon()  # else its file stays open, and could not be written anew by this process
+            raise
 
     def _wait(self) -> None:
         sealing, self._sealing = self._sealing, None

@@ -35,7 +35,7 @@ class Command(Protocol):
         """Do it, and return the exit code."""
 
 
-# The first line of each docstring again, so that `yogadl --help` imports none of them; a test compares.
+# The docstrings' first lines again, so that `yogadl --help` imports none of them; a test compares.
 _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "See what there is": {
         "ls": "List the datasets and their versions.",
@@ -46,7 +46,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Make something": {
         "build": "Build a version from a function in a Python file.",
-        "demo": "Show in a few seconds what a cache does: build, shuffle, shard, stop, resume, speed.",
+        "demo": "Show in a few seconds what a cache does.",
     },
     "Keep order": {
         "rm": "Throw a version away, into the trash.",
@@ -116,7 +116,9 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         add_help=False,
         allow_abbrev=False,
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(
+        prog="yogadl", dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name in COMMANDS:
         if name == chosen:
@@ -125,7 +127,12 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             commands.add_parser(name)
     options = parser.add_argument_group("Options")
     options.add_argument("-h", "--help", action="help", help="show this and leave")
-    options.add_argument("--version", action="version", version=f"yogadl {library_version()}")
+    options.add_argument(
+        "--version",
+        action="version",
+        version=f"yogadl {library_version()}",
+        help="show the version and leave",
+    )
     parser.epilog = _EXAMPLE
     parser.description = "\n\n".join(["Build, read and look after caches of datasets.", *_listed()])
     return parser

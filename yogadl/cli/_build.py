@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from yogadl._key import DatasetKey
+from yogadl.cli._arguments import add_json, add_key, add_storage, parse_size, whole
 from yogadl.cli._function import Target, Watched, check_arguments, load, parse_argument, told_in_one_line
 from yogadl.cli._info import info_to_json
-from yogadl.cli._location import add_key, add_storage, open_or_make
-from yogadl.cli._output import ago, counted, note, parse_size, say, say_json, size
+from yogadl.cli._location import open_or_make
+from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._base import BuildOptions
 from yogadl.storage._provenance import describe_builder
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         metavar="COUNT",
-        type=int,
+        type=whole("workers"),
         default=1,
         help="processes that read the records (default: 1)",
     )
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-pickle", action="store_true", help="pickle objects that can't be stored otherwise"
     )
     parser.add_argument("--traceback", action="store_true", help="show all of an error of the function")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -124,7 +125,7 @@ def _replace(
 def _say(info: DatasetInfo, was_built: bool, elapsed_s: float) -> None:
     what = f"{counted(info.records, 'record')}, {size(info.size_bytes)} in {counted(info.parts, 'file')}"
     if was_built:
-        say(f"Built {info.id} {info.version} in {elapsed_s:.1f} s: {what}.")
+        say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {what}.")
     else:
         say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {what}.")
         note("nothing was built; --replace builds it anew")
@@ -149,5 +150,8 @@ class _Handler(logging.Handler):
     """Print log messages on stderr, which begin with the command's name already."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one."""
-        note(record.getMessage().removeprefix("yogadl: "))
+        """Print one, without breaking the progress bar."""
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(file=sys.stderr):
+            note(record.getMessage().removeprefix("yogadl: "))

@@ -88,7 +88,7 @@ def load(target: Target) -> Callable[..., Any]:
             "give a function that returns it"
         )
     names = _functions(module)
-    there = f"there are {', '.join(names)}" if names else "there is none at all"
+    there = f"there are {', '.join(names)}" if names else "it has none at all"
     raise ConfigurationError(f"{target.path} has no function {target.name}; {there}")
 
 
@@ -122,20 +122,20 @@ class Watched:
 
     def wrapper(self) -> Callable[..., Any]:
         """Return the function that notes its call."""
-        inner, bound = self.function, functools.partial(self.function)
-        if isinstance(inner, functools.partial):
-            inner, bound = inner.func, inner
+        function: Any = self.function
+        if isinstance(function, functools.partial):
+            return functools.partial(self._noting(function.func), *function.args, **function.keywords)
+        return self._noting(function)
 
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:  # the user's
             self.was_called = True
-            return inner(*args, **kwargs)
+            return function(*args, **kwargs)
 
-        functools.update_wrapper(call, inner)
-        if not hasattr(inner, "__qualname__"):  # an object that can be called
-            call.__module__, call.__qualname__ = type(inner).__module__, type(inner).__qualname__
-        return (
-            functools.partial(call, *bound.args, **bound.keywords) if bound.args or bound.keywords else call
-        )
+        functools.update_wrapper(call, function)
+        if not hasattr(function, "__qualname__"):  # an object that can be called
+            call.__module__, call.__qualname__ = type(function).__module__, type(function).__qualname__
+        return call
 
 
 @contextlib.contextmanager
@@ -147,14 +147,13 @@ def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None
     """
     try:
         yield
-    except (KeyboardInterrupt, BrokenPipeError):
-        raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         if shows_traceback:
             traceback.print_exc()
         if isinstance(error, YogaError):
             raise
-        raise FunctionError(_told(error, path)) from error
+        hint = "" if shows_traceback else "; --traceback shows it all"
+        raise FunctionError(_told(error, path) + hint) from error
 
 
 def _told(error: BaseException, path: Path) -> str:

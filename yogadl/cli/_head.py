@@ -16,12 +16,14 @@ import numpy as np
 from yogadl._dataref import RecordsRef
 from yogadl._leaf import OBJECT
 from yogadl._spec import Field
-from yogadl.cli._location import add_key, add_storage, open_existing
+from yogadl.cli._arguments import add_json, add_key, add_storage, whole
+from yogadl.cli._location import open_existing
 from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, table, width
 from yogadl.cli._values import json_of, text_of
 
 _RECORDS: Final = 5
 _READ_BYTES: Final = 8 * 2**20
+_NAME_COLUMNS: Final = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--records",
         metavar="COUNT",
-        type=_count,
+        type=whole("records"),
         default=_RECORDS,
         help=f"how many records (default: {_RECORDS})",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,11 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
         document = {"storage": str(storage.folder.root), "id": arguments.id, "version": arguments.version}
         say_json({**document, "records": len(ref), "head": records})
         return 0
-    texts = (
-        [text_of(field.leaf, value) for field, value in zip(fields, row, strict=True)]
-        for row in _rows(ref, count)
-    )
-    _show(fields, texts)
+    briefly, fully = [], []
+    for number, row in enumerate(_rows(ref, count)):
+        pairs = [(field.leaf, value) for field, value in zip(fields, row, strict=True)]
+        briefly.append([f"{number:,}", *(text_of(leaf, value, is_brief=True) for leaf, value in pairs)])
+        fully.append([f"{number:,}", *(text_of(leaf, value) for leaf, value in pairs)])
+    _show(fields, fully, briefly)
     if count < len(ref):
         note(f"{counted(count, 'record')} of {len(ref):,}; -n shows more")
     return 0
@@ -77,33 +80,24 @@ def _rows(ref: RecordsRef, count: int) -> Iterator[list[Any]]:
         yield from map(list, zip(*columns, strict=True))
 
 
-def _show(fields: Sequence[Field], rows: Iterator[list[str]]) -> None:
+def _show(fields: Sequence[Field], fully: list[list[str]], briefly: list[list[str]]) -> None:
     """Print a table with a column a field if that fits; else, record by record, a line a field."""
     names = [field.name or "(the record)" for field in fields]
-    read = [[f"{number:,}", *row] for number, row in enumerate(rows)]
     right = {0, *(number for number, field in enumerate(fields, 1) if _is_number(field))}
-    lines = table(["record", *names], read, right)
-    if max(map(columns_of, lines)) <= width():
-        for line in lines:
-            say(line)
-        return
-    widest = max(columns_of(plain(name)) for name in names)
-    for number, *texts in read:
+    for rows in (fully, briefly):
+        lines = table(["record", *names], rows, right)
+        if max(map(columns_of, lines)) <= width():
+            for line in lines:
+                say(line)
+            return
+    shown = [cut(plain(name), _NAME_COLUMNS) for name in names]
+    widest = max(map(columns_of, shown))
+    for number, *texts in fully:
         say(f"record {number}")
-        for name, text in zip(names, texts, strict=True):
-            space = " " * (widest - columns_of(plain(name)))
-            say(cut(f"  {plain(name)}{space}  {plain(text)}", width()))
+        for name, text in zip(shown, texts, strict=True):
+            space = " " * (widest - columns_of(name))
+            say(cut(f"  {name}{space}  {plain(text)}", width()))
 
 
 def _is_number(field: Field) -> bool:
     return field.leaf.is_numeric and field.leaf.shape == ()
-
-
-def _count(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"give a number of records, 1 or more, not {text!r}")
-    return count

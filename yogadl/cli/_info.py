@@ -12,7 +12,8 @@ import math
 from typing import Any
 
 from yogadl._leaf import Leaf
-from yogadl.cli._location import add_key, add_storage, open_existing
+from yogadl.cli._arguments import add_json, add_key, add_storage
+from yogadl.cli._location import open_existing
 from yogadl.cli._output import (
     ago,
     counted,
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_key(parser)
     add_storage(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

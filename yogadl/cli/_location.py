@@ -1,10 +1,11 @@
 """Say which storage a command works on, and open it."""
 
-import argparse
+import itertools
+import json
 import os
 import shlex
 from collections import deque
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from yogadl._key import RESERVED_NAMES
@@ -13,22 +14,7 @@ from yogadl.storage import CacheStorage, open_storage
 
 # Where the current folder is somebody's home, looking on would take minutes.
 _MOST_FOLDERS: Final = 2_000
-
-
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add the option that all commands share."""
-    parser.add_argument(
-        "-s",
-        "--storage",
-        metavar="FOLDER",
-        help="the storage, a folder of caches (default: the current folder, if it has caches)",
-    )
-
-
-def add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the two arguments that name a version."""
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
-    parser.add_argument("version", metavar="VERSION", help="which version of it")
+_MOST_MANIFESTS: Final = 10
 
 
 def open_existing(location: str | None) -> CacheStorage:
@@ -54,10 +40,16 @@ def open_or_make(location: str | None) -> CacheStorage:
     if location is not None:
         return open_storage(location)
     here = Path.cwd()
-    if not _has_caches(here):
+    found = _storage_below(here)
+    if found is None:
         raise ConfigurationError(
             f"there are no caches in the current folder, {here}: say where they are with -s FOLDER "
             "(-s . to begin here)"
+        )
+    if found != here:
+        raise ConfigurationError(
+            f"the current folder, {here}, is no storage, but has one inside: give -s "
+            f"{shlex.quote(str(found.relative_to(here)))}"
         )
     return open_storage(here)
 
@@ -67,19 +59,34 @@ def option_for(storage: CacheStorage) -> str:
     return f"-s {shlex.quote(str(storage.folder.root))}"
 
 
-def _has_caches(root: Path) -> bool:
-    """Return whether a folder looks like a storage: whether a dataset's folder is found soon."""
-    waiting = deque([root])
+def _storage_below(start: Path) -> Path | None:
+    """Return the folder at or below this one that the caches found first say they were built in."""
+    waiting = deque([start])
     for _ in range(_MOST_FOLDERS):
         if not waiting:
             break
+        folder = waiting.popleft()
         try:
-            with os.scandir(waiting.popleft()) as entries:
-                folders = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            with os.scandir(folder) as entries:
+                inside = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
             continue  # not ours to read
-        names = {folder.name for folder in folders}
-        if names & {"versions", "trash"} and names & {"parts", "tables"}:
-            return True
-        waiting.extend(folder for folder in folders if folder.name not in RESERVED_NAMES)
-    return False
+        if {path.name for path in inside} & {"versions", "trash"}:
+            root = _root_of(folder)
+            if root is not None and root.is_relative_to(start):
+                return root
+        waiting.extend(path for path in inside if path.name not in RESERVED_NAMES)
+    return None
+
+
+def _root_of(folder: Path) -> Path | None:
+    """Return the root of the storage in which a folder is that of a dataset, if it is."""
+    files = itertools.chain(folder.glob("versions/**/*.json"), folder.glob("trash/**/*.json"))
+    for file in itertools.islice(files, _MOST_MANIFESTS):
+        try:
+            parts = PurePath(json.loads(file.read_bytes())["id"]).parts
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # damaged, or somebody else's
+        if parts and folder.parts[-len(parts) :] == parts:
+            return Path(*folder.parts[: -len(parts)])
+    return None

@@ -9,7 +9,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from yogadl.cli._location import add_storage, open_existing
+from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._location import open_existing
 from yogadl.cli._output import day_and_time, moment, note, say, say_json, size, table
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("id", metavar="ID", nargs="?", help="just the versions of this dataset")
     add_storage(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,47 +1,27 @@
 """Write for people and for scripts: tables, sizes, times, JSON, progress."""
 
-import argparse
-import contextlib
 import json
 import math
-import re
 import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 _GAP: Final = "  "
 _DELAY_S: Final = 2.0
-_UNITS: Final = {
-    "": 1, "B": 1,
-    "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
-}  # fmt: skip
-_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)")
 
 
 def say(text: str = "") -> None:
     """Print a line for people, in which nothing can steer a terminal."""
-    _print(plain(text), sys.stdout)
+    print(plain(text))
 
 
 def note(text: str) -> None:
     """Print a line on stderr, where it is in no script's way."""
-    _print(f"yogadl: {plain(text)}", sys.stderr)
-
-
-def _print(text: str, file: TextIO) -> None:
-    if "tqdm" not in sys.modules:
-        print(text, file=file)
-        return
-    from tqdm import tqdm
-
-    with tqdm.external_write_mode(file=file):  # a bar that is shown just now moves out of the way
-        print(text, file=file)
+    print(f"yogadl: {plain(text)}", file=sys.stderr)
 
 
 def say_json(document: Any) -> None:  # whatever json takes
@@ -107,20 +87,6 @@ def size(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
-def parse_size(text: str) -> int:
-    """Return the number of bytes in a text such as ``256MB`` or ``1GiB``.
-
-    Raises:
-        ArgumentTypeError: if it says no size.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(found[2].upper()) if found else None
-    count = 0 if not found or unit is None else int(float(found[1]) * unit)
-    if not count:
-        raise argparse.ArgumentTypeError(f"give a size such as 256MB or 1GiB, not {text!r}")
-    return count
-
-
 def counted(count: int, noun: str) -> str:
     """Return a number and what it counts."""
     return f"{count:,} {noun}" + "s" * (count != 1)
@@ -154,19 +120,38 @@ def ago(seconds: float, now: float | None = None) -> str:
     return "just now"
 
 
-@contextlib.contextmanager
-def bar(title: str, size_bytes: int) -> Iterator[Callable[[float], None]]:
-    """Give a function that shows how many bytes are done; on a terminal, and only after two seconds."""
-    from tqdm import tqdm
+def duration(elapsed_s: float) -> str:
+    """Return how long something took."""
+    return f"{elapsed_s:.2f} s" if elapsed_s < 10 else f"{elapsed_s:,.0f} s"
 
-    with tqdm(
-        desc=title,
-        total=size_bytes,
-        unit="B",
-        unit_scale=True,
-        delay=_DELAY_S,
-        disable=None,
-        leave=False,
-        file=sys.stderr,
-    ) as shown:
-        yield lambda done_bytes: shown.update(done_bytes - shown.n) and None
+
+class Bar:
+    """Show how many bytes are done: on stderr, if that is a terminal, and only after two seconds."""
+
+    def __init__(self, title: str, size_bytes: int) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            desc=title,
+            total=size_bytes,
+            unit="B",
+            unit_scale=True,
+            delay=_DELAY_S,
+            disable=None,
+            leave=False,
+            file=sys.stderr,
+        )
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def show(self, done_bytes: float) -> None:
+        """Move to where so many are done."""
+        self._bar.update(done_bytes - self._bar.n)
+
+    def clear(self) -> None:
+        """Make room for a line of text; the bar comes back when it moves."""
+        self._bar.clear()

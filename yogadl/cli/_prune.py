@@ -10,10 +10,10 @@ Example:
 """
 
 import argparse
-import math
 from typing import Final
 
-from yogadl.cli._location import add_storage, open_existing
+from yogadl.cli._arguments import add_json, add_storage, amount
+from yogadl.cli._location import open_existing
 from yogadl.cli._output import counted, say, say_json, size
 
 _DAY_S: Final = 86_400.0
@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace",
         metavar="DAYS",
-        type=_days,
+        type=amount("days", 0),
         default=_GRACE_DAYS,
         help=f"keep what is younger than this (default: {_GRACE_DAYS:.0f})",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,13 +59,3 @@ def run(arguments: argparse.Namespace) -> int:
     verb = "Would remove" if is_dry else "Removed"
     say(f"{verb} {counted(len(pruned.files), 'file')}, {size(pruned.size_bytes)}.")
     return 0
-
-
-def _days(text: str) -> float:
-    try:
-        days = float(text)
-    except ValueError:
-        days = math.nan
-    if not 0 <= days < math.inf:
-        raise argparse.ArgumentTypeError(f"give a number of days, 0 or more, not {text!r}")
-    return days

@@ -9,7 +9,8 @@ Example:
 import argparse
 import shlex
 
-from yogadl.cli._location import add_key, add_storage, open_existing, option_for
+from yogadl.cli._arguments import add_key, add_storage
+from yogadl.cli._location import open_existing, option_for
 from yogadl.cli._output import say
 
 
@@ -24,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments.storage)
     storage.delete(arguments.id, arguments.version)
     key = f"{shlex.quote(arguments.id)} {shlex.quote(arguments.version)}"
-    say(f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it in 30 days.")
+    say(f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it after 30 days.")
     say("To bring it back:")
     say(f"  yogadl undelete {key} {option_for(storage)}")
     return 0

@@ -1,7 +1,6 @@
 """Bring back what was thrown away or replaced last.
 
-A version that was replaced can be brought back too, once the one in its place is thrown away: then
-`undelete` twice, for the last one thrown away comes first.
+If there is such a version now, it goes to the trash in exchange: do it again to undo it.
 
 Example:
   yogadl undelete squares 1 -s /data/caches
@@ -9,7 +8,8 @@ Example:
 
 import argparse
 
-from yogadl.cli._location import add_key, add_storage, open_existing
+from yogadl.cli._arguments import add_key, add_storage
+from yogadl.cli._location import open_existing
 from yogadl.cli._output import counted, day_and_time, say
 
 

@@ -11,10 +11,11 @@ from yogadl.cli._output import counted
 
 # What is longer is cut: in a line for people, and in JSON.
 _SHOWN: Final = 40
+_SHOWN_BRIEFLY: Final = 12
 _SHOWN_JSON: Final = 200
 
 
-def text_of(leaf: Leaf, value: Any) -> str:  # a scalar, an array, bytes or str: as a batch has it
+def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # as a batch has it
     """Return a value in a few words: a scalar as it is, an array by dtype, shape, least and greatest."""
     if leaf.dtype == OBJECT:
         return "pickled"
@@ -24,11 +25,19 @@ def text_of(leaf: Leaf, value: Any) -> str:  # a scalar, an array, bytes or str:
         between = "" if bounds is None else f" {_number(bounds[0])} to {_number(bounds[1])}"
         return f"{leaf.dtype}[{shape}]{between}"
     if isinstance(value, str | bytes):
-        shown = repr(value[:_SHOWN])
-        if len(value) <= _SHOWN:
-            return shown
-        return f"{shown}... ({counted(len(value), 'byte' if isinstance(value, bytes) else 'character')})"
+        return _cut(value, is_brief)
     return _number(_plain(value))
+
+
+def _cut(value: str | bytes, is_brief: bool) -> str:
+    most = _SHOWN_BRIEFLY if is_brief else _SHOWN
+    kept = value[:most]
+    if len(repr(kept)) > most + len("b''"):
+        kept = value[: most // 4]  # most of it is escaped, by four characters and more
+    if len(kept) == len(value):
+        return repr(value)
+    count = counted(len(value), "byte" if isinstance(value, bytes) else "character")
+    return f"{kept!r}..." if is_brief else f"{kept!r}... ({count})"
 
 
 def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # as `text_of`
@@ -56,7 +65,7 @@ def _bounds(array: NDArray[Any]) -> tuple[Any, Any] | None:
     """Return the least and the greatest value, NaN and NaT left aside; None where there is no such thing."""
     if array.dtype.kind in "Oc" or not array.size:
         return None
-    if not array.dtype.isbuiltin == 1 and array.dtype.kind not in "mM":
+    if array.dtype.kind not in "biufmM":
         array = array.astype(np.float64)  # bfloat16 and its like
     if array.dtype.kind in "fmM":
         array = array[~np.isnan(array)]

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._errors import error_line
-from yogadl.cli._location import add_storage, open_existing
-from yogadl.cli._output import bar, counted, note, say, say_json, size
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import Bar, counted, note, say, say_json, size
 from yogadl.errors import DatasetNotFoundError, YogaError
 from yogadl.storage import CacheStorage, Verified
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it")
     add_storage(parser)
     parser.add_argument("--all", action="store_true", help="all versions, of this dataset or of all")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     keys = _keys(storage, arguments.id) if arguments.all else [(arguments.id, arguments.version)]
     sizes = [_size(storage, *key) for key in keys]
     checked = []
-    with bar("verifying", sum(sizes)) as show:
+    with Bar("verifying", sum(sizes)) as bar:
         for number, (dataset_id, version) in enumerate(keys):
-            shares = _shares(show, sum(sizes[:number]), sizes[number])
+            shares = _shares(bar.show, sum(sizes[:number]), sizes[number])
             try:
                 one = _check(storage, dataset_id, version, shares)
             except DatasetNotFoundError:
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
                     continue  # deleted meanwhile
                 raise
             checked.append(one)
+            bar.clear()
             if one.error is not None:
                 note(one.error)
             elif not arguments.json:

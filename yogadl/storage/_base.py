@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import secrets
 import time
 import warnings
@@ -23,12 +24,18 @@ from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, content_of, publish, trashed_names
 from yogadl.storage._cached import CachedRecords, Published, open_table
 from yogadl.storage._folder import Folder
+from yogadl.storage._ingredients import Builder
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
 from yogadl.storage._progress import shown
-from yogadl.storage._provenance import describe_builder, describe_machine, difference
+from yogadl.storage._provenance import Describer, Explanation, describe_machine, difference, explain
+from yogadl.storage._values import HOOK
 from yogadl.storage._verify import Verified, part_files, verify
 
+_log = logging.getLogger("yogadl")
+
 P = ParamSpec("P")
+# The version that is worked out from the builder itself.
+AUTO: Final = "auto"
 GRACE_S: Final = 30 * 86_400.0
 
 # Which keys this context is building, so that a builder that asks for itself fails instead of waiting.
@@ -184,36 +191,53 @@ class CacheStorage(Storage):
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
         The function runs only if there is no such version; other callers, threads and processes alike,
-        wait for it and then read what it built. If its code or arguments differ from what built the
-        cache, a warning says so once, and the cache is served.
+        wait for it and then read what it built. If its code, what that uses, or its arguments differ from
+        what built the cache, a warning says so once, and the cache is served. With the version ``"auto"``
+        they decide the version, so that a change builds anew; see docs/versions.md.
 
         Args:
             dataset_id: What the dataset is called.
-            dataset_version: Which version this is; bump it when the function changes.
-            workers: As for `submit`, like all that follow.
+            dataset_version: Which version this is; bump it when the function changes, or give ``"auto"``.
+            workers: As for `submit`, like all that follow. None of them has a part in the version.
             engine: See there.
             part_bytes: See there.
             allow_pickle: See there; also allows reading pickled fields.
             progress: See there.
+
+        Raises:
+            ConfigurationError: if the arguments make no sense; from the function returned, if the version
+                is ``"auto"`` and a value that the function uses can't be described.
         """
-        key = DatasetKey(dataset_id, dataset_version)
+        DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
+        is_auto = dataset_version == AUTO
         warned: set[str] = set()
 
         def decorate(function: Callable[P, Any]) -> Callable[P, RecordsRef]:
+            describer = Describer(function, thorough=is_auto)
+
             @functools.wraps(function)
             def build_once(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
-                builder = describe_builder(function, args, kwargs)
+                builder = describer.describe(args, kwargs)
+                key = DatasetKey(dataset_id, builder.version if is_auto else dataset_version)
                 published = self._find(key)
                 if published is None:
                     with self._right_to_build(key):
                         published = self._find(key)
                         if published is None:
-                            self._build(key, function(*args, **kwargs), options, builder)
+                            if is_auto:
+                                self._log_why(key, builder)
+                            data = function(*args, **kwargs)
+                            self._build(
+                                key, data, options, lambda: describer.after_build(builder, args, kwargs)
+                            )
                             published = self.published(key)
-                self._warn_if_stale(published.manifest, builder, warned)
+                if not is_auto:
+                    self._warn_if_stale(published.manifest, builder.to_json(), warned)
                 return self._ref(key, published, allow_pickle)
 
+            # What stands for it in the version of another builder that calls it.
+            setattr(build_once, HOOK, function if is_auto else (dataset_id, dataset_version))
             return build_once
 
         return decorate
@@ -232,7 +256,13 @@ class CacheStorage(Storage):
             finally:
                 _building.reset(reset)
 
-    def _build(self, key: DatasetKey, data: Any, options: BuildOptions, builder: dict[str, Any]) -> Manifest:
+    def _build(
+        self,
+        key: DatasetKey,
+        data: Any,
+        options: BuildOptions,
+        builder: dict[str, Any] | Callable[[], dict[str, Any]],
+    ) -> Manifest:
         source = open_source(data, allow_pickle=options.allow_pickle)
         machine = describe_machine(library_version())
         where = f"{_names.builds(key)}/one"
@@ -243,7 +273,8 @@ class CacheStorage(Storage):
                 )
             else:
                 receipts = Build(self.folder, key, options.part_bytes, progress).run(source, where)
-        manifest = publish(self.folder, key, content_of(receipts), machine | builder)
+        described = builder() if callable(builder) else builder
+        manifest = publish(self.folder, key, content_of(receipts), machine | described)
         self.folder.remove_folder(_names.builds(key))
         return manifest
 
@@ -257,6 +288,18 @@ class CacheStorage(Storage):
                 UserWarning,
                 stacklevel=3,
             )
+
+    def _log_why(self, key: DatasetKey, builder: Builder) -> None:
+        """Say what has changed since the newest version that was worked out, too."""
+        manifests = []
+        for version in self.versions(key.id):
+            if version.startswith(f"{AUTO}-"):
+                with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
+                    manifests.append(self.published(DatasetKey(key.id, version)).manifest)
+        if manifests:
+            newest = max(manifests, key=lambda manifest: manifest.created)
+            changed = difference(newest.builder, builder.to_json())
+            _log.info("yogadl: %s is built, for it is not %s: %s", key, newest.key.version, changed)
 
     # Reading.
 
@@ -363,6 +406,24 @@ class CacheStorage(Storage):
             CacheFormatError: at the first damage, naming dataset, field and records.
         """
         return verify(self.folder, self.published(DatasetKey(dataset_id, dataset_version)).manifest, progress)
+
+    def explain(self, dataset_id: str, dataset_version: str, other_version: str) -> Explanation:
+        """Say what differs between what two versions of a dataset were built from.
+
+        Args:
+            dataset_id: What the dataset is called.
+            dataset_version: One version.
+            other_version: The other.
+
+        Returns:
+            Which function's lines, which values and which arguments differ; printed, a line for each.
+
+        Raises:
+            DatasetNotFoundError: if there is no such version.
+        """
+        first = self.published(DatasetKey(dataset_id, dataset_version)).manifest
+        second = self.published(DatasetKey(dataset_id, other_version)).manifest
+        return explain(first, second)
 
     # Keeping order.
 

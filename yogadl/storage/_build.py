@@ -22,7 +22,7 @@ from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
 from yogadl._format.writer import CacheWriter
 from yogadl._key import DatasetKey
-from yogadl._sources import Columns, Source
+from yogadl._sources import Source
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
@@ -208,19 +208,22 @@ def _agree(source: Source, receipts: Sequence[Receipt], folder: Folder, key: Dat
             for start in {first, max(first, end - _SAMPLED_RECORDS)}:
                 count = min(_SAMPLED_RECORDS, end - start)
                 sealed = reader.columns(np.arange(start, start + count, dtype=np.int64))
-                if _hash(spec, sealed, count) != _hash(spec, _first(source, start, count), count):
+                if _hash(spec, sealed, count) != _hash_source(source, spec, start, count):
                     return False
     except CacheFormatError:
         return False
     return True
 
 
-def _first(source: Source, start: int, count: int) -> Columns:
-    chunks = source.chunks(start)
-    found = next(chunks)
-    while len(found[0]) < count:
-        found = [[*ours, *theirs] for ours, theirs in zip(found, next(chunks), strict=True)]
-    return [column[:count] for column in found]
+def _hash_source(source: Source, spec: Spec, start: int, count: int) -> RunHash:
+    """Hash `count` records of a source, which it may give in any number of chunks."""
+    run = RunHash()
+    for columns in source.chunks(start):
+        piece = [column[: count - run.records] for column in columns]
+        run = run.then(_hash(spec, piece, len(piece[0])))
+        if run.records >= count:
+            break
+    return run
 
 
 def _hash(spec: Spec, columns: Sequence[Any], count: int) -> RunHash:

@@ -12,6 +12,8 @@ from typing import Final
 
 from yogadl.errors import StorageError
 
+# What is read whole is small; a damaged or foreign file must not fill the memory.
+_MAX_READ_BYTES: Final = 2**28
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
@@ -32,7 +34,11 @@ class Folder:
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or ``None`` if there is none."""
         try:
-            return self.path(name).read_bytes()
+            with self.path(name).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > _MAX_READ_BYTES:
+                    raise OSError(errno.EFBIG, f"it has {size} bytes, far more than any such file of ours")
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -94,6 +100,8 @@ class Folder:
 
     def rename(self, name: str, new_name: str) -> bool:
         """Move a file; return whether there was one."""
+        if self.size(name) is None:
+            return False  # else the new name's folder would be made for nothing
         target = self.path(new_name)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,21 @@
 """Describe what a cache was built from, and say how that differs from what would build it now."""
 
 import ast
-import functools
-import hashlib
-import inspect
+import difflib
 import platform
-import re
-import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
-_SHOWN: Final = 120
+from yogadl._format.manifest import Manifest
+from yogadl.storage._code import CodeReader, dumped
+from yogadl.storage._ingredients import Builder, builder_of
+from yogadl.storage._values import shortened
+
+_ABSENT: Final = "absent"
 
 
 def describe_machine(library_version: str) -> dict[str, Any]:
@@ -31,17 +32,52 @@ def describe_machine(library_version: str) -> dict[str, Any]:
 def describe_builder(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the builder's name, source code and arguments, as JSON."""
-    partial: Any = function
-    while isinstance(partial, functools.partial):
-        function, args, kwargs = partial.func, partial.args + args, partial.keywords | kwargs
-        partial = function
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return {
-        "function": f"{named.__module__}.{named.__qualname__}",
-        "source": _source_of(function),
-        "arguments": _arguments_of(function, args, kwargs),
-    }
+    """Return the builder's name, source code, arguments and what they use, as JSON."""
+    return builder_of(function, args, kwargs, CodeReader(), thorough=False).to_json()
+
+
+class Describer:
+    """Describe what builds a dataset, call after call. Safe to use from several threads.
+
+    Args:
+        function: What builds.
+        thorough: Whether the version is to be worked out, for which every value must have a description.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, thorough: bool) -> None:
+        self._function = function
+        self._thorough = thorough
+        self._reader = CodeReader()
+        self._as_before: dict[tuple[str, str], str] = {}
+
+    def describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Builder:
+        """Return the builder as it is now.
+
+        What its own builds have changed since, a list that it appends to, counts as it was before: else it
+        would be another version at every call.
+
+        Raises:
+            ConfigurationError: if the version is to be worked out, and a value has no description.
+        """
+        return self._described(args, kwargs).with_contents(self._as_before)
+
+    def after_build(self, before: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return what a manifest keeps of a builder, once it has built."""
+        after = {
+            ingredient.key: ingredient.sha256 for ingredient in self._described(args, kwargs).ingredients
+        }
+        kept = []
+        for ingredient in before.ingredients:
+            sha256 = after.get(ingredient.key, ingredient.sha256)
+            if sha256 != ingredient.sha256 and not self._thorough:
+                continue  # a warning has nothing to say of it
+            if sha256 != ingredient.sha256:
+                self._as_before[ingredient.key, sha256] = ingredient.sha256
+            kept.append(ingredient)
+        return replace(before, ingredients=tuple(kept)).to_json()
+
+    def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Builder:
+        return builder_of(self._function, args, kwargs, self._reader, thorough=self._thorough)
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
@@ -54,9 +90,134 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
                 changes.append(
-                    f"argument {name!r}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
+                    f"argument {name!r}: {before.get(name, _ABSENT)} -> {after.get(name, _ABSENT)}"
                 )
+    changes += [
+        str(change)
+        for change in _differences(_ingredients(then), _ingredients(now))
+        # What one of them lacks, the code that reads it tells; of code without source nothing can be told.
+        if change.before not in ("", _ABSENT) and change.after not in ("", _ABSENT)
+        if not change.what.startswith("argument ")
+    ]
     return "; ".join(changes)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that two versions were not both built from.
+
+    Args:
+        what: A function, class, global, closure variable, default or argument.
+        before: What it was for the first: the lines of code that differ, or a value. Empty if not known.
+        after: What it was for the second.
+    """
+
+    what: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        if not self.before and not self.after:
+            return f"{self.what}: differs"
+        return f"{self.what}: {self.before or 'something else'} -> {self.after or 'something else'}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why two versions of a dataset are not the same. As a string, a line for each reason.
+
+    Args:
+        id: The dataset.
+        version: The first version.
+        other: The second.
+        differences: What decides what is built, and differs.
+        notes: What else there is to say: the versions of libraries, say, which decide no version.
+    """
+
+    id: str
+    version: str
+    other: str
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.id!r}: version {self.version!r} -> {self.other!r}"]
+        lines += [f"  {difference}" for difference in self.differences]
+        lines += [f"  ({note})" for note in self.notes]
+        return "\n".join(lines)
+
+
+def explain(first: Manifest, second: Manifest) -> Explanation:
+    """Say what differs between what two versions of a dataset were built from."""
+    then, now = first.builder, second.builder
+    notes = []
+    for manifest in (first, second):
+        if "ingredients" not in manifest.builder:
+            notes.append(
+                f"version {manifest.key.version!r} was not built by a function that cacheable knows: "
+                "of what built it nothing is recorded"
+            )
+    found = [] if notes else _differences(_ingredients(then), _ingredients(now))
+    if not notes and not found:
+        notes.append("both were built by the same code with the same arguments")
+    is_same = first.fingerprint == second.fingerprint
+    notes.append("their records are the same" if is_same else "their records differ")
+    # Decide no version, and may yet be the reason.
+    for name in ("python", "numpy", "yogadl", "system"):
+        before, after = then.get(name), now.get(name)
+        if before != after:
+            notes.append(f"{name}: {before} -> {after}")
+    before, after = then.get("libraries") or {}, now.get("libraries") or {}
+    for name in sorted((before.keys() | after.keys()) - {"numpy"}):
+        if before.get(name) != after.get(name):
+            notes.append(f"{name}: {before.get(name, 'not used')} -> {after.get(name, 'not used')}")
+    return Explanation(first.key.id, first.key.version, second.key.version, tuple(found), tuple(notes))
+
+
+def _ingredients(builder: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return hash and text of each ingredient; of the builder itself the text is its source."""
+    found = {}
+    try:
+        for label, sha256, text in builder.get("ingredients") or ():
+            is_builder = not text and label == f"function {builder.get('function')}"
+            found[str(label)] = str(sha256), str((is_builder and builder.get("source")) or text)
+    except (TypeError, ValueError):
+        return {}  # a manifest's provenance is free-form: another library may write its own
+    return found
+
+
+def _differences(then: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> list[Difference]:
+    found = []
+    for label in [*then, *(label for label in now if label not in then)]:
+        before, after = then.get(label), now.get(label)
+        if before is None or after is None:
+            known = before or after or ("", "")
+            text = _first_line(known[1])
+            found.append(Difference(label, text if before else _ABSENT, text if after else _ABSENT))
+        elif before[0] != after[0]:
+            is_code = label.startswith(("function ", "class ", "module ")) and before[1] and after[1]
+            lines = changed_lines(before[1], after[1]) if is_code else (before[1], after[1])
+            found.append(Difference(label, *lines))
+    return found
+
+
+def _first_line(text: str) -> str:
+    return shortened(text.partition("\n")[0])
+
+
+def changed_lines(then: str, now: str) -> tuple[str, str]:
+    """Return the lines that were changed, removed and added, each side in one line."""
+    before, after = then.splitlines(), now.splitlines()
+    removed, added = [], []
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            removed += [line.strip() for line in before[i1:i2]]
+            added += [line.strip() for line in after[j1:j2]]
+    return _quoted(removed), _quoted(added)
+
+
+def _quoted(lines: list[str]) -> str:
+    return repr(shortened("; ".join(lines))) if lines else "nothing"
 
 
 def _is_same_code(then: str, now: str) -> bool:
@@ -64,59 +225,13 @@ def _is_same_code(then: str, now: str) -> bool:
     if then == now:
         return True
     try:
-        return ast.dump(ast.parse(then)) == ast.dump(ast.parse(now))
+        return dumped(ast.parse(then)) == dumped(ast.parse(now))
     except SyntaxError:
         return False
 
 
 def _changed_line(then: str, now: str) -> str:
-    before, after = then.splitlines(), now.splitlines()
-    for old, new in zip(before, after, strict=False):
-        if old != new:
-            return f"{_shown(old.strip())!r} -> {_shown(new.strip())!r}"
-    longer, verb = (before, "removed") if len(before) > len(after) else (after, "added")
-    return f"{verb} {_shown(longer[min(len(before), len(after))].strip())!r}"
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-def _source_of(function: Callable[..., Any]) -> str | None:
-    """Return the code without decorators, docstring, comments and layout, which build nothing."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-    except (OSError, TypeError, SyntaxError):
-        return None  # typed at a prompt, or a lambda inside a longer line
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            node.decorator_list = []
-            body = node.body
-            if len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-                node.body = body[1:]
-    return ast.unparse(tree)
-
-
-def _arguments_of(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, str]:
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return {str(name): _value(value) for name, value in [*enumerate(args), *kwargs.items()]}
-    bound.apply_defaults()
-    return {name: _value(value) for name, value in bound.arguments.items()}
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
-        return f"array {value.dtype}{list(value.shape)} {content}"
-    if isinstance(value, set | frozenset):
-        value = sorted(map(repr, value))  # a set of strings has another order in every process
-    text = _ADDRESS.sub("", repr(value))
-    return (
-        text
-        if len(text) <= _SHOWN
-        else f"{text[:_SHOWN]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    )
+    before, after = changed_lines(then, now)
+    if before == "nothing":
+        return f"added {after}"
+    return f"removed {before}" if after == "nothing" else f"{before} -> {after}"

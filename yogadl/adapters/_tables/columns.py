@@ -10,59 +10,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from yogadl._format.columns import ENTRY_DTYPE, HeapValues, as_bytes, decoded
-from yogadl._leaf import BYTES, STR, BadValueError, Leaf, Shape, check_size, leaf_of, refuse
-from yogadl._spec import DictNode, Node, Spec, check_keys
-from yogadl.errors import UnsupportedDataError
+from yogadl._leaf import BadValueError, Leaf, Shape, check_size, refuse
+from yogadl._spec import Spec
+from yogadl.adapters._tables.types import NULL, Values, below, is_list, is_text, unnested
 
-# pyarrow has no annotations, so `Any` stands for a pa.DataType or a pa.Array throughout.
-# What a column comes as: a pa.Array, a pa.ChunkedArray, or an array of numpy, which is stored as it is.
-Values = Any
 # What `CacheWriter.write` takes.
 Stored = NDArray[Any] | HeapValues
 
-_NUMBERS: Final = {
-    **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
-    "bool": "bool",
-    "halffloat": "float16",
-    "float": "float32",
-    "double": "float64",
-    "date32[day]": "datetime64[D]",
-    "date64[ms]": "datetime64[ms]",
-}
-_NULL: Final = (
-    "is null, which has no stored form; fill the nulls (fill_null, fillna) or drop those records (drop_null, "
-    "drop_nulls, dropna) first"
-)
-_MENDS: Final = (
-    (pa.types.is_decimal, "cast it to float64, or to string to keep every digit"),
-    (pa.types.is_time, "cast it to an integer"),
-    (pa.types.is_interval, "cast it to a duration"),
-    (pa.types.is_map, "make it two lists, one of keys and one of values"),
-    (pa.types.is_union, "make a column of each kind"),
-    (pa.types.is_struct, "make it a struct of lists instead of a list of structs"),
-)
-
-
-def spec_of(names: Sequence[Any] | None, columns: Sequence[Values]) -> Spec:
-    """Return the spec of records that are a dict of these columns, or a single column's values.
-
-    Args:
-        names: The keys of the dict; ``None`` for a single column.
-        columns: One or more rows of each.
-
-    Raises:
-        UnsupportedDataError: if a column can't be stored; names it.
-    """
-    if names is None:
-        return Spec(_node("", columns[0]))
-    check_keys(names, "", 0)
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise UnsupportedDataError(f"two columns are called {name!r}; rename one of them")
-    spec = Spec(DictNode(tuple(names), tuple(map(_node, map(str, names), columns))))
-    if not spec.fields:
-        raise UnsupportedDataError("there are no columns; records need at least one field")
-    return spec
+# Chunks are joined, since converting many small ones costs more; but Arrow's offsets may have only 31 bits.
+_JOINED_BYTES: Final = 2**30
 
 
 def stored_columns(
@@ -81,7 +37,7 @@ def stored_columns(
     found: list[Stored] = []
     for name, column in zip([""] if names is None else map(str, names), columns, strict=True):
         pieces, first = [], 0
-        for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        for array in _chunks(column):
             if len(array):
                 pieces.append(_stored(name, array, numbers[first : first + len(array)]))
                 first += len(array)
@@ -105,126 +61,13 @@ def bytes_of(columns: Sequence[Stored]) -> int:
     )
 
 
-# From types to a spec.
-
-
-def _node(path: str, column: Values) -> Node:
-    if isinstance(column, np.ndarray):
-        try:
-            return leaf_of(np.empty((), column.dtype))
-        except BadValueError as error:
-            raise refuse(path, 0, error.problem) from None
-    return _node_of_type(path, column.type)
-
-
-def _node_of_type(path: str, data_type: Any) -> Node:
-    data_type = _plain_type(data_type)
-    if pa.types.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        keys = [field.name for field in fields]
-        if len(set(keys)) < len(keys):
-            raise UnsupportedDataError(f"the struct {path!r} has two fields of one name ({keys}); rename one")
-        return DictNode(
-            tuple(keys), tuple(_node_of_type(_below(path, field.name), field.type) for field in fields)
-        )
-    shape, element = _unnested(path, data_type)
-    if _is_text(element):
-        is_str = (
-            pa.types.is_string(element)
-            or pa.types.is_large_string(element)
-            or pa.types.is_string_view(element)
-        )
-        return Leaf(STR if is_str else BYTES, shape)
-    if pa.types.is_null(element):
-        raise refuse(path, 0, _NULL)
-    dtype = _dtype(element)
-    if dtype is None:
-        mend = next((mend for holds, mend in _MENDS if holds(element)), "cast it to another type")
-        raise _unsupported(path, data_type, mend)
-    return Leaf(dtype, shape)
-
-
-def _dtype(element: Any) -> str | None:
-    # A time zone is a way to show times, not another time: what is stored is UTC.
-    if pa.types.is_timestamp(element):
-        return f"datetime64[{element.unit}]"
-    if pa.types.is_duration(element):
-        return f"timedelta64[{element.unit}]"
-    return _NUMBERS.get(str(element))
-
-
-def _unnested(path: str, data_type: Any) -> tuple[Shape, Any]:
-    """Return the shape of a value and the type of what its lists hold in the end."""
-    declared = None
-    if isinstance(data_type, pa.BaseExtensionType):
-        declared = _declared_shape(data_type)
-        if declared is None:
-            raise _unsupported(
-                path, data_type, f"cast it to the type that it is kept as, {data_type.storage_type}"
-            )
-        data_type = data_type.storage_type
-    element, sizes = data_type, []
-    while _is_list(element):
-        sizes.append(element.list_size if pa.types.is_fixed_size_list(element) else None)
-        element = _plain_type(element.value_type)
-    shape = tuple(sizes) if declared is None else declared
-    if None in shape[1:]:
-        raise _unsupported(
-            path,
-            data_type,
-            "only the outermost dimension of a list may vary; make the inner lists fixed-size, or flatten them",
-        )
-    return shape, element
-
-
-def _declared_shape(data_type: Any) -> Shape | None:
-    """Return the shape of a tensor: Arrow's own, or those of HF datasets; ``None`` for other extensions."""
-    shape = getattr(data_type, "shape", None)
-    order = getattr(data_type, "permutation", None)
-    if not shape or (order is not None and list(order) != sorted(order)):
-        return None
-    return tuple(shape)
-
-
-def _plain_type(data_type: Any) -> Any:
-    """Return the type of the values themselves, where it says how they are packed."""
-    while pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
-        data_type = data_type.value_type
-    return data_type
-
-
-def _is_list(data_type: Any) -> bool:
-    types = pa.types
-    return any(
-        holds(data_type)
-        for holds in (
-            types.is_list, types.is_large_list, types.is_fixed_size_list,
-            types.is_list_view, types.is_large_list_view,
-        )
-    )  # fmt: skip
-
-
-def _is_text(data_type: Any) -> bool:
-    types = pa.types
-    return any(
-        holds(data_type)
-        for holds in (
-            types.is_string, types.is_large_string, types.is_string_view, types.is_fixed_size_binary,
-            types.is_binary, types.is_large_binary, types.is_binary_view,
-        )
-    ) and not types.is_decimal(data_type)  # fmt: skip
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name
-
-
-def _unsupported(path: str, data_type: Any, mend: str) -> UnsupportedDataError:
-    field = f"field {path!r}" if path else "the record itself"
-    return UnsupportedDataError(f"{field} is {data_type} in Arrow, which has no stored form; {mend}")
-
-
-# From arrays to what is stored.
+def _chunks(column: Values) -> Sequence[Values]:
+    if not isinstance(column, pa.ChunkedArray):
+        return [column]
+    if column.num_chunks > 1 and column.nbytes < _JOINED_BYTES:
+        return [column.combine_chunks()]
+    chunks: Sequence[Values] = column.chunks
+    return chunks
 
 
 def _stored(path: str, array: Values, numbers: Sequence[int]) -> list[Stored]:
@@ -237,18 +80,17 @@ def _stored(path: str, array: Values, numbers: Sequence[int]) -> list[Stored]:
         found: list[Stored] = []
         for i in range(array.type.num_fields):
             # `field` leaves out the struct's own nulls, and there are none.
-            found += _stored(_below(path, array.type.field(i).name), array.field(i), numbers)
+            found += _stored(below(path, array.type.field(i).name), array.field(i), numbers)
         return found
     return [_stored_leaf(path, array, numbers)]
 
 
 def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> Stored:
     count = len(array)
-    shape, _ = _unnested(path, array.type)
+    shape, _ = unnested(path, array.type)
     array, counts = _opened(path, array, shape, numbers)
     inner = math.prod(size for size in shape if size is not None)
-    is_text = _is_text(array.type)
-    if is_text:
+    if is_text(array.type):
         data, lengths = _text(array)
         if shape:
             data, lengths = _encoded(
@@ -268,7 +110,7 @@ def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> Stored:
     shapes = np.tile(np.array([len(shape), *(size or 0 for size in shape)], np.int64), (count, 1))
     if counts is not None:
         shapes[:, 1] = counts
-    return HeapValues(data, lengths, shapes, is_text)
+    return HeapValues(data, lengths, shapes, is_text(array.type))
 
 
 def _opened(
@@ -288,7 +130,7 @@ def _opened(
             )
         return numbers[position]
 
-    while _is_list(array.type):
+    while is_list(array.type):
         if pa.types.is_fixed_size_list(array.type):
             levels.append(array.type.list_size)
         else:
@@ -308,14 +150,14 @@ def _opened(
         array = _plain(array.flatten())  # knows of offsets, and would leave out null lists: there are none
         position = _first_null(array)
         if position is not None:
-            raise refuse(path, record_of(position), f"has an item that {_NULL}")
+            raise refuse(path, record_of(position), f"has an item that {NULL}")
     return array, counts
 
 
 def _refuse_nulls(array: Any, path: str, numbers: Sequence[int]) -> None:
     position = _first_null(array)
     if position is not None:
-        raise refuse(path, numbers[position], _NULL)
+        raise refuse(path, numbers[position], NULL)
 
 
 def _first_null(array: Any) -> int | None:
@@ -383,7 +225,7 @@ def _joined(pieces: tuple[Stored, ...]) -> Stored:
         return pieces[0]
     heaps = [piece for piece in pieces if isinstance(piece, HeapValues)]
     if not heaps:
-        return np.concatenate(pieces)
+        return np.concatenate([piece for piece in pieces if isinstance(piece, np.ndarray)])
     return HeapValues(
         np.concatenate([heap.data for heap in heaps]),
         np.concatenate([heap.lengths for heap in heaps]),

@@ -1,0 +1,70 @@
+"""A storage with a few caches, and the command to run on it."""
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import yogadl
+from yogadl.cli import main
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def yoga(capsys):
+    """Run the command, and return its exit code and what it printed."""
+
+    def run(*words):
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stopped:
+            code = stopped.code
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return yogadl.open_storage(tmp_path / "caches")
+
+
+@pytest.fixture
+def root(storage):
+    return storage.folder.root
+
+
+@pytest.fixture
+def squares(storage):
+    """Build two versions of a dataset, and another one."""
+
+    @storage.cacheable("squares", "1")
+    def make(count=11):
+        numbers = np.arange(count)
+        return {"number": numbers, "square": numbers**2}
+
+    make()
+    storage.submit({"number": np.arange(1_000)}, "squares", "2", part_bytes=4096)
+    storage.submit([{"text": "a"}, {"text": "bb"}], "more/texts", "2024-05")
+    return storage
+
+
+@pytest.fixture
+def forgets_modules(monkeypatch):
+    """Forget what a test imported from a file, and where it looked."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.split(".")[0].removeprefix("_yogadl_build_") in {"data", "broken", "json", "my-data"}:
+            del sys.modules[name]

@@ -1,0 +1,380 @@
+"""build: from a function in a file to a version, and what it says when that does not work."""
+
+import json
+import subprocess
+import sys
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from yogadl.cli import main
+from yogadl.cli._arguments import parse_size
+from yogadl.cli._function import parse_argument
+
+pytestmark = pytest.mark.usefixtures("forgets_modules")
+
+CODE = """
+import functools
+import numpy as np
+
+NOT_A_FUNCTION = [1, 2, 3]
+
+def squares(count=11, *, offset=0):
+    print("hello from the builder")
+    for number in range(offset, offset + count):
+        yield {"number": number, "square": number**2}
+
+def table():
+    return {"x": np.arange(1_000)}
+
+def needs(count, split):
+    return [{"count": count, "split": split}]
+
+def breaks():
+    yield from range(40)
+    raise KeyError("no image\\nhere")
+
+def leaves():
+    raise SystemExit("enough")
+
+def unsuitable():
+    return [{"x": 1}, {"x": None}]
+
+class Items:
+    def __init__(self, count=100):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return {"index": index}
+    @classmethod
+    def few(cls):
+        return cls(3)
+
+class Called:
+    def __call__(self, count=2):
+        return list(range(count))
+
+called = Called()
+ten = functools.partial(squares, 10, offset=1)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "data.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture
+def build(yoga, file, root):
+    """Build a version 1 of dataset d from a function of the file."""
+    return lambda name, *words: yoga("build", f"{file}:{name}", "d", "1", *words, "-s", root)
+
+
+def test_it_builds_and_says_so(build, storage):
+    ended = build("squares")
+    assert ended.code == 0
+    assert ended.err == "hello from the builder\n"
+    first, second = ended.out.splitlines()
+    assert first.startswith("Built d 1 in 0.")
+    assert ": 11 records, " in first
+    assert second.endswith(storage.fetch("d", "1").fingerprint)
+    assert storage.fetch("d", "1")[3] == {"number": 3, "square": 9}
+
+
+def test_the_folder_of_the_storage_is_made(yoga, file, tmp_path):
+    assert yoga("build", f"{file}:table", "d", "1", "-s", tmp_path / "new" / "caches").code == 0
+    assert yoga("verify", "d", "1", "-s", tmp_path / "new" / "caches").code == 0
+
+
+def test_the_current_folder_can_be_made_a_storage(yoga, file, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert yoga("build", f"{file}:table", "d", "1").code == 1
+    assert yoga("build", f"{file}:table", "d", "1", "-s", ".").code == 0
+    assert yoga("build", "../data.py:table", "d", "2").code == 0
+    assert yoga("ls").out.count("\n") == 3
+
+
+def test_a_version_that_is_there_is_served(build, storage):
+    build("squares")
+    before = storage.info("d", "1")
+    ended = build("squares")
+    assert ended.code == 0
+    assert ended.out.startswith("d 1 is there already, built just now: 11 records, ")
+    assert ended.err == "yogadl: nothing was built; --replace builds it anew\n"
+    assert storage.info("d", "1") == before
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_version_that_other_code_or_arguments_built_is_served_with_a_warning(build, storage):
+    build("squares")
+    ended = build("squares", "--arg", "count=5")
+    assert ended.code == 0
+    assert "yogadl: warning: 'd' version '1' was built by other code or arguments" in ended.err
+    assert "argument 'count': 11 -> 5" in ended.err
+    assert len(storage.fetch("d", "1")) == 11
+
+
+def test_replace_builds_anew_and_can_be_undone(build, storage, yoga, root):
+    build("squares")
+    old = storage.fetch("d", "1")
+    ended = build("squares", "--replace", "--arg", "count=5")
+    assert ended.code == 0
+    assert ended.out.startswith("Built d 1 in ")
+    assert len(storage.fetch("d", "1")) == 5
+    assert len(old.gather(range(11))["number"]) == 11
+    yoga("rm", "d", "1", "-s", root)
+    yoga("undelete", "d", "1", "-s", root)
+    assert len(storage.fetch("d", "1")) == 5
+
+
+@pytest.mark.parametrize("replace", [[], ["--replace"]])
+def test_where_it_came_from_is_recorded_as_cacheable_does(replace, build, storage):
+    build("squares", "--arg", "count=5", *replace)
+    builder = storage.info("d", "1").builder
+    assert builder["function"] == "data.squares"
+    assert builder["source"].startswith("def squares(count=11, *, offset=0):\n")
+    assert builder["arguments"] == {"count": "5", "offset": "0"}
+
+
+def test_what_the_command_built_a_script_finds(build, storage, file):
+    build("squares", "--arg", "count=5")
+    namespace = {}
+    exec(compile(CODE, str(file), "exec"), namespace)
+    # A warning, which is an error here, would say that other code or arguments built it.
+    assert len(storage.cacheable("d", "1")(namespace["squares"])(count=5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "recorded"),
+    [
+        ("Items", 100, "data.Items"),
+        ("Items.few", 3, "data.Items.few"),
+        ("called", 2, "data.Called"),
+        ("ten", 10, "data.squares"),
+        ("table", 1_000, "data.table"),
+    ],
+)
+def test_anything_that_can_be_called_is_a_builder(name, records, recorded, build, storage):
+    assert build(name).code == 0
+    info = storage.info("d", "1")
+    assert (info.records, info.builder["function"]) == (records, recorded)
+    again = build(name)
+    assert "is there already" in again.out
+    assert "warning" not in again.err
+
+
+def test_the_result_as_json(build, storage):
+    document = json.loads(build("squares", "--json").out)
+    assert list(document)[:3] == ["storage", "was_built", "elapsed_s"]
+    assert document["was_built"] is True
+    assert document["fingerprint"] == storage.fetch("d", "1").fingerprint
+    assert json.loads(build("squares", "--json").out)["was_built"] is False
+
+
+def test_arguments_are_json_or_text(build, storage):
+    assert build("needs", "--arg", "count=7", "--arg", "split=train").code == 0
+    assert storage.fetch("d", "1")[0] == {"count": 7, "split": "train"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a=1", 1), ("a=1.5", 1.5), ("a=true", True), ("a=[1, 2]", [1, 2]), ("a={\"b\": null}", {"b": None}),
+        ("a=\"1\"", "1"), ("a=text", "text"), ("a=", ""), ("a=b=c", "b=c"), ("a=/data/x", "/data/x"),
+    ],
+)  # fmt: skip
+def test_an_argument(text, value):
+    assert parse_argument(text) == ("a", value)
+
+
+@pytest.mark.parametrize("text", ["count", "=1", "a b=1", "1=1"])
+def test_an_argument_without_a_name_is_refused(text, build):
+    ended = build("squares", "--arg", text)
+    assert ended.code == 2
+    assert "give name=value, as in count=1000" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1), ("1000", 1_000), ("256MB", 256_000_000), ("256 mb", 256_000_000), ("1GiB", 2**30),
+        ("1.5kB", 1_500), ("2M", 2_000_000), ("1TiB", 2**40), ("7B", 7),
+    ],
+)  # fmt: skip
+def test_a_size(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "MB", "1XB", "1e9", "", "0.1"])
+def test_a_size_that_is_none_is_refused(text, build):
+    ended = build("table", f"--part-bytes={text}")
+    assert ended.code == 2
+    assert "give a size such as 256MB or 1GiB" in ended.err
+
+
+def test_the_size_of_files(build, storage):
+    assert build("table", "--part-bytes", "4kB").code == 0
+    assert storage.info("d", "1").parts == 2
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "two"])
+def test_a_number_of_workers_that_is_none_is_refused(workers, build):
+    ended = build("table", f"--workers={workers}")
+    assert ended.code == 2
+    assert "give a number of workers, 1 or more" in ended.err
+
+
+@pytest.mark.parametrize("name", ["data.py", "json.py"])
+def test_workers_find_what_is_defined_in_the_file(name, file, root, storage):
+    """Also if its name is taken: then they get the code itself."""
+    path = file.rename(file.with_name(name))
+    command = ["build", f"{path}:Items", "d", "1", "--workers", "2", "-s", str(root)]
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "yogadl", *command], capture_output=True, text=True
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    assert storage.fetch("d", "1").gather([0, 99])["index"].tolist() == [0, 99]
+
+
+def test_a_file_with_any_name(yoga, file, root):
+    path = file.rename(file.with_name("my-data.py"))
+    assert yoga("build", f"{path}:table", "d", "1", "-s", root).code == 0
+
+
+def test_neighbours_of_the_file_can_be_imported(yoga, tmp_path, root, storage):
+    (tmp_path / "broken.py").write_text("COUNT = 4")
+    (tmp_path / "data.py").write_text("import broken\ndef make(): return list(range(broken.COUNT))")
+    assert yoga("build", f"{tmp_path / 'data.py'}:make", "d", "1", "-s", root).code == 0
+    assert len(storage.fetch("d", "1")) == 4
+
+
+def test_pickling_is_by_wish_only(yoga, tmp_path, root):
+    (tmp_path / "data.py").write_text("def make(): return [{'x': {1, 2}}]")
+    target = f"{tmp_path / 'data.py'}:make"
+    ended = yoga("build", target, "d", "1", "-s", root)
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "field 'x'" in ended.err
+    assert yoga("build", target, "d", "1", "--allow-pickle", "-s", root).code == 0
+
+
+@pytest.mark.parametrize("text", ["data.py", "data.py:", ":squares", "data.py:no name", "data.py:a..b", ""])
+def test_what_is_no_function_in_a_file_is_refused(text, yoga, root):
+    ended = yoga("build", text, "d", "1", "-s", root)
+    assert ended.code == 2
+    assert "give a file and a function, as in data.py:squares" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("square", "has no function square; there are squares, table, needs,"),
+        ("Items.many", "has no function Items.many; there are"),
+        ("NOT_A_FUNCTION", "NOT_A_FUNCTION of {file} is no function, but a list"),
+        ("needs", "needs(count, split): missing a required argument: 'count'; arguments are given as --arg"),
+        ("unsuitable", "record 1: field 'x' is None"),
+        ("leaves", "data.py, line 26: SystemExit: enough"),
+    ],
+)
+def test_an_error_is_one_line(name, message, build, file, storage):
+    ended = build(name)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert message.replace("{file}", str(file)) in ended.err
+    assert ended.err.startswith("yogadl: ")
+    assert storage.datasets() == []
+
+
+def test_an_argument_that_the_function_does_not_take(build):
+    ended = build("squares", "--arg", "size=1")
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "squares(count=11, *, offset=0): got an unexpected keyword argument 'size'" in ended.err
+
+
+def test_an_error_of_the_function_names_line_and_record(build, storage):
+    ended = build("breaks")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        "yogadl: data.py, line 23: KeyError: 'no image\\nhere' (while reading record 40 of the source); "
+        "--traceback shows it all\n"
+    )
+    assert storage.datasets() == []
+
+
+def test_all_of_an_error_is_shown_by_wish(build):
+    ended = build("breaks", "--traceback")
+    assert ended.code == 1
+    assert ended.err.startswith("Traceback (most recent call last):\n")
+    assert ended.err.endswith("yogadl: " + ended.err.rpartition("yogadl: ")[2])
+    assert "--traceback" not in ended.err.rpartition("yogadl: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def make(:\n  pass", "broken.py, line 1: SyntaxError: "),
+        ("\nimport nonsense_module", "broken.py, line 2: ModuleNotFoundError: No module named"),
+        ("x = 1 / 0", "broken.py, line 1: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(3)", "broken.py, line 2: SystemExit: 3"),
+        ("\0", "broken.py"),
+        ("def other(): pass", "broken.py has no function make; there are other\n"),
+        ("", "broken.py has no function make; it has none at all\n"),
+    ],
+)
+def test_a_file_that_can_not_be_imported_is_one_line(code, message, yoga, tmp_path, root):
+    (tmp_path / "broken.py").write_text(code)
+    ended = yoga("build", f"{tmp_path / 'broken.py'}:make", "d", "1", "-s", root)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert message in ended.err
+
+
+@pytest.mark.parametrize("name", ["missing.py", "folder", "data.txt"])
+def test_a_file_that_is_none_is_one_line(name, yoga, tmp_path, root):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "data.txt").write_text("def make(): return [1]")
+    ended = yoga("build", f"{tmp_path / name}:make", "d", "1", "-s", root)
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+
+
+def test_a_storage_that_can_not_be_made_is_one_line(yoga, file, tmp_path):
+    ended = yoga("build", f"{file}:table", "d", "1", "-s", file / "caches")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+
+
+def test_an_interrupt_ends_with_130(file, root, monkeypatch, capsys):
+    file.write_text("def make():\n    yield 1\n    raise KeyboardInterrupt")
+    assert main(["build", f"{file}:make", "d", "1", "-s", str(root)]) == 130
+    assert capsys.readouterr() == ("", "yogadl: interrupted\n")
+
+
+def test_what_the_library_says_of_a_long_build_is_shown(build, file, storage):
+    file.write_text(
+        dedent("""
+            import logging
+            def make():
+                logging.getLogger("yogadl").info("yogadl: going on at record %d", 7)
+                return [1]
+        """)
+    )
+    assert build("make").err == "yogadl: going on at record 7\n"
+
+
+def test_a_killed_build_goes_on_and_says_so(build, file, storage):
+    code = """
+        import numpy as np
+        class Make:
+            def __len__(self): return 1_000
+            def __getitem__(self, i):
+                if i == FAILS: raise RuntimeError("killed")
+                return np.full(100, i)
+    """
+    file.write_text(dedent(code).replace("FAILS", "900"))
+    assert build("Make", "--part-bytes", "100kB").code == 1
+    file.write_text(dedent(code).replace("FAILS", "None"))
+    ended = build("Make", "--part-bytes", "100kB")
+    assert ended.code == 0
+    assert "yogadl: 'd' version '1': going on at record " in ended.err
+    assert np.array_equal(storage.fetch("d", "1")[999], np.full(100, 999))

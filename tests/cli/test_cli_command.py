@@ -1,0 +1,249 @@
+"""What all sub-commands have in common: help, errors, exit codes, where the storage is."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+
+import pytest
+from cli_files import tree_of
+
+from yogadl.cli import COMMANDS, command_named
+from yogadl.errors import StorageError
+
+LOOKS = [["ls"], ["info", "squares", "1"], ["head", "squares", "1"], ["verify", "squares", "1"]]
+JSON = [*LOOKS, ["prune", "--dry-run"], ["verify", "--all"]]
+
+
+def test_the_help_is_short_and_names_all(yoga):
+    ended = yoga("-h")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert re.findall(r"^    ([a-z]+) ", ended.out, re.MULTILINE) == list(COMMANDS)
+    assert "Example" in ended.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_help_is_the_start_of_the_docstring(name):
+    first = command_named(name).__doc__.splitlines()[0]
+    assert first.startswith(COMMANDS[name].removesuffix("."))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_that_fits(name, yoga):
+    ended = yoga(name, "--help")
+    assert ended.code == 0
+    assert ended.out.startswith(f"usage: yogadl {name} ")
+    assert max(map(len, ended.out.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo"}))
+def test_each_command_but_the_demo_has_an_example_and_the_same_option_for_the_storage(name, yoga):
+    out = yoga(name, "--help").out
+    assert re.search(rf"^Example:\n  yogadl {name} ", out, re.MULTILINE)
+    assert "-s FOLDER, --storage FOLDER" in out
+
+
+def loaded_by(*words):
+    code = (
+        "import sys; from yogadl.cli import main\n"
+        f"try: main({list(words)!r})\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    child = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    return set(child.stderr.split())
+
+
+def test_the_help_loads_no_storage_and_no_command(squares):
+    loaded = loaded_by("--help")
+    assert "yogadl.cli" in loaded
+    assert "yogadl.storage" not in loaded
+    assert {f"yogadl.cli._{name}" for name in COMMANDS} & loaded == set()
+
+
+def test_a_command_loads_no_other(squares, root):
+    loaded = loaded_by("ls", "-s", str(root))
+    assert {name for name in COMMANDS if f"yogadl.cli._{name}" in loaded} == {"ls"}
+    assert {"tqdm", "cloudpickle"} & loaded == set()
+
+
+@pytest.mark.parametrize("words", [[], ["lss"], ["ls", "--nonsense"], ["head", "squares"], ["info"]])
+def test_arguments_that_make_no_sense_end_with_2(words, yoga):
+    ended = yoga(*words)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert "usage: yogadl" in ended.err
+
+
+def test_options_may_not_be_shortened(yoga):
+    """A script that says --all-ow would break when another option of that beginning comes."""
+    assert yoga("verify", "--al").code == 2
+
+
+@pytest.mark.parametrize("words", [*LOOKS, ["rm", "a", "1"], ["undelete", "a", "1"], ["prune"]])
+def test_a_storage_that_is_not_there_is_not_made(words, yoga, tmp_path):
+    ended = yoga(*words, "-s", tmp_path / "misspelt")
+    assert ended.code == 1
+    assert ended.err == (
+        f"yogadl: the storage {tmp_path / 'misspelt'} is not there; say which one with -s FOLDER\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_no_storage(yoga, tmp_path):
+    (tmp_path / "file").write_text("")
+    ended = yoga("ls", "-s", tmp_path / "file")
+    assert ended.code == 1
+    assert "is a file, not a folder of caches" in ended.err
+
+
+def test_a_scheme_is_told_by_the_storage(yoga):
+    ended = yoga("ls", "-s", "ftp://host/caches")
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "ftp://" in ended.err
+
+
+def test_the_current_folder_is_the_default(yoga, squares, root, monkeypatch):
+    monkeypatch.chdir(root)
+    ended = yoga("ls")
+    assert ended.code == 0
+    assert ended.out == yoga("ls", "-s", root).out
+    assert "squares" in ended.out
+
+
+def test_a_current_folder_whose_caches_are_all_in_the_trash_still_counts(yoga, squares, root, monkeypatch):
+    for key in (("squares", "1"), ("squares", "2"), ("more/texts", "2024-05")):
+        squares.delete(*key)
+    monkeypatch.chdir(root)
+    assert yoga("undelete", "more/texts", "2024-05").code == 0
+
+
+@pytest.mark.parametrize("words", [["ls"], ["build", "data.py:make", "a", "1"], ["prune"]])
+def test_another_current_folder_is_an_error_that_says_what_to_do(words, yoga, tmp_path, monkeypatch):
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "parts").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ended = yoga(*words)
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert "-s FOLDER" in ended.err
+    assert "-s . to begin here" in ended.err
+
+
+@pytest.mark.parametrize("below", ["", "one"])
+def test_a_current_folder_above_or_inside_a_storage_is_none(below, yoga, squares, root, monkeypatch):
+    """Taken for one, every manifest in it would be called damaged."""
+    monkeypatch.chdir(root.parent / below if not below else root / "more")
+    ended = yoga("ls")
+    assert ended.code == 1
+    if not below:
+        assert ended.err.endswith("has one inside: give -s caches\n")
+
+
+@pytest.mark.parametrize("words", [["info"], ["head"], ["verify"], ["bench"], ["rm"]])
+def test_a_version_that_is_not_there_says_which_are(words, yoga, squares, root):
+    ended = yoga(*words, "squares", "3", "-s", root)
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert "there are the versions ['1', '2']" in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize("words", [["info", "../up", "1"], ["rm", "squares", ""]])
+def test_a_name_that_can_be_none_is_one_line(words, yoga, squares, root):
+    ended = yoga(*words, "-s", root)
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+
+
+def test_an_error_of_the_disk_is_one_line(yoga, squares, root, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "/data/squares")
+
+    monkeypatch.setattr(type(squares), "info", refuse)
+    ended = yoga("info", "squares", "1", "-s", root)
+    assert ended == type(ended)(1, "", "yogadl: Permission denied: /data/squares\n")
+
+
+def test_a_folder_that_may_not_be_written_to_is_one_line(yoga, squares, root, monkeypatch):
+    def refuse(*_):
+        raise StorageError(30, "can't move it: Read-only file system")
+
+    monkeypatch.setattr(type(squares.folder), "rename", refuse)
+    ended = yoga("rm", "squares", "1", "-s", root)
+    assert ended == type(ended)(1, "", "yogadl: can't move it: Read-only file system\n")
+
+
+@pytest.mark.parametrize("words", [*LOOKS, ["bench", "squares", "1", "--seconds", "0.01"]])
+def test_looking_writes_nothing(words, yoga, squares, root):
+    before = tree_of(root)
+    assert yoga(*words, "-s", root).code == 0
+    assert tree_of(root) == before
+
+
+def test_a_read_only_storage_is_readable_by_a_user_without_rights(squares, root):
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    becomes_nobody = "os.setgroups([]); os.setuid(65534)" if os.geteuid() == 0 else "pass"
+    # The folder is opened before, since those above it may be closed to nobody.
+    code = (
+        "import os, sys; os.chdir(sys.argv[1])\n"
+        "import yogadl.cli._head, yogadl.cli._info, yogadl.cli._ls, yogadl.cli._rm, yogadl.cli._verify\n"
+        "import tqdm, _strptime, encodings.idna\n"
+        f"{becomes_nobody}\n"
+        "os.getcwd = lambda: '.'\n"
+        "from yogadl.cli import main\n"
+        "codes = [main([*words, '-s', '.']) for words in eval(sys.argv[2])]\n"
+        "print(codes, main(['rm', 'squares', '1', '-s', '.']))"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, str(root), repr(LOOKS)]
+    child = subprocess.run(command, capture_output=True, text=True)
+    assert child.stdout.splitlines()[-1:] == ["[0, 0, 0, 0] 1"], child.stderr
+    assert re.search(r"^yogadl: can't .*squares.*denied.*$", child.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", JSON)
+def test_json_is_one_document_and_nothing_else(words, yoga, squares, root):
+    ended = yoga(*words, "--json", "-s", root)
+    assert ended.code == 0
+    assert ended.err == ""
+    document = json.loads(ended.out, parse_constant=lambda name: pytest.fail(f"JSON has no {name}"))
+    assert document["storage"] == str(root)
+
+
+@pytest.mark.parametrize("words", [["ls"], ["info", "squares", "2"], ["head", "squares", "2", "-n", "500"]])
+def test_a_reader_that_leaves_gets_no_traceback(words, squares, root):
+    command = [sys.executable, "-m", "yogadl", *words, "-s", str(root), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        child.stdout.close()
+        assert child.stderr.read() == ""
+    assert child.returncode == 1
+
+
+def test_a_name_that_the_terminal_can_not_show_is_no_error(squares, root):
+    squares.submit([{"größe": 1}], "größen", "1")
+    for words in (["ls"], ["head", "größen", "1"]):
+        child = subprocess.run(
+            [sys.executable, "-m", "yogadl", *words, "-s", str(root)],
+            capture_output=True,
+            env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+        )
+        assert child.returncode == 0
+        assert b"\\xf6" in child.stdout
+
+
+def test_a_warning_of_ours_is_one_line(yoga, squares, root, monkeypatch):
+    def warn(*_):
+        warnings.warn("this folder\nis on NFS", UserWarning, stacklevel=2)
+        return []
+
+    monkeypatch.setattr(type(squares), "datasets", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        ended = yoga("ls", "-s", root)
+    assert "yogadl: warning: this folder is on NFS\n" in ended.err

@@ -1,0 +1,184 @@
+"""verify, rm, undelete and prune: what they do, and what they say of it."""
+
+import io
+import json
+import shlex
+import sys
+
+import pytest
+from cli_files import damage_part, tree_of
+
+import yogadl
+import yogadl.cli._output as output
+from yogadl.cli import main
+
+
+def test_verify_says_what_was_sound(yoga, squares, root):
+    ended = yoga("verify", "squares", "1", "-s", root)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("squares 1 is sound: 11 records, ")
+
+
+def test_verify_names_the_damaged_field_and_records(yoga, squares, root):
+    part = damage_part(root, "more/texts")
+    ended = yoga("verify", "more/texts", "2024-05", "-s", root)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert ended.err.startswith("yogadl: 'more/texts' version '2024-05': field 'text', records 0 to 1: ")
+    assert part in ended.err
+
+
+def test_verify_all_goes_on_after_damage(yoga, squares, root):
+    damage_part(root, "more/texts")
+    ended = yoga("verify", "--all", "-s", root)
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert ended.out.count("is sound") == 2
+    assert ended.out.endswith("3 versions checked, 1 damaged.\n")
+
+
+def test_verify_all_of_one_dataset(yoga, squares, root):
+    damage_part(root, "more/texts")
+    ended = yoga("verify", "squares", "--all", "-s", root)
+    assert ended.code == 0
+    assert ended.out.endswith("2 versions checked, 0 damaged.\n")
+    assert yoga("verify", "cubes", "--all", "-s", root).code == 1
+
+
+def test_verify_of_an_empty_storage_is_no_error(yoga, root):
+    assert yoga("verify", "--all", "-s", root).out == "0 versions checked, 0 damaged.\n"
+
+
+def test_verify_as_json(yoga, squares, root):
+    damage_part(root, "more/texts")
+    ended = yoga("verify", "--all", "-s", root, "--json")
+    assert ended.code == 1
+    damaged, sound, _ = json.loads(ended.out)["versions"]
+    assert list(damaged) == list(sound)
+    assert (damaged["is_sound"], damaged["records"], sound["is_sound"], sound["records"]) == (
+        *(False, None),
+        *(True, 11),
+    )
+    assert "field 'text'" in damaged["error"]
+    assert sound["error"] is None
+
+
+def test_verify_of_a_damaged_manifest_is_damage(yoga, squares, root):
+    (root / "squares/versions/1.json").write_text("{")
+    ended = yoga("verify", "--all", "-s", root)
+    assert ended.code == 1
+    assert ended.out.endswith("3 versions checked, 1 damaged.\n")
+
+
+def test_a_version_that_goes_while_all_are_checked_is_no_damage(yoga, squares, root, monkeypatch):
+    verify = type(squares).verify
+
+    def delete_then_verify(self, dataset_id, version, **options):
+        if version == "1":
+            self.delete(dataset_id, version)
+        return verify(self, dataset_id, version, **options)
+
+    monkeypatch.setattr(type(squares), "verify", delete_then_verify)
+    ended = yoga("verify", "--all", "-s", root)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.endswith("2 versions checked, 0 damaged.\n")
+
+
+@pytest.mark.parametrize("words", [[], ["squares"], ["squares", "1", "--all"]])
+def test_verify_wants_a_version_or_all(words, yoga, squares, root):
+    ended = yoga("verify", *words, "-s", root)
+    assert ended.code == 2
+    assert "give ID and VERSION, or --all, or ID --all" in ended.err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("delay_s", "is_shown"), [(0.0, True), (2.0, False)])
+def test_the_bar_is_for_what_takes_long(delay_s, is_shown, squares, root, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(output, "_DELAY_S", delay_s)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["verify", "--all", "-s", str(root)]) == 0
+    assert ("verifying:" in terminal.getvalue()) == is_shown
+    assert terminal.getvalue().rpartition("\r")[2].strip() == ""  # nothing is left of it
+
+
+def test_the_bar_is_for_terminals(yoga, squares, root, monkeypatch):
+    monkeypatch.setattr(output, "_DELAY_S", 0.0)
+    assert yoga("verify", "--all", "-s", root).err == ""
+
+
+def test_rm_says_how_to_get_it_back(yoga, squares, root):
+    ended = yoga("rm", "squares", "1", "-s", root)
+    assert ended.code == 0
+    assert squares.versions("squares") == ["2"]
+    command = shlex.split(ended.out.splitlines()[-1])
+    assert command[:2] == ["yogadl", "undelete"]
+    ended = yoga(*command[1:])
+    assert ended.code == 0
+    assert ended.out.startswith("squares 1 is back: 11 records, built ")
+    assert squares.versions("squares") == ["1", "2"]
+
+
+def test_the_way_back_can_be_pasted_whatever_the_names(yoga, tmp_path):
+    storage = yogadl.open_storage(tmp_path / "it's; a folder")
+    storage.submit([1], "a dataset", "1 $HOME")
+    ended = yoga("rm", "a dataset", "1 $HOME", "-s", storage.folder.root)
+    assert yoga(*shlex.split(ended.out.splitlines()[-1])[1:]).code == 0
+    assert storage.versions("a dataset") == ["1 $HOME"]
+
+
+def test_rm_of_a_damaged_version(yoga, squares, root):
+    (root / "squares/versions/1.json").write_text("{")
+    assert yoga("rm", "squares", "1", "-s", root).code == 0
+    assert squares.versions("squares") == ["2"]
+
+
+def test_undelete_of_nothing_is_one_line(yoga, squares, root):
+    ended = yoga("undelete", "squares", "1", "-s", root)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+
+
+def test_prune_keeps_what_is_young(yoga, squares, root):
+    yoga("rm", "squares", "2", "-s", root)
+    before = tree_of(root)
+    ended = yoga("prune", "-s", root)
+    assert ended.out == "There is nothing to remove that is older than 30 days.\n"
+    assert tree_of(root) == before
+
+
+def test_prune_without_grace_frees_the_disk(yoga, squares, root):
+    yoga("rm", "squares", "2", "-s", root)
+    before = tree_of(root)
+    dry = yoga("prune", "--grace", "0", "--dry-run", "-s", root)
+    assert tree_of(root) == before
+    document = json.loads(yoga("prune", "--grace", "0", "--dry-run", "--json", "-s", root).out)
+    assert tree_of(root) == before
+    assert dry.out.splitlines()[:-1] == [f"  {name}" for name in document["files"]]
+    assert dry.out.splitlines()[-1].startswith(f"Would remove {len(document['files'])} files, ")
+    sizes = [(root / name).stat().st_size for name in document["files"]]
+    assert document["size_bytes"] == sum(sizes)
+    ended = yoga("prune", "--grace", "0", "-s", root)
+    assert ended.out.startswith(f"Removed {len(sizes)} files, ")
+    assert not any((root / name).exists() for name in document["files"])
+    assert yoga("undelete", "squares", "2", "-s", root).code == 1
+    assert yoga("verify", "--all", "-s", root).code == 0
+
+
+def test_prune_as_json_has_stable_keys(yoga, squares, root):
+    document = json.loads(yoga("prune", "--grace", "0.5", "--json", "-s", root).out)
+    assert document == {
+        "storage": str(root),
+        "is_dry_run": False,
+        "grace_s": 43_200.0,
+        "files": [],
+        "size_bytes": 0,
+    }
+
+
+@pytest.mark.parametrize("days", ["-1", "nan", "inf", "week"])
+def test_a_grace_that_is_none_is_refused(days, yoga, squares, root):
+    ended = yoga("prune", f"--grace={days}", "-s", root)
+    assert ended.code == 2
+    assert "give a number of days, 0 or more" in ended.err

@@ -1,0 +1,297 @@
+"""ls, info and head: what they show, for people and for scripts."""
+
+import json
+from collections import namedtuple
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from yogadl.cli import _head
+
+
+class Bomb:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_ls_lists_every_version(yoga, squares, root):
+    lines = yoga("ls", "-s", root).out.splitlines()
+    assert lines[0].split() == ["dataset", "version", "records", "size", "files", "built", "(UTC)"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["more/texts", "2024-05", "2"],
+        ["squares", "1", "11"],
+        ["squares", "2", "1,000"],
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_ls_of_one_dataset(yoga, squares, root):
+    document = json.loads(yoga("ls", "squares", "-s", root, "--json").out)
+    assert [one["version"] for one in document["versions"]] == ["1", "2"]
+
+
+def test_ls_of_a_dataset_that_is_not_there(yoga, squares, root):
+    ended = yoga("ls", "cubes", "-s", root)
+    assert ended.code == 1
+    assert "there is no dataset 'cubes'" in ended.err
+    assert "'squares'" in ended.err
+
+
+def test_ls_of_nothing(yoga, root):
+    assert yoga("ls", "-s", root) == type(yoga("ls"))(0, "", f"yogadl: there are no datasets in {root}\n")
+    assert json.loads(yoga("ls", "-s", root, "--json").out) == {"storage": str(root), "versions": []}
+
+
+def test_ls_has_stable_keys(yoga, squares, root):
+    for one in json.loads(yoga("ls", "-s", root, "--json").out)["versions"]:
+        info = squares.info(one["id"], one["version"])
+        assert one == {
+            "id": info.id,
+            "version": info.version,
+            "records": info.records,
+            "size_bytes": info.size_bytes,
+            "parts": info.parts,
+            "created": one["created"],
+            "fingerprint": info.fingerprint,
+            "digest": info.digest,
+            "error": None,
+        }
+        assert one["created"].endswith("Z")
+        assert datetime.fromisoformat(one["created"]).timestamp() == int(info.created)
+
+
+def test_ls_tells_a_damaged_manifest_and_lists_the_others(yoga, squares, root):
+    (root / "squares/versions/1.json").write_text("{")
+    ended = yoga("ls", "-s", root)
+    assert ended.code == 1
+    assert "squares     1        damaged" in ended.out
+    assert "1,000" in ended.out
+    assert ended.err.count("\n") == 1
+    document = json.loads(yoga("ls", "-s", root, "--json").out)
+    damaged = document["versions"][1]
+    assert "is damaged" in damaged["error"]
+    assert damaged["records"] is None
+
+
+@pytest.mark.parametrize("created", ["NaN", "1e300", "-1e300", "-1"])
+def test_a_time_that_can_be_none_is_told_as_unknown(created, yoga, squares, root):
+    path = root / "squares/versions/1.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document).replace(str(document["created"]), created))
+    for words in (["ls"], ["info", "squares", "1"]):
+        assert yoga(*words, "-s", root).code == 0
+        json.loads(yoga(*words, "-s", root, "--json").out, parse_constant=pytest.fail)
+
+
+def test_info_says_what_is_known(yoga, squares, root):
+    out = yoga("info", "squares", "1", "-s", root).out
+    info = squares.info("squares", "1")
+    assert "records      11\n" in out
+    assert f"fingerprint  {info.fingerprint}\n" in out
+    assert f"digest       {info.digest}\n" in out
+    assert "arguments    count=11\n" in out
+    assert "test" in out.partition("from  ")[2].splitlines()[0]
+    assert "number  int64\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_info_has_stable_keys(yoga, squares, root):
+    document = json.loads(yoga("info", "squares", "1", "-s", root, "--json").out)
+    assert list(document) == [
+        *["storage", "id", "version", "records", "size_bytes", "parts", "created"],
+        *["fingerprint", "digest", "fields", "spec", "builder"],
+    ]
+    assert document["fields"] == [
+        {"name": "number", "dtype": "int64", "shape": []},
+        {"name": "square", "dtype": "int64", "shape": []},
+    ]
+    assert document["builder"]["arguments"] == {"count": "11"}
+    assert datetime.fromisoformat(document["builder"]["started"]).tzinfo is not None
+
+
+def test_info_shows_every_kind_of_shape(yoga, storage, root):
+    record = {"fixed": np.zeros((3, 4)), "text": "a", "varies": np.zeros(2)}
+    storage.submit([{**record, "varies": np.zeros(n)} for n in range(3)], "d", "1")
+    out = yoga("info", "d", "1", "-s", root).out
+    assert "fixed   float64  3 x 4\n" in out
+    assert "varies  float64  varies\n" in out
+
+
+def test_what_a_stranger_wrote_can_not_steer_the_terminal(yoga, storage, root):
+    storage.submit([{"\x1b[2Jfield": "a\x1b]0;title\x07\u202e"}], "d", "1")
+    path = root / "d/versions/1.json"
+    document = json.loads(path.read_text())
+    document["builder"]["function"] = "\x1b[2Jmake\u202e\n"
+    path.write_text(json.dumps(document))
+    for words in (["info", "d", "1"], ["head", "d", "1"]):
+        ended = yoga(*words, "-s", root)
+        assert ended.code == 0
+        assert all(line.isprintable() for line in ended.out.splitlines())
+        assert "field" in ended.out
+
+
+def test_head_is_a_table(yoga, squares, root):
+    ended = yoga("head", "squares", "1", "-n", "3", "-s", root)
+    assert ended.code == 0
+    assert ended.out == (
+        "record  number  square\n"
+        "     0       0       0\n"
+        "     1       1       1\n"
+        "     2       2       4\n"
+    )  # fmt: skip
+    assert ended.err == "yogadl: 3 records of 11; -n shows more\n"
+
+
+def test_head_of_all_there_is_says_nothing_of_more(yoga, squares, root):
+    ended = yoga("head", "squares", "1", "-n", "99", "-s", root)
+    assert len(ended.out.splitlines()) == 1 + 11
+    assert ended.err == ""
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "1.5"])
+def test_head_of_no_number_of_records_is_refused(count, yoga, squares, root):
+    ended = yoga("head", "squares", "1", f"-n{count}", "-s", root)
+    assert ended.code == 2
+    assert "give a number of records, 1 or more" in ended.err
+
+
+def test_head_reads_in_steps(yoga, squares, root, monkeypatch):
+    whole = yoga("head", "squares", "2", "-n", "1000", "-s", root)
+    monkeypatch.setattr(_head, "_READ_BYTES", 50)
+    assert yoga("head", "squares", "2", "-n", "1000", "-s", root) == whole
+    assert whole.out.splitlines()[-1].split() == ["999", "999"]
+
+
+Point = namedtuple("Point", "x y")
+
+
+def test_nested_names_have_slashes(yoga, storage, root):
+    storage.submit([{"at": Point(1, 2.5), "all": [{"a": True}, (3,)]}], "d", "1")
+    header, row = yoga("head", "d", "1", "-s", root).out.splitlines()
+    assert header.split() == ["record", "at/x", "at/y", "all/0/a", "all/1/0"]
+    assert row.split() == ["0", "1", "2.5", "True", "3"]
+
+
+def test_a_record_that_is_a_single_value(yoga, storage, root):
+    storage.submit([7, 8], "d", "1")
+    assert yoga("head", "d", "1", "-s", root).out.splitlines()[1].split() == ["0", "7"]
+    assert json.loads(yoga("head", "d", "1", "-s", root, "--json").out)["head"][1][""]["value"] == 8
+
+
+def test_records_too_wide_for_a_table_are_shown_field_by_field(yoga, storage, root):
+    storage.submit([{f"field {n}": np.full((2, 3), n, np.uint8) for n in range(9)}] * 2, "d", "1")
+    lines = yoga("head", "d", "1", "-s", root).out.splitlines()
+    assert lines[0] == "record 0"
+    assert lines[9] == "  field 8  uint8[2x3] 8 to 8"
+    assert lines[10] == "record 1"
+
+
+def test_the_width_is_that_of_the_terminal(yoga, storage, root, monkeypatch):
+    storage.submit([{f"field {n}": np.full((2, 3), n, np.uint8) for n in range(9)}] * 2, "d", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert len(yoga("head", "d", "1", "-s", root).out.splitlines()) == 3
+
+
+def test_long_text_is_cut(yoga, storage, root):
+    values = {"text": "ä" * 1_234, "raw": b"\xff" * 2_345, "\u4f60\u597d": "\u597d" * 3}
+    storage.submit([{**values, "f" * 99: 0}], "d", "1")
+    out = yoga("head", "d", "1", "-s", root).out
+    assert f"'{'ä' * 40}'... (1,234 characters)\n" in out
+    assert r"\xff'... (2,345 bytes)" in out
+    assert f"  {'f' * 21}...  0\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+    found = json.loads(yoga("head", "d", "1", "-s", root, "--json").out)["head"][0]
+    assert found["text"] == {
+        **{"dtype": "str", "shape": [], "value": "ä" * 200, "min": None, "max": None},
+        "length": 1_234,
+    }
+    assert found["raw"]["value"] == "ff" * 200
+    assert found["raw"]["length"] == 2_345
+
+
+def test_text_is_cut_shorter_where_that_makes_a_table(yoga, storage, root):
+    storage.submit([{"text": "ä" * 50, "raw": b"\xff" * 50, "short": "abcdefghijkl", "n": 1}], "d", "1")
+    _, row = yoga("head", "d", "1", "-s", root).out.splitlines()
+    assert row.split() == ["0", "'ääääääääääää'...", r"b'\xff\xff\xff'...", "'abcdefghijkl'", "1"]
+
+
+def test_large_integers_are_exact(yoga, storage, root):
+    storage.submit([{"n": np.array([2**63 - 1, -(2**53) - 1]), "u": np.uint64(2**64 - 1)}], "d", "1")
+    out = yoga("head", "d", "1", "-s", root).out
+    assert "int64[2] -9007199254740993 to 9223372036854775807" in out
+    assert "18446744073709551615" in out
+
+
+def test_arrays_are_shown_by_dtype_shape_least_and_greatest(yoga, storage, root):
+    values = {
+        "image": np.arange(12, dtype=np.uint8).reshape(2, 2, 3),
+        "nan": np.float32([np.nan, -1.5, 2]),
+        "all_nan": np.full(2, np.nan),
+        "empty": np.zeros((0, 3)),
+        "bool": np.array([True, False]),
+        "complex": np.array([1j]),
+        "date": np.array(["2024-01-02", "NaT"], "datetime64[D]"),
+        "words": np.array(["b", "a"], object),
+    }
+    storage.submit([values], "d", "1")
+    lines = yoga("head", "d", "1", "-s", root).out.splitlines()
+    assert dict(line.split(None, 1) for line in lines[1:]) == {
+        "image": "uint8[2x2x3] 0 to 11",
+        "nan": "float32[3] -1.5 to 2",
+        "all_nan": "float64[2]",
+        "empty": "float64[0x3]",
+        "bool": "bool[2] False to True",
+        "complex": "complex128[1]",
+        "date": "datetime64[D][2] 2024-01-02 to 2024-01-02",
+        "words": "str[2]",
+    }
+    (found,) = json.loads(yoga("head", "d", "1", "-s", root, "--json").out)["head"]
+    assert found["nan"] == {
+        **{"dtype": "float32", "shape": [3], "value": None, "min": -1.5, "max": 2.0, "length": None}
+    }
+    assert {tuple(value) for value in found.values()} == {tuple(found["nan"])}  # the keys
+
+
+def test_numbers_that_json_has_not_are_text(yoga, storage, root):
+    storage.submit([{"x": np.nan, "y": -np.inf, "z": 1 + 2j, "w": np.datetime64("2024-01-02")}], "d", "1")
+    text = yoga("head", "d", "1", "-s", root, "--json").out
+    (found,) = json.loads(text, parse_constant=pytest.fail)["head"]
+    assert [found[name]["value"] for name in "xyzw"] == ["nan", "-inf", [1.0, 2.0], "2024-01-02"]
+
+
+def test_small_floats_have_least_and_greatest_too(yoga, storage, root):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    storage.submit([{"x": np.array([1, 2], ml_dtypes.bfloat16), "y": ml_dtypes.bfloat16(3)}], "d", "1")
+    assert "bfloat16[2] 1 to 2  3" in yoga("head", "d", "1", "-s", root).out
+
+
+def test_pickled_fields_are_not_opened(yoga, storage, root, tmp_path):
+    path = tmp_path / "exploded"
+    storage.submit([{"bomb": Bomb(str(path)), "number": 5}], "d", "1", allow_pickle=True)
+    ended = yoga("head", "d", "1", "-s", root)
+    assert ended.out.splitlines()[1].split() == ["0", "pickled", "5"]
+    assert yoga("head", "d", "1", "-s", root, "--json").code == 0
+    assert "bomb    pickled" in yoga("info", "d", "1", "-s", root).out
+    assert not path.exists()
+
+
+def test_wide_characters_keep_the_columns_in_line(yoga, storage, root):
+    storage.submit([{"a": "\u597d", "b": "x"}, {"a": "ab", "b": "y"}], "d", "1")
+    _, first, second = yoga("head", "d", "1", "-s", root).out.splitlines()
+    assert first.index("'x'") == second.index("'y'") - 1
+
+
+def test_a_truncated_part_is_one_line(yoga, squares, root):
+    part = next((root / "squares/parts").glob("*.mdb"))
+    part.chmod(0o644)
+    for one in (root / "squares/parts").glob("*.mdb"):
+        one.write_bytes(b"")
+    ended = yoga("head", "squares", "1", "-s", root)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert "truncated" in ended.err

@@ -1,0 +1,133 @@
+"""Read what a database answers: a DB-API cursor, by rows in chunks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from yogadl._leaf import BadValueError, Leaf, column_of, leaf_of, refuse
+from yogadl._sources import NO_RECORDS, Columns, Source, size_of
+from yogadl._spec import DictNode, Spec, check_keys
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+__all__ = ["rows", "source"]
+
+_FIRST_RECORDS: Final = 64
+_CHUNK_RECORDS: Final = 8 * 1024
+_CHUNK_BYTES: Final = 8 * 2**20
+
+
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a cursor of whatever database
+    """Return the source in `data`, or ``None`` if it is no DB-API cursor.
+
+    Args:
+        data: A cursor that has executed a SELECT.
+        allow_pickle: Whether values without a stored form may be pickled.
+
+    Raises:
+        UnsupportedDataError: if there are no rows or a value can't be stored; names field and record.
+    """
+    if not hasattr(data, "description") or not hasattr(data, "fetchmany"):
+        return None
+    return RowsSource(data, None, allow_pickle=allow_pickle)
+
+
+def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor of whatever database
+    """Return a source of the rows that a cursor still has: dicts of the columns' names.
+
+    They are fetched a few thousand at a time. The order is the query's: without ORDER BY, the database's.
+
+    Args:
+        cursor: A DB-API cursor that has executed a SELECT.
+        names: What the columns are called, in order; what the query calls them, if not given.
+
+    Raises:
+        UnsupportedDataError: if there are no rows or a value can't be stored; names field and record.
+        ConfigurationError: if the number of names is not that of the columns.
+
+    Example:
+        >>> import sqlite3
+        >>> from yogadl.adapters import sql
+        >>> database = sqlite3.connect(":memory:")
+        >>> cursor = database.execute("SELECT 1, 'one' UNION SELECT 2, 'two' ORDER BY 1")
+        >>> sql.rows(cursor, ["number", "text"]).spec.keys()
+        ['number', 'text']
+        >>> database.close()
+    """
+    return RowsSource(cursor, names)
+
+
+class RowsSource:
+    """The rows of a cursor, read once, in order.
+
+    Args:
+        cursor: A DB-API cursor that has executed a SELECT.
+        names: What the columns are called.
+        allow_pickle: Whether values without a stored form may be pickled.
+    """
+
+    can_start_anywhere = False
+    length = None
+
+    def __init__(self, cursor: Any, names: Sequence[str] | None, *, allow_pickle: bool = False) -> None:
+        if cursor.description is None:
+            raise UnsupportedDataError("the cursor has no result; let it execute a SELECT first")
+        found = [column[0] for column in cursor.description]
+        self._names = found if names is None else list(names)
+        if len(self._names) != len(found):
+            raise ConfigurationError(
+                f"there are {len(self._names)} names for {len(found)} columns: {self._names} for {found}"
+            )
+        check_keys(self._names, "", 0)
+        same = [name for number, name in enumerate(self._names) if name in self._names[:number]]
+        if same:
+            raise UnsupportedDataError(
+                f"two columns are called {same[0]!r}; rename one in the SELECT (AS), or give names="
+            )
+        self._cursor = cursor
+        self._first = self._fetch(_FIRST_RECORDS, 0)
+        if not self._first:
+            raise UnsupportedDataError(NO_RECORDS)
+        leaves = [
+            _leaf(name, value, allow_pickle)
+            for name, value in zip(self._names, _values(self._first[0]), strict=True)
+        ]
+        self.spec = Spec(DictNode(tuple(self._names), tuple(leaves)))
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the rows from `start` on; those before are fetched, too."""
+        first, fetched, self._first = 0, self._first, []
+        while fetched:
+            columns = self._columns(fetched, first)
+            if first + len(fetched) > start:
+                yield [column[max(0, start - first) :] for column in columns]
+            first += len(fetched)
+            row_bytes = sum(map(size_of, columns)) // len(fetched)
+            fetched = self._fetch(max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, row_bytes))), first)
+
+    def _fetch(self, count: int, first: int) -> list[Any]:
+        try:
+            return list(self._cursor.fetchmany(count))
+        except Exception as error:
+            error.add_note(f"while fetching the rows from record {first} on")
+            raise
+
+    def _columns(self, fetched: Sequence[Any], first: int) -> Columns:
+        found: Columns = []
+        split = zip(*map(_values, fetched), strict=True)
+        for field, values in zip(self.spec.fields, split, strict=True):
+            try:
+                found.append(column_of(field.leaf, values))
+            except BadValueError as error:
+                raise refuse(field.name, first + error.position, error.problem) from None
+        return found
+
+
+def _values(row: Any) -> Sequence[Any]:
+    """Return the values of a row: a tuple, or a mapping as some cursors give, in the query's order."""
+    return tuple(row.values()) if isinstance(row, Mapping) else row
+
+
+def _leaf(name: str, value: Any, allow_pickle: bool) -> Leaf:
+    try:
+        return leaf_of(value, allow_pickle)
+    except BadValueError as error:
+        raise refuse(name, 0, error.problem) from None

@@ -1,0 +1,219 @@
+"""Measure how fast a version is read, beside numpy arrays in RAM.
+
+Batches are read shuffled, then in order, then gathered by numpy from a sample of the same records held in
+RAM, for as many seconds each. `from disk` is how much of what was read had to come from the disk, because it
+was not in the machine's memory (the page cache): a first run on a large cache is slower than the next one,
+and a cache larger than the memory is so for ever.
+
+Example:
+  yogadl bench squares 1 --seconds 2 -s /data/caches
+"""
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._dataref import RecordsRef
+from yogadl.cli._arguments import add_json, add_key, add_storage, amount, whole
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import counted, say, say_json, size, table
+
+_BATCH: Final = 256
+_SECONDS: Final = 5.0
+_SAMPLE_BYTES: Final = 256 * 2**20
+_BLOCK_BYTES: Final = 512  # what Linux counts blocks in, whatever the disk has
+_COLD_SHARE: Final = 0.01
+
+Column = NDArray[Any] | list[Any]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What one way of reading came to."""
+
+    records: int
+    elapsed_s: float
+    disk_bytes: int | None
+
+    @property
+    def records_per_s(self) -> float:
+        """How many records a second."""
+        return self.records / self.elapsed_s
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Some of the records, in RAM: an array a field, or a list where the length varies."""
+
+    columns: Sequence[Column]
+    records: int
+
+    @property
+    def record_bytes(self) -> float:
+        """How large a record is in memory."""
+        return sum(map(_size_of, self.columns)) / self.records
+
+    def batches(self, batch: int) -> Iterator[list[Column]]:
+        """Yield shuffled batches for ever; every value in them is a copy, as a cache's is."""
+        random = np.random.default_rng(0)
+        while True:
+            order = random.permutation(self.records)
+            for first in range(0, self.records, batch):
+                chosen = order[first : first + batch]
+                yield [_gathered(column, chosen) for column in self.columns]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_key(parser)
+    add_storage(parser)
+    parser.add_argument(
+        "--batch",
+        metavar="RECORDS",
+        type=whole("records"),
+        default=_BATCH,
+        help=f"records in a batch (default: {_BATCH})",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=amount("seconds", 0.01),
+        default=_SECONDS,
+        help=f"how long to read in each way (default: {_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--allow-pickle", action="store_true", help="read pickled fields, which runs code of their author"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and say how fast it was."""
+    storage = open_existing(arguments.storage)
+    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=arguments.allow_pickle)
+    batch, seconds = arguments.batch, arguments.seconds
+    # The cache first, as it was found: the sample would bring some of it into memory.
+    shuffled = _measure(_cached(ref, batch, True), len(ref), batch, seconds)
+    in_order = _measure(_cached(ref, batch, False), len(ref), batch, seconds)
+    sample = _take_sample(ref)
+    memory = _measure(sample.batches(batch), sample.records, batch, seconds)
+    found = {"shuffled": shuffled, "in_order": in_order, "ram": memory}
+    if arguments.json:
+        document = {"storage": str(storage.folder.root), "id": arguments.id, "version": arguments.version}
+        say_json(
+            {
+                **document,
+                "records": len(ref),
+                "record_bytes": sample.record_bytes,
+                "batch": batch,
+                "sample_records": sample.records,
+                **{name: _to_json(one, memory, sample.record_bytes) for name, one in found.items()},
+            }
+        )
+        return 0
+    each = f"{size(sample.record_bytes)} each in memory"
+    say(f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {each}; batches of {batch}.")
+    say()
+    titles = {
+        "shuffled": "shuffled",
+        "in_order": "in order",
+        "ram": f"numpy, {counted(sample.records, 'record')} in RAM",
+    }
+    rows = [_row(titles[name], one, memory, sample.record_bytes) for name, one in found.items()]
+    rows[-1][-1] = ""
+    for line in table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)):
+        say(line)
+    say()
+    say(_verdict((shuffled, in_order), sample.record_bytes))
+    return 0
+
+
+def _cached(ref: RecordsRef, batch: int, shuffle: bool) -> Iterator[Any]:
+    """Yield the cache's batches for ever."""
+    return iter(ref.stream(shuffle=shuffle).batch(batch, epochs=None))
+
+
+def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float) -> _Measured:
+    """Read batches, of so many records an epoch, for that long."""
+    count, disk_before = 0, _read_blocks()
+    started = time.perf_counter()
+    until = started + seconds
+    for _ in batches:
+        count += 1
+        now = time.perf_counter()
+        if now >= until:
+            break
+    disk_bytes = (_read_blocks() - disk_before) * _BLOCK_BYTES if sys.platform == "linux" else None
+    epochs, rest = divmod(count, -(-records // batch))  # an epoch's last batch is short
+    return _Measured(epochs * records + rest * batch, now - started, disk_bytes)
+
+
+def _read_blocks() -> int:
+    """Return how many blocks were fetched from the disk for this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+
+
+def _take_sample(ref: RecordsRef) -> _Sample:
+    """Read the first records, as many as the sample may hold."""
+    count = min(len(ref), max(1, _SAMPLE_BYTES // ref.record_bytes))
+    return _Sample(ref.columns(np.arange(count, dtype=np.int64)), count)
+
+
+def _gathered(column: Column, chosen: NDArray[np.int64]) -> Column:
+    if isinstance(column, np.ndarray):
+        found: NDArray[Any] = column[chosen]
+        return found
+    return [_copied(column[number]) for number in chosen.tolist()]
+
+
+def _copied(value: Any) -> Any:  # bytes, str or an array; anything if it was pickled
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, bytes):
+        return bytes(memoryview(value))
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
+    return value
+
+
+def _size_of(column: Column) -> int:
+    if isinstance(column, np.ndarray):
+        return column.nbytes
+    return sum(value.nbytes if isinstance(value, np.ndarray) else _length(value) for value in column)
+
+
+def _length(value: Any) -> int:  # bytes or str; anything if it was pickled
+    return len(value) if isinstance(value, bytes | str) else 0
+
+
+def _row(title: str, one: _Measured, memory: _Measured, record_bytes: float) -> list[str]:
+    per_s = one.records_per_s
+    disk = "?" if one.disk_bytes is None else size(one.disk_bytes)
+    share = f"{per_s / memory.records_per_s:.0%}"
+    return [title, f"{per_s:,.0f}", f"{per_s * record_bytes / 1e9:.3g}", share, disk]
+
+
+def _verdict(read: Sequence[_Measured], record_bytes: float) -> str:
+    disk = [one.disk_bytes for one in read if one.disk_bytes is not None]
+    if not disk:
+        return "Whether it came from the disk or from memory can't be told on this system."
+    if sum(disk) < _COLD_SHARE * record_bytes * sum(one.records for one in read):
+        return "Warm: it was in memory already (the page cache). A first read from disk is slower."
+    return "Cold, in part: some had to come from the disk. Run it again to see what stays in memory."
+
+
+def _to_json(one: _Measured, memory: _Measured, record_bytes: float) -> dict[str, Any]:
+    return {
+        "records_per_s": one.records_per_s,
+        "bytes_per_s": one.records_per_s * record_bytes,
+        "share_of_ram": one.records_per_s / memory.records_per_s,
+        "records": one.records,
+        "elapsed_s": one.elapsed_s,
+        "disk_bytes": one.disk_bytes,
+    }

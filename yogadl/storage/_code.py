@@ -1,0 +1,340 @@
+"""Read the code of functions, classes and modules: what it means, and which names it takes from outside.
+
+The tree is normalised before anything is made of it: comments, layout and docstrings are gone, and so are
+the annotations of functions, which do nothing when they run (a class keeps its own: they make the fields
+of a dataclass). Decorators and defaults of the function itself go too: whoever walks the objects sees what
+they evaluated to.
+"""
+
+import __future__
+
+import ast
+import copy
+import dis
+import functools
+import linecache
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from yogadl.storage._references import Reference, names_read
+
+_FUTURE_FLAGS: Final = functools.reduce(
+    lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0
+)
+_UNHASHED: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code of one function, class or module.
+
+    Args:
+        content: What is hashed: the same in every version of Python, unless it had to be compiled code.
+        text: What is shown.
+        references: The names that it reads from outside, in order.
+    """
+
+    content: str
+    text: str
+    references: tuple[Reference, ...]
+
+
+class CodeReader:
+    """Find the source of code objects, parsing each file once. Safe to use from several threads.
+
+    A file that was edited after it was imported no longer says what runs: the compiled form of what is
+    found is compared with what runs, and where they differ the latter counts, as it does where there is no
+    source (``exec``, ``python -c``). That is exact too, but tied to one version of Python.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[str, int], _File | None] = {}
+        self._known: dict[tuple[str, CodeType], Code] = {}
+
+    def of_function(self, function: FunctionType) -> Code:
+        """Return the code of a function, without its decorators and defaults."""
+        code = function.__code__
+        known = self._known.get((code.co_filename, code))
+        if known is None:
+            node = self._node_of(code, function.__globals__)
+            known = _compiled(code) if node is None else _of_node(node)
+            self._known[code.co_filename, code] = known
+        return known
+
+    def of_class(self, cls: type) -> Code | None:
+        """Return the code of a class, or ``None`` if its source can't be told."""
+        module = sys.modules.get(cls.__module__)
+        names = vars(module) if module else {}
+        methods = [member for member in vars(cls).values() if isinstance(member, FunctionType)]
+        # Not only the methods' files: those of a dataclass may all have been made by exec.
+        files = [names.get("__file__"), *(method.__code__.co_filename for method in methods)]
+        for filename in dict.fromkeys(filter(None, files)):
+            for fresh in (False, True):
+                file = self._file(filename, 0, names, fresh)
+                node = file.class_of(cls) if file else None
+                if node is not None and self._has_methods(node, filename, methods):
+                    return _of_node(node)
+        return None
+
+    def _has_methods(self, node: ast.ClassDef, filename: str, methods: Iterable[FunctionType]) -> bool:
+        """Return whether the methods written in a class are those of its source."""
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        own = [
+            m for m in methods if m.__code__.co_filename == filename and m.__code__.co_firstlineno in lines
+        ]
+        return all(self._node_of(method.__code__, method.__globals__) for method in own)
+
+    def of_module(self, module: Any) -> Code | None:
+        """Return the code of a whole module, whose names it does not follow; ``None`` without source."""
+        file = self._file(getattr(module, "__file__", None) or "", 0, vars(module), False)
+        if file is None:
+            return None
+        tree = _normalised(file.tree)
+        return Code(dumped(tree), ast.unparse(tree), ())
+
+    def _node_of(self, code: CodeType, module_globals: Mapping[str, Any]) -> _Function | None:
+        flags = code.co_flags & _FUTURE_FLAGS
+        for fresh in (False, True):
+            file = self._file(code.co_filename, flags, module_globals, fresh)
+            node = None if file is None else file.function_of(code)
+            if node is not None:
+                return node
+        return None
+
+    def _file(
+        self, filename: str, flags: int, module_globals: Mapping[str, Any], fresh: bool
+    ) -> "_File | None":
+        """Return a file as it was when first asked for, or as it is now (a module may be loaded anew)."""
+        key = filename, flags
+        if fresh or key not in self._files:
+            linecache.checkcache(filename)
+            # A zip file's module knows how to get at its source.
+            lines = linecache.getlines(filename, dict(module_globals))
+            try:
+                self._files[key] = _File("".join(lines), filename, flags) if lines else None
+            except (SyntaxError, ValueError):
+                self._files[key] = None  # not Python: a page whose examples are run, say
+        return self._files[key]
+
+
+class _File:
+    """One source file: its tree, and what it compiles to.
+
+    Raises:
+        SyntaxError: if it is not Python.
+    """
+
+    def __init__(self, text: str, filename: str, flags: int) -> None:
+        self.tree = ast.parse(text, filename)
+        self._functions: dict[tuple[int, str], list[_Function]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, _Function):
+                decorators = getattr(node, "decorator_list", [])
+                line = min(n.lineno for n in (node, *decorators))
+                self._functions.setdefault((line, getattr(node, "name", "<lambda>")), []).append(node)
+        compiled = compile(text, filename, "exec", flags, dont_inherit=True)
+        self._compiled: dict[tuple[int, str], list[CodeType]] = {}
+        for code in _nested(compiled):
+            self._compiled.setdefault((code.co_firstlineno, code.co_name), []).append(code)
+
+    def function_of(self, code: CodeType) -> _Function | None:
+        """Return the node that compiles to this code, if there is one."""
+        key = code.co_firstlineno, code.co_name
+        if code not in self._compiled.get(key, ()):
+            return None
+        nodes = self._functions.get(key, [])
+        if len(nodes) > 1:  # lambdas on one line: the innermost whose body has all the instructions
+            places = _places(code)
+            nodes = [node for node in nodes if places and all(_spans(node, place) for place in places)]
+            nodes.sort(key=lambda node: (-node.lineno, -node.col_offset))
+        return nodes[0] if nodes else None
+
+    def class_of(self, cls: type) -> ast.ClassDef | None:
+        """Return the definition of a class, found by its name; of several, the one with its methods."""
+        found: list[ast.AST] = [self.tree]
+        for name in cls.__qualname__.split("."):
+            if name != "<locals>":
+                found = [inner for outer in found for inner in _definitions(outer, name)]
+        classes = [node for node in found if isinstance(node, ast.ClassDef)]
+        lines = {
+            member.__code__.co_firstlineno
+            for member in vars(cls).values()
+            if isinstance(member, FunctionType)
+        }
+        holding = [n for n in classes if any(n.lineno <= line <= (n.end_lineno or 0) for line in lines)]
+        return (holding or classes or [None])[-1]
+
+
+def _definitions(outer: ast.AST, name: str) -> Iterator[ast.AST]:
+    """Yield the definitions of that name inside, not those inside of other definitions."""
+    for node in ast.iter_child_nodes(outer):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name == name:
+                yield node
+        else:
+            yield from _definitions(node, name)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _places(code: CodeType) -> list[tuple[int, int]]:
+    """Return where in the source the instructions of a function stand; the first only set it up."""
+    places = []
+    for line, _, column, _ in code.co_positions():
+        if line and column is not None and (line, column) != (code.co_firstlineno, 0):
+            places.append((line, column))
+    return places
+
+
+def _spans(node: Any, place: tuple[int, int]) -> bool:  # a function or lambda
+    body = node.body
+    first, last = (body, body) if isinstance(body, ast.AST) else (body[0], body[-1])
+    start = first.lineno, first.col_offset  # type: ignore[attr-defined]  # statements and expressions have
+    end = last.end_lineno, last.end_col_offset  # type: ignore[attr-defined]  # these, not every node
+    return bool(start <= place < end)
+
+
+def _of_node(node: ast.AST) -> Code:
+    tree = _normalised(node)
+    if isinstance(tree, _Function):
+        tree.args.defaults = []
+        tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
+    shown = ast.unparse(tree)
+    references = names_read(tree)
+    if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
+        tree.name = "_"  # whoever calls it says how it is called
+    return Code(dumped(tree), shown, references)
+
+
+class _Normaliser(ast.NodeTransformer):
+    """Leave out what does nothing when the code runs."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        if hasattr(node, "type_params"):
+            node.type_params = []
+        node.body = _without_annotations(node.body)
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                setattr(node, name, _effective(block, may_be_empty=name != "body"))
+        return node
+
+
+def _without_annotations(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Make ``x: int = 3`` an assignment in every block of a function, but not in a class inside of it."""
+
+    class Assign(ast.NodeTransformer):
+        def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+            return node
+
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+            made = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+            return ast.copy_location(made, node)
+
+    return [Assign().visit(statement) for statement in body]
+
+
+def _effective(block: list[Any], may_be_empty: bool) -> list[Any]:
+    """Return a block without docstrings, other constants that stand alone, and ``pass``."""
+    kept = [
+        node
+        for node in block
+        if not isinstance(node, ast.Pass)
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    if kept or may_be_empty or not block or not isinstance(block[0], ast.stmt):
+        return kept
+    return [ast.Pass()]
+
+
+def _normalised(node: ast.AST) -> ast.AST:
+    made = copy.deepcopy(node)
+    if isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef):
+        made.decorator_list = []
+    return ast.fix_missing_locations(_Normaliser().visit(made))  # type: ignore[no-any-return]
+
+
+def dumped(node: Any) -> str:
+    """Return a tree as text that is the same in every version of Python: `ast.dump` and `unparse` are not."""
+    if isinstance(node, ast.AST):
+        fields = []
+        for name, value in ast.iter_fields(node):
+            is_value = isinstance(node, ast.Constant) and name == "value"  # which may be None
+            if name in _UNHASHED or (not is_value and (value is None or value == [])):
+                continue
+            if isinstance(node, ast.JoinedStr):
+                value = [part for part in value if not (isinstance(part, ast.Constant) and part.value == "")]
+            fields.append(f"{name}={dumped(value)}")
+        return f"{type(node).__name__}({', '.join(fields)})"
+    if isinstance(node, list):
+        return f"[{', '.join(map(dumped, node))}]"
+    return f"{type(node).__name__} {node!a}"  # what repr escapes depends on the version of Unicode
+
+
+def _compiled(code: CodeType) -> Code:
+    content = f"compiled by {sys.implementation.cache_tag}: {_code_text(code)}"
+    references = sorted(set(_references_of(code, frozenset(code.co_freevars))))
+    return Code(content, "", tuple(references))
+
+
+def _code_text(code: CodeType) -> str:
+    constants = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constants.append(_code_text(constant))
+        elif isinstance(constant, frozenset):
+            constants.append(f"set {sorted(map(ascii, constant))}")
+        else:
+            constants.append(f"{type(constant).__name__} {constant!a}")
+    sizes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    return f"{sizes} {code.co_code.hex()} {names!a} [{', '.join(constants)}]"
+
+
+def _references_of(code: CodeType, free: frozenset[str]) -> Iterable[Reference]:
+    """Yield the names that compiled code reads from outside: globals, and what the outermost closes over."""
+    name, attributes, module = "", (), ""
+    for step in dis.get_instructions(code):
+        operation, value = step.opname, step.argval
+        if operation in ("LOAD_ATTR", "LOAD_METHOD") and name:
+            attributes = (*attributes, value)
+            continue
+        if operation in ("EXTENDED_ARG", "PRECALL", "CACHE"):
+            continue
+        if name:
+            yield Reference(name, attributes)
+            name, attributes = "", ()
+        if operation in ("LOAD_GLOBAL", "LOAD_NAME") or (operation == "LOAD_DEREF" and value in free):
+            name = value
+        elif operation == "IMPORT_NAME":
+            module = value
+            yield Reference(value.partition(".")[0], (), value)
+        elif operation == "IMPORT_FROM":
+            yield Reference(value, (value,), module)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _references_of(constant, free & set(constant.co_freevars))

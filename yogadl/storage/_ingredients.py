@@ -1,0 +1,484 @@
+"""Follow a builder to everything that decides what it builds: code of the user's own, values, arguments."""
+
+import builtins
+import enum
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from yogadl.errors import ConfigurationError
+from yogadl.storage._code import Code, CodeReader
+from yogadl.storage._values import ValueForms, is_plain, shown_value
+
+_MAX_INGREDIENTS: Final = 20_000
+_MISSING: Final = object()
+_OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
+_CACHED: Final = type(functools.lru_cache(len))
+_HEAP_TYPE: Final = 1 << 9  # a class made by a program, not by the interpreter
+# What a module knows of itself: where it lies and how it was started, which builds nothing.
+_OF_A_MODULE: Final = frozenset(
+    {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__cached__"}
+)
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """One thing that a version is made of.
+
+    Args:
+        label: What people call it; unique.
+        key: What the hash calls it: the same from whichever module or folder the code was imported.
+        sha256: The hash of its content.
+        text: Its source code, or its value in one line.
+    """
+
+    label: str
+    key: str
+    sha256: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A function with its arguments, and all that decides what it builds. Made by `builder_of`.
+
+    Args:
+        function: Its name.
+        source: Its code, without decorators; ``None`` if that is not to be had.
+        arguments: The values of its parameters, as text.
+        ingredients: What its version is made of.
+        libraries: The versions of the packages that it uses, which its own version is not made of.
+    """
+
+    function: str
+    source: str | None
+    arguments: dict[str, str]
+    ingredients: tuple[Ingredient, ...]
+    libraries: dict[str, str]
+
+    @property
+    def version(self) -> str:
+        """The version that ``version="auto"`` gives it."""
+        pairs = sorted((ingredient.key, ingredient.sha256) for ingredient in self.ingredients)
+        return f"auto-{hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]}"
+
+    def with_contents(self, sha256s: Mapping[tuple[str, str], str]) -> "Builder":
+        """Return the same, where an ingredient of some key and hash has another hash."""
+        made = [
+            replace(ingredient, sha256=sha256s.get((ingredient.key, ingredient.sha256), ingredient.sha256))
+            for ingredient in self.ingredients
+        ]
+        return replace(self, ingredients=tuple(made))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a manifest keeps of it."""
+        found = {
+            ingredient.label: [ingredient.sha256, "" if ingredient.key == "builder" else ingredient.text]
+            for ingredient in self.ingredients
+        }
+        return {
+            "function": self.function,
+            "source": self.source,
+            "arguments": self.arguments,
+            "ingredients": [[label, *content] for label, content in found.items()],
+            "libraries": self.libraries,
+        }
+
+
+def builder_of(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    reader: CodeReader,
+    *,
+    thorough: bool,
+) -> Builder:
+    """Describe a function and its arguments.
+
+    Args:
+        function: What builds.
+        args: Its arguments.
+        kwargs: Those given by name.
+        reader: Reads code; best kept from call to call.
+        thorough: Whether every value must be described, as a version needs it, or just what is cheap.
+
+    Raises:
+        ConfigurationError: if a value can't be; names it and what to do.
+    """
+    while isinstance(function, functools.partial):
+        function, args, kwargs = function.func, function.args + args, function.keywords | kwargs
+    function = _seen_through(function)
+    walk = _Walk(function, reader, thorough)
+    bound = _bound(function, args, kwargs)
+    for name, value in bound.items():
+        walk.add_argument(name, value)
+    walk.add_builder(function)
+    named: Any = function if hasattr(function, "__qualname__") else type(function)
+    inner = inspect.unwrap(function)
+    source = reader.of_function(inner).text if isinstance(inner, FunctionType) else ""
+    return Builder(
+        f"{_module_name(named.__module__)}.{named.__qualname__}",
+        source or None,
+        {name: shown_value(name, value) for name, value in bound.items()},
+        tuple(walk.found.values()),
+        walk.libraries,
+    )
+
+
+def _seen_through(function: Any) -> Any:  # anything that can be called
+    """Return what is called without wrappers that return what it returns: functools.cache, and our own."""
+    while hasattr(function, "__wrapped__") and (
+        isinstance(function, _CACHED)
+        or (isinstance(function, FunctionType) and _is_ours(function.__code__.co_filename))
+    ):
+        function = function.__wrapped__
+    return function
+
+
+def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by the names of their parameters, so that f(1) is f(x=1)."""
+    try:
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):  # it has no signature, or the call itself will say what is wrong
+        return {str(name): value for name, value in [*enumerate(args), *kwargs.items()]}
+    bound.apply_defaults()
+    found = dict(bound.arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            found[name] = dict(sorted(found[name].items()))
+    return found
+
+
+class _Walk:
+    """Visit everything once, in an order that is the same in every process."""
+
+    def __init__(self, function: Any, reader: CodeReader, thorough: bool) -> None:
+        self.found: dict[str, Ingredient] = {}
+        self.libraries: dict[str, str] = {}
+        self._own_package = _package_of(function)
+        self._reader = reader
+        self._values = ValueForms(self._of_code, self._is_library_class, thorough)
+        self._thorough = thorough
+        self._numbers: dict[str, int] = {}
+        self._queue: deque[Callable[[], None]] = deque()
+
+    # What is found.
+
+    def _add(self, label: str, key: str, content: str, text: str) -> None:
+        sha256 = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
+        self.found.setdefault(f"{label} {key}", Ingredient(label, key, sha256, text))
+        if len(self.found) > _MAX_INGREDIENTS:
+            if not self._thorough:
+                self._queue.clear()
+                return
+            raise ConfigurationError(
+                f"the code of this builder uses more than {_MAX_INGREDIENTS} functions and values; "
+                "name the version yourself instead of 'auto'"
+            )
+
+    def add_argument(self, name: str, value: Any) -> None:
+        """Add an argument of the builder."""
+        label, shown = f"argument {name!r}", shown_value(name, value)
+        form = self._values.form(value, label)
+        # Where objects of a type are all the same, what they say of themselves is better than nothing.
+        self._add(label, f"argument {name}", form if self._thorough else f"{form} {shown}", shown)
+
+    def add_builder(self, function: Any) -> None:  # anything that can be called
+        """Add the builder itself, and all that it leads to."""
+        if isinstance(function, FunctionType) and not self._is_library(*_home(function)):
+            name = f"{_module_name(function.__module__)}.{function.__qualname__}"
+            self._add_function(function, f"function {name}", "builder", with_defaults=False)
+        else:
+            self._add("what is called", "builder", self._values.form(function, "what is called"), "")
+        while self._queue:
+            self._queue.popleft()()
+
+    def _add_value(self, label: str, key: str, name: str, value: Any) -> None:
+        form = self._values.form(value, label)
+        self._add(label, key, form, shown_value(name, value) if is_plain(value) else form)
+
+    # Code.
+
+    def _of_code(self, value: Any, where: str) -> str:  # a function, a class or a module
+        if isinstance(value, ModuleType):
+            if self._is_library(value.__name__, _file_of(value)):
+                return self._library(value.__name__, "")
+            return self._queued(value, "module", value.__name__, "", self._add_module)
+        if isinstance(value, type):
+            if self._is_library_class(value):
+                return self._library(value.__module__, value.__qualname__)
+            return self._queued(value, "class", value.__module__, value.__qualname__, self._add_class)
+        if self._is_library(*_home(value)):
+            return self._library(value.__module__, value.__qualname__) + self._closed_over(value, where)
+        return self._queued(value, "function", value.__module__, value.__qualname__, self._add_called)
+
+    def _queued(
+        self, value: Any, kind: str, module: str, name: str, add: Callable[[Any, str, str], None]
+    ) -> str:
+        """Return the token for a piece of code, and have it visited later."""
+        # Without the module: the same file may be __main__ here and imported there.
+        key = f"{kind} {name}"
+        number = self._numbers[key] = self._numbers.get(key, 0) + 1
+        suffix = f" #{number}" if number > 1 else ""
+        label = " ".join(filter(None, (kind, ".".join(filter(None, (_module_name(module), name)))))) + suffix
+        self._queue.append(lambda: add(value, label, key + suffix))
+        return key + suffix
+
+    def _library(self, module: str | None, name: str) -> str:
+        """Return the token for what others wrote: its name, so that upgrading it builds nothing anew."""
+        top = (module or "builtins").partition(".")[0]
+        version = getattr(sys.modules.get(top), "__version__", None)
+        if isinstance(version, str):
+            self.libraries[top] = version
+        # Where in a library a function lies differs between versions of it; where a module does not.
+        return f"library {top}.{name}" if name else f"library {module}"
+
+    def _closed_over(self, function: FunctionType, where: str) -> str:
+        """Return what a library's function was made with: what it decorates, as a rule."""
+        if isinstance(getattr(function, "registry", None), Mapping):  # functools.singledispatch
+            held: Any = dict(function.registry)  # type: ignore[attr-defined]  # just looked
+            return f" of {self._values.form(held, f'the registry of {where}')}"
+        if not function.__closure__:
+            return ""
+        held = dict(zip(function.__code__.co_freevars, map(_content, function.__closure__), strict=True))
+        return f" of {self._values.form(held, f'what {where} closes over')}"
+
+    def _add_called(self, function: FunctionType, label: str, key: str) -> None:
+        self._add_function(function, label, key, with_defaults=True)
+
+    def _add_function(self, function: FunctionType, label: str, key: str, *, with_defaults: bool) -> None:
+        code = self._reader.of_function(function)
+        self._add(label, key, code.content, code.text)
+        name = label.partition(" ")[2]
+        if with_defaults:
+            for parameter, value in _defaults(function):
+                self._add_value(
+                    f"default of {parameter!r} in {name}", f"{key} ={parameter}", parameter, value
+                )
+        closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        self._add_references(code, name, key, closure, function.__globals__)
+
+    def _add_class(self, cls: type, label: str, key: str) -> None:
+        code = self._reader.of_class(cls)
+        if code is None:
+            code = Code("no source", "", ())
+            self._add_members(cls, label, key)
+        self._add(label, key, code.content, code.text)
+        self._add(f"bases of {label}", f"{key} bases", self._values.form(cls.__bases__, label), "")
+        for name, value in sorted(vars(cls).items()):
+            # By value, too: `Config.SIZE = 64` in a script changes no code of Config.
+            if is_plain(value) and not _is_internal(name):
+                self._add_value(f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}", name, value)
+        closure = {}
+        for function in _functions_of(cls):
+            closure |= dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        module = sys.modules.get(cls.__module__)
+        names = vars(module) if module else next((f.__globals__ for f in _functions_of(cls)), {})
+        self._add_references(code, label.partition(" ")[2], key, closure, names)
+
+    def _add_members(self, cls: type, label: str, key: str) -> None:
+        """Add what a class without source has: one made by `exec`, namedtuple, Enum(...), type(...)."""
+        if issubclass(cls, enum.Enum):
+            members: Any = {name: member.value for name, member in cls.__members__.items()}
+        elif issubclass(cls, tuple) and "_fields" in vars(cls):
+            members = {"fields": vars(cls)["_fields"], "defaults": vars(cls).get("_field_defaults")}
+        else:
+            members = {function.__name__: function for function in _functions_of(cls)}
+        self._add(f"members of {label}", f"{key} members", self._values.form(members, label), "")
+
+    def _add_module(self, module: ModuleType, label: str, key: str) -> None:
+        code = self._reader.of_module(module)
+        if code is None and not self._thorough:
+            return
+        if code is None:
+            raise ConfigurationError(
+                f"version='auto' can't see what {label} is, which is used as a whole: it has no source; "
+                "take the functions from it that you use, or name the version yourself instead of 'auto'"
+            )
+        self._add(label, key, code.content, code.text)
+
+    # Names.
+
+    def _add_references(
+        self, code: Code, owner: str, key: str, closure: Mapping[str, Any], module: Mapping[str, Any]
+    ) -> None:
+        where = _module_name(str(module.get("__name__", "")))
+        for reference in code.references:
+            name, value = reference.name, _MISSING
+            if reference.module:
+                value = self._imported(reference.module, module)
+            elif name in closure:
+                value = _content(closure[name])
+            elif name in _OF_A_MODULE or (name not in module and hasattr(builtins, name)):
+                continue
+            else:
+                value = module.get(name, _MISSING)
+            value, taken = self._followed(value, reference.attributes)
+            spelt = ".".join((name, *taken))
+            label = f"global {where}.{spelt}"
+            if reference.module:
+                label = f"import {'.'.join((reference.module, *taken))}"
+            elif name in closure:
+                label = f"closure variable {spelt!r} of {owner}"
+            whole = f"{key} {reference.module} {'.'.join((name, *reference.attributes))}"
+            if value is _MISSING:
+                self._add(label, whole, "not bound", "not bound")
+            else:
+                self._add_value(label, whole, spelt, value)
+
+    def _followed(self, value: Any, attributes: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        """Return what `value.a.b` is as far as that can be told without running code, and which were taken.
+
+        So a builder that reads `config.size` depends on that alone, not on all of `config`.
+        """
+        if not attributes:
+            return value, ()
+        name, rest = attributes[0], attributes[1:]
+        is_module = isinstance(value, ModuleType)
+        if is_module and self._is_library(value.__name__, _file_of(value)):
+            return value, ()
+        found = _attribute_of_module(value, name) if is_module else _stored(value, name)
+        if found is _MISSING:
+            return (_MISSING, (name,)) if is_module else (value, ())
+        result, taken = self._followed(found, rest)
+        # Of an object only plain values stand for themselves: anything else may look at the rest of it.
+        return (result, (name, *taken)) if is_module or is_plain(result) else (value, ())
+
+    def _imported(self, name: str, module: Mapping[str, Any]) -> Any:
+        """Return a module that the code imports when it runs; of a library's no more than the name."""
+        if name.startswith("."):
+            spec = module.get("__spec__")
+            package = module.get("__package__") or (spec.parent if spec else "")
+            if not package:
+                return _MISSING
+            name = importlib.util.resolve_name(name, package)
+        top = name.partition(".")[0]
+        try:
+            spec = None if top in sys.modules else importlib.util.find_spec(top)
+            found = importlib.util.module_from_spec(spec) if spec else sys.modules.get(top)
+            if self._is_library(top, _file_of(found)):
+                made = ModuleType(name)  # not loaded just to be named: it may be TensorFlow
+                made.__file__ = _file_of(found)
+                return made
+            return importlib.import_module(name)
+        except (ImportError, ValueError):
+            return _MISSING
+
+    def _is_library_class(self, cls: type) -> bool:
+        if cls.__module__ == "builtins":  # what exec without a __name__ makes claims to be one
+            return not cls.__flags__ & _HEAP_TYPE
+        return self._is_library(cls.__module__, _file_of(sys.modules.get(cls.__module__)))
+
+    def _is_library(self, module: str | None, file: str | None) -> bool:
+        """Return whether code is others': Python's, ours, or installed, and not of the builder's package."""
+        top = (module or "").partition(".")[0]
+        if file is None or file.startswith("<"):
+            return top != "__main__" and top in sys.stdlib_module_names
+        if _is_ours(file):
+            return True
+        if "site-packages" in file or "dist-packages" in file:
+            return top != self._own_package
+        return any(file.startswith(folder) for folder in _standard_library())
+
+
+@functools.cache  # the same for as long as the process lives
+def _standard_library() -> tuple[str, ...]:
+    return tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OUR_FOLDER)
+
+
+def _file_of(module: ModuleType | None) -> str | None:
+    """Return the file of a module, or the first folder of a package that has none."""
+    file = getattr(module, "__file__", None)
+    return file or next(iter(getattr(module, "__path__", None) or ()), None)
+
+
+def _home(function: FunctionType) -> tuple[str | None, str | None]:
+    """Return the module that a function was written in, and its file."""
+    names = function.__globals__
+    file = function.__code__.co_filename
+    return names.get("__name__"), names.get("__file__") if file.startswith("<") else file
+
+
+def _package_of(function: Any) -> str:  # anything that can be called
+    """Return the top-level package of a builder: the user's own, even where it is installed."""
+    function = inspect.unwrap(function)
+    function = getattr(function, "__func__", function)
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return _module_name(module).partition(".")[0]
+
+
+def _module_name(module: str | None) -> str:
+    """Return what a module would be called if it were not the one that was started."""
+    if module not in ("__main__", "__mp_main__"):
+        return module or ""
+    main = sys.modules.get(module)
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name not in ("__main__", "__mp_main__"):
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else module
+
+
+def _attribute_of_module(module: ModuleType, name: str) -> Any:
+    if name in vars(module):
+        return vars(module)[name]
+    try:
+        return importlib.import_module(f"{module.__name__}.{name}")
+    except ImportError:
+        return getattr(module, name, _MISSING)
+
+
+def _stored(value: Any, name: str) -> Any:
+    """Return an attribute that is kept as it is, on an object or a class, or else the mark for none."""
+    if isinstance(value, type):
+        found = inspect.getattr_static(value, name, _MISSING)
+        return _MISSING if hasattr(found, "__get__") else found
+    if type(value).__getattribute__ is not object.__getattribute__:
+        return _MISSING
+    if hasattr(inspect.getattr_static(type(value), name, None), "__set__"):
+        return _MISSING  # a property: what it returns is worked out
+    return getattr(value, "__dict__", {}).get(name, _MISSING)
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    values = function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True)
+    yield from sorted((function.__kwdefaults__ or {}).items())
+
+
+def _functions_of(cls: type) -> Iterator[FunctionType]:
+    for _, member in sorted(vars(cls).items()):
+        inner = [getattr(member, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
+        for function in (member, *inner):
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def _is_internal(name: str) -> bool:
+    """Return whether Python or a library keeps a note under that name."""
+    return name.startswith("_") and name.endswith("_") and len(name) > 1
+
+
+def _content(cell: Any) -> Any:  # types.CellType
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _MISSING

@@ -1,0 +1,189 @@
+"""Find the names that a piece of code reads from outside of itself."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_COMPREHENSION: Final = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+@dataclass(frozen=True, order=True)
+class Reference:
+    """A name read from outside, with the attributes taken of it.
+
+    Args:
+        name: The name; ``np`` of ``np.linalg.norm``.
+        attributes: ``("linalg", "norm")`` of that.
+        module: Where an import statement inside of the code takes it from; empty for a global or closure.
+    """
+
+    name: str
+    attributes: tuple[str, ...] = ()
+    module: str = ""
+
+
+@dataclass
+class _Scope:
+    """A function, lambda, comprehension or class: the names that it binds."""
+
+    is_class: bool
+    bound: set[str] = field(default_factory=set)
+    imported: dict[str, Reference] = field(default_factory=dict)
+    outer: set[str] = field(default_factory=set)  # by `global` and `nonlocal`
+
+
+def names_read(node: ast.AST) -> tuple[Reference, ...]:
+    """Return the names that a normalised function or class reads from outside, in alphabetical order.
+
+    A local name that equals a global is not one of them, nor is what a string given to ``eval`` names.
+    """
+    finder = _Finder()
+    finder.visit(node)
+    return tuple(sorted(finder.found))
+
+
+class _Finder(ast.NodeVisitor):
+    def __init__(self) -> None:
+        self.found: set[Reference] = set()
+        self._scopes: list[_Scope] = []
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if not isinstance(node.ctx, ast.Store):
+            self._read(node.id, ())
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        attributes: list[str] = []
+        base: ast.expr = node
+        while isinstance(base, ast.Attribute):
+            attributes.insert(0, base.attr)
+            base = base.value
+        if isinstance(base, ast.Name):
+            self._read(base.id, tuple(attributes))
+        else:
+            self.visit(base)
+
+    def _read(self, name: str, attributes: tuple[str, ...]) -> None:
+        for depth, scope in enumerate(reversed(self._scopes)):
+            if scope.is_class and depth:
+                continue  # methods don't see the names of their class
+            if name in scope.imported:
+                found = scope.imported[name]
+                self.found.add(Reference(name, found.attributes + attributes, found.module))
+                return
+            if name in scope.bound:
+                return
+        self.found.add(Reference(name, attributes))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node, node.body)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node, node.body)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._function(node, [node.body])
+
+    def _function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, body: Iterable[ast.AST]
+    ) -> None:
+        self._visit_all(getattr(node, "decorator_list", []))
+        self._visit_all([*node.args.defaults, *node.args.kw_defaults])
+        scope = _scope_of(body)
+        every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        scope.bound |= {argument.arg for argument in (*every, node.args.vararg, node.args.kwarg) if argument}
+        self._inside(scope, body)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
+        scope = _Scope(is_class=True)
+        scope.bound |= {parameter.name for parameter in getattr(node, "type_params", [])}
+        self._scopes.append(scope)
+        for statement in node.body:
+            # In order, since `x = x` reads the x outside first.
+            self.visit(statement)
+            made = _scope_of([statement])
+            scope.bound |= made.bound
+            scope.imported |= made.imported
+        self._scopes.pop()
+
+    def visit_ListComp(self, node: ast.ListComp) -> None:
+        self._comprehension(node, [node.elt])
+
+    def visit_SetComp(self, node: ast.SetComp) -> None:
+        self._comprehension(node, [node.elt])
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
+        self._comprehension(node, [node.elt])
+
+    def visit_DictComp(self, node: ast.DictComp) -> None:
+        self._comprehension(node, [node.key, node.value])
+
+    def _comprehension(self, node: Any, made: list[ast.expr]) -> None:  # any of the four
+        self.visit(node.generators[0].iter)
+        scope = _scope_of([generator.target for generator in node.generators])
+        inside: list[ast.AST] = [*made]
+        for number, generator in enumerate(node.generators):
+            inside += [generator.target, *generator.ifs, *([generator.iter] if number else [])]
+        self._inside(scope, inside)
+
+    def _inside(self, scope: _Scope, nodes: Iterable[ast.AST]) -> None:
+        self._scopes.append(scope)
+        self._visit_all(nodes)
+        self._scopes.pop()
+
+    def _visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
+
+
+def _scope_of(nodes: Iterable[ast.AST]) -> _Scope:
+    """Return the names that these statements bind in their own scope."""
+    scope = _Scope(is_class=False)
+    for node in _own_nodes(nodes):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                scope.bound.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                scope.bound.add(name)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                scope.bound.add(name)
+            case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                scope.bound.add(name)
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                scope.outer |= set(names)
+            case ast.Import() | ast.ImportFrom():
+                scope.imported |= _imported(node)
+    scope.bound -= scope.outer
+    return scope
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> dict[str, Reference]:
+    found = {}
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found[alias.asname or alias.name] = Reference(alias.name, (alias.name,), module)
+        elif alias.asname:
+            found[alias.asname] = Reference(alias.name, (), alias.name)
+        else:
+            name = alias.name.partition(".")[0]
+            found[name] = Reference(name, (), name)
+    return found
+
+
+def _own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield all nodes below that are not in a scope of their own."""
+    for node in nodes:
+        yield node
+        inner: Iterable[ast.AST]
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
+                continue
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                # `:=` binds outside of a comprehension, its other targets inside.
+                inner = [named.target for named in ast.walk(node) if isinstance(named, ast.NamedExpr)]
+            case _:
+                inner = ast.iter_child_nodes(node)
+        yield from _own_nodes(inner)

@@ -1,0 +1,303 @@
+"""Describe a value so that equal content gives equal text, in any process, on any machine."""
+
+import copyreg
+import enum
+import functools
+import hashlib
+import inspect
+import itertools
+import logging
+import pickle
+import re
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._interfaces import DataRef, Storage
+from yogadl.errors import ConfigurationError
+
+HOOK: Final = "__yogadl_version__"
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+_SHOWN: Final = 120
+_SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+_SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_CONTAINERS: Final = (tuple, list, set, frozenset, dict)
+# Beyond these, a warning that may never come is not worth the time: see `ValueForms`, `thorough`.
+_CHEAP_BYTES: Final = 64 * 2**20
+_CHEAP_ITEMS: Final = 100_000
+_CACHED: Final = type(functools.lru_cache(len))
+_LOOKED_AT: Final = 1_000
+_INLINE: Final = 200
+
+
+class ValueForms:
+    """Give values a form: a text that is equal just if the content is.
+
+    Args:
+        of_code: Gives functions, classes and modules their form.
+        is_library: Whether a class is somebody else's.
+        thorough: Whether every value must be described exactly, as a version needs it, or only what can be
+            described cheaply, as a warning does. Then an object is as good as any other of its type.
+    """
+
+    def __init__(
+        self, of_code: Callable[[Any, str], str], is_library: Callable[[type], bool], thorough: bool
+    ) -> None:
+        self._of_code = of_code
+        self._is_library = is_library
+        self._thorough = thorough
+        self._open: list[int] = []
+        # Forms of what was seen before, with the object itself, so that its id is not given to another.
+        self._known: dict[int, tuple[Any, str]] = {}
+
+    def form(self, value: Any, where: str) -> str:
+        """Return the form of any value.
+
+        Args:
+            value: The value.
+            where: What it is called, for the error.
+
+        Raises:
+            ConfigurationError: if it has no content that could be described.
+        """
+        if type(value) in _SCALARS:
+            return _short(f"{type(value).__name__} {value!a}")
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        if id(value) in self._open:
+            return f"what is {len(self._open) - self._open.index(id(value))} above"
+        self._open.append(id(value))
+        try:
+            form = _short(self._form(value, where))
+        except RecursionError:
+            if not self._thorough:
+                return f"deep {type(value).__name__}"
+            raise _refusal(where, value, "is nested too deeply") from None
+        finally:
+            self._open.pop()
+        self._known[id(value)] = value, form
+        return form
+
+    def _form(self, value: Any, where: str) -> str:
+        if _has_hook(value):
+            return f"version {self.form(getattr(value, HOOK), f'{where}.{HOOK}')}"
+        if isinstance(value, FunctionType | type | ModuleType):
+            return self._of_code(value, where)
+        for kinds, describe in self._kinds.items():
+            if isinstance(value, kinds):
+                return describe(self, value, where)
+        if type(value) in _CONTAINERS:
+            return self._container(value, where)
+        wrapped = inspect.getattr_static(value, "__wrapped__", None)
+        if isinstance(wrapped, FunctionType) and self._is_library(type(value)):
+            # What jax.jit and the like keep for themselves is not what they return; functools.cache adds
+            # nothing at all.
+            inner = self.form(wrapped, where)
+            return inner if isinstance(value, _CACHED) else f"{self._type(value, where)} of {inner}"
+        if not self._thorough:
+            return self._type(value, where)
+        if hasattr(type(value), "__dlpack__") and hasattr(type(value), "__array__"):
+            return self._tensor(value, where)
+        return self._object(value, where)
+
+    def _type(self, value: Any, where: str) -> str:
+        return f"object {self.form(type(value), where)}"
+
+    def _forms(self, values: Iterable[Any], where: str) -> str:
+        return f"[{', '.join(self.form(value, f'{where}[{i}]') for i, value in enumerate(values))}]"
+
+    def _container(self, value: Any, where: str) -> str:  # one of _CONTAINERS
+        name = type(value).__name__
+        if not self._thorough and len(value) > _CHEAP_ITEMS:
+            return f"{name} of {len(value)}"
+        if isinstance(value, dict):
+            # In order: the order of a dict's keys may become that of a record's fields.
+            return f"{name} {self._pairs(value, where)}"
+        if isinstance(value, set | frozenset):
+            items = sorted(value, key=_rank)
+            return f"{name} {sorted(self.form(item, f'an item of {where}') for item in items)}"
+        return f"{name} {self._forms(value, where)}"
+
+    def _pairs(self, value: dict[Any, Any], where: str) -> str:
+        pairs = (
+            f"{self.form(key, f'a key of {where}')}: {self.form(item, f'{where}[{key!r:.40}]')}"
+            for key, item in list(value.items())  # another thread may be adding to it
+        )
+        return f"{{{', '.join(pairs)}}}"
+
+    def _array(self, value: Any, where: str) -> str:  # an array of any dtype
+        if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
+            return self._object(value, where) if self._thorough else self._type(value, where)  # a mask, say
+        described = f"{type(value).__name__} {_dtype(value.dtype)} {value.shape}"
+        if value.dtype.hasobject:
+            return f"{described} {self._forms(value.ravel().tolist(), where)}"
+        if not self._thorough and value.nbytes > _CHEAP_BYTES:
+            return described
+        return f"{described} {hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
+
+    def _tensor(self, value: Any, where: str) -> str:  # torch, jax, TensorFlow, ...
+        value = value.detach() if hasattr(value, "detach") else value
+        try:
+            array = np.asarray(value)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise _refusal(where, value, f"can't be read here ({error})") from error
+        return f"tensor {self._array(array, where)}"
+
+    def _data_ref(self, value: Any, where: str) -> str:
+        fingerprint = getattr(value, "fingerprint", None)
+        if not isinstance(fingerprint, str):
+            return self._object(value, where) if self._thorough else self._type(value, where)
+        if self._thorough and fingerprint.startswith("weak-"):
+            raise _refusal(
+                where, value, "has but a sample for a fingerprint: give from_source one, or submit it"
+            )
+        return f"records {fingerprint}"
+
+    def _method(self, value: Any, where: str) -> str:
+        if isinstance(value.__self__, ModuleType | None):
+            return f"builtin {value.__module__}.{value.__qualname__}"
+        owner = self.form(value.__self__, f"the object of {where}")
+        if isinstance(value, MethodType):
+            return f"method {self.form(value.__func__, where)} of {owner}"
+        return f"method {value.__name__} of {owner}"
+
+    def _partial(self, value: Any, where: str) -> str:
+        named = dict(sorted(value.keywords.items()))
+        return (
+            f"partial {self.form(value.func, f'{where}.func')} "
+            f"{self._forms(value.args, f'{where}.args')} {self._pairs(named, f'{where}.keywords')}"
+        )
+
+    def _object(self, value: Any, where: str) -> str:
+        """Describe an object as pickle would take it apart: by its class and its state."""
+        reduce = copyreg.dispatch_table.get(type(value))  # type: ignore[arg-type]  # any type may ask
+        try:
+            made: Any = reduce(value) if reduce else value.__reduce_ex__(4)
+        except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError) as error:
+            raise _refusal(where, value, "has no content that could be described") from error
+        if isinstance(made, str):
+            return f"global {made}"
+        make, arguments, state, items, pairs = (*made, None, None, None)[:5]
+        inside = [self.form(make, where), self._forms(arguments, where), self._state(value, state, where)]
+        inside.append(self._forms(items or (), where))
+        inside.append(self._pairs(dict(pairs or ()), where))
+        return f"object {' '.join(inside)}"
+
+    def _state(self, value: Any, state: Any, where: str) -> str:  # what __getstate__ returned
+        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+            return f"{self._state(value, state[0], where)} {self._state(value, state[1], where)}"
+        if not isinstance(state, dict):
+            return self.form(state, where)
+        kept = []
+        for name in sorted(state, key=str):
+            made = inspect.getattr_static(type(value), str(name), None)
+            if not isinstance(made, functools.cached_property):  # worked out from the rest, now or later
+                kept.append(f"{name}={self.form(state[name], f'{where}.{name}')}")
+        return f"({', '.join(kept)})"
+
+    def _proxy(self, value: Any, where: str) -> str:
+        return f"proxy {self._pairs(dict(value), where)}"
+
+    def _logger(self, value: Any, where: str) -> str:
+        return "logger"  # says things, changes nothing
+
+    def _storage(self, value: Any, where: str) -> str:
+        return "storage"  # where caches lie, not what is in them
+
+    def _path(self, value: PurePath, where: str) -> str:
+        return f"path {str(value)!a}"
+
+    def _enum(self, value: enum.Enum, where: str) -> str:
+        return f"{self.form(type(value), where)}.{value.name} {self.form(value.value, where)}"
+
+    def _dtype(self, value: Any, where: str) -> str:
+        return f"dtype {_dtype(value)}"
+
+    def _ufunc(self, value: Any, where: str) -> str:
+        return f"ufunc {value.__name__}"
+
+    _kinds: Final[dict[Any, Callable[..., str]]] = {  # in this order
+        enum.Enum: _enum,
+        (np.ndarray, np.generic): _array,
+        np.dtype: _dtype,
+        np.ufunc: _ufunc,
+        PurePath: _path,
+        logging.Logger: _logger,
+        Storage: _storage,
+        DataRef: _data_ref,
+        (MethodType, BuiltinFunctionType): _method,
+        functools.partial: _partial,
+        MappingProxyType: _proxy,
+    }
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is nothing but data: of a long list, whether its first items are."""
+    if isinstance(value, np.ndarray):
+        return type(value) is np.ndarray and not value.dtype.hasobject
+    if type(value) is dict:
+        return all(map(is_plain, itertools.islice(itertools.chain(*value.items()), _LOOKED_AT)))
+    if type(value) in _CONTAINERS:
+        return all(map(is_plain, itertools.islice(value, _LOOKED_AT)))
+    return type(value) in _SCALARS or isinstance(value, np.generic | np.dtype | PurePath)
+
+
+def shown_value(name: str, value: Any) -> str:
+    """Return a value as people read it, in one line; not one that may be a secret by its name."""
+    if _SECRET.search(name) and isinstance(value, str | bytes):
+        return "(not shown)"
+    if type(value) in _CONTAINERS and len(value) > _LOOKED_AT:
+        return f"{type(value).__name__} of {len(value)}"
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        if value.nbytes > _CHEAP_BYTES:
+            return f"array {value.dtype}{list(value.shape)}"
+        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
+        return f"array {value.dtype}{list(value.shape)} {content}"
+    if isinstance(value, set | frozenset):
+        value = sorted(map(repr, value))  # a set of strings has another order in every process
+    return shortened(_ADDRESS.sub("", repr(value)))
+
+
+def shortened(text: str) -> str:
+    """Return a text that is not too long to show, and still another for another text."""
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}... {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
+
+
+def _has_hook(value: Any) -> bool:
+    missing = object()
+    if inspect.getattr_static(value, HOOK, missing) is missing:
+        return False
+    # functools.wraps copies what it wraps has: then it speaks of that, not of this.
+    inner = getattr(value, "__wrapped__", None) if isinstance(value, FunctionType) else None
+    return inner is None or getattr(inner, HOOK, missing) is not getattr(value, HOOK)
+
+
+def _rank(item: Any) -> tuple[str, str]:
+    """Order the items of a set before they are described, so that it does not depend on the hash seed."""
+    known = ascii(item) if type(item) in _SCALARS else getattr(item, "__qualname__", "")
+    return type(item).__name__, known
+
+
+def _dtype(dtype: np.dtype[Any]) -> str:
+    return f"{dtype.name} {dtype.descr if dtype.names else dtype.str}"
+
+
+def _short(form: str) -> str:
+    if len(form) <= _INLINE:
+        return form
+    return f"{form[:24]}... {hashlib.sha256(form.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def _refusal(where: str, value: Any, problem: str) -> ConfigurationError:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return ConfigurationError(
+        f"version='auto' is a hash of the code and of every value that it uses, but {where} ({kind}) "
+        f"{problem}. Open or make it inside of the function, give it an attribute {HOOK} that changes "
+        "whenever what is built from it would, or name the version yourself instead of 'auto'"
+    )
