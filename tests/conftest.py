@@ -10,6 +10,7 @@ import pytest
 # Files that only one tox environment runs, and the package that it has and the others lack.
 OPTIONAL = {
     "test_docs.py": "sybil",
+    "adapters/test_arrays.py": "datasets",
 }
 
 TESTS = Path(__file__).parent

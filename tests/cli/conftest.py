@@ -1,5 +1,6 @@
 """A storage with a few caches, and the command to run on it."""
 
+import shutil
 import sys
 from dataclasses import dataclass
 
@@ -44,9 +45,10 @@ def root(storage):
     return storage.folder.root
 
 
-@pytest.fixture
-def squares(storage):
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
     """Build two versions of a dataset, and another one."""
+    storage = yogadl.open_storage(tmp_path_factory.mktemp("built"))
 
     @storage.cacheable("squares", "1")
     def make(count=11):
@@ -56,6 +58,13 @@ def squares(storage):
     make()
     storage.submit({"number": np.arange(1_000)}, "squares", "2", part_bytes=4096)
     storage.submit([{"text": "a"}, {"text": "bb"}], "more/texts", "2024-05")
+    return storage.folder.root
+
+
+@pytest.fixture
+def squares(built, root, storage):
+    """Return the storage with copies of those caches."""
+    shutil.copytree(built, root, dirs_exist_ok=True)
     return storage
 
 

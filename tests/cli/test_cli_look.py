@@ -202,8 +202,8 @@ def test_long_text_is_cut(yoga, storage, root):
     values = {"text": "ä" * 1_234, "raw": b"\xff" * 2_345, "\u4f60\u597d": "\u597d" * 3}
     storage.submit([{**values, "f" * 99: 0}], "d", "1")
     out = yoga("head", "d", "1", "-s", root).out
-    assert f"'{'ä' * 40}'... (1,234 characters)\n" in out
-    assert r"\xff'... (2,345 bytes)" in out
+    assert f"  1,234 characters: '{'ä' * 20}" in out
+    assert r"  2,345 bytes: b'\xff\xff" in out
     assert f"  {'f' * 21}...  0\n" in out
     assert max(map(len, out.splitlines())) <= 80
     found = json.loads(yoga("head", "d", "1", "-s", root, "--json").out)["head"][0]

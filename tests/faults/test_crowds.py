@@ -2,6 +2,7 @@
 
 import os
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def test_8_threads_with_storages_of_their_own_build_once(tmp_path: Path) -> None
     assert len(found) == 1
 
 
+@pytest.mark.filterwarnings("ignore:'data' version '1' was built by other code:UserWarning")
 @pytest.mark.parametrize("good", [None, 3])
 def test_when_builders_raise_the_waiters_try_in_turn_and_each_gets_the_error_of_its_own(
     tmp_path: Path, good: int | None
@@ -160,6 +162,8 @@ def raising_processes(folder: Path) -> None:
 
         os.close(released)
         os.read(waiting, 1)
+        # Each builder closes over a number of its own, as the warning rightly says.
+        warnings.filterwarnings("ignore", "'data' version '1' was built by other code", UserWarning)
         try:
             found = build()[0]
         except BrokenSourceError as error:

@@ -41,6 +41,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "ls": "List the datasets and their versions.",
         "info": "Say what is known of a version.",
         "head": "Show the first records of a version.",
+        "explain": "Say what differs in how two versions of a dataset were built.",
         "verify": "Read every byte of a version and compare it with its checksums.",
         "bench": "Measure how fast a version is read, beside numpy arrays in RAM.",
     },

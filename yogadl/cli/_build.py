@@ -2,7 +2,8 @@
 
 The function returns the records: an iterable, arrays, or anything with __len__ and __getitem__; or it
 yields them. If there is such a version already, it is served and not built, and a warning says if other
-code or arguments built it; --replace builds it anew, while readers keep what they have. The values of
+code or arguments built it; --replace builds it anew, while readers keep what they have. With the VERSION
+auto, code and arguments decide the version, so that a change of them builds anew. The values of
 --arg are JSON, or strings where they are none: count=1000, split=train, sizes='[32, 64]', year='"2024"'.
 What the function prints goes to stderr.
 
@@ -16,17 +17,19 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from yogadl._key import DatasetKey
 from yogadl.cli._arguments import add_json, add_key, add_storage, parse_size, whole
-from yogadl.cli._function import Target, Watched, check_arguments, load, parse_argument, told_in_one_line
+from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line
 from yogadl.cli._info import info_to_json
 from yogadl.cli._location import open_or_make
 from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._base import BuildOptions
-from yogadl.storage._provenance import describe_builder
+from yogadl.storage._base import AUTO, BuildOptions
+from yogadl.storage._progress import shown
+from yogadl.storage._provenance import Describer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build it, or say that it is there."""
     target: Target = arguments.target
-    key = DatasetKey(arguments.id, arguments.version)
-    options = BuildOptions(arguments.workers, None, arguments.part_bytes, arguments.allow_pickle)
+    values = dict(arguments.arg)
     storage = open_or_make(arguments.storage)
     started = time.perf_counter()
     with (
@@ -75,51 +77,61 @@ def run(arguments: argparse.Namespace) -> int:
         told_in_one_line(target.path.absolute(), arguments.traceback),
     ):
         function = load(target)
-        values = dict(arguments.arg)
         check_arguments(target, function, values)
-        build = _replace if arguments.replace else _build_once
-        was_built = build(storage, key, function, values, options)
+        built = _build(storage, function, values, arguments)
     elapsed_s = time.perf_counter() - started
-    info = storage.info(key.id, key.version)
+    info = storage.info(built.key.id, built.key.version)
     if arguments.json:
-        document = {"storage": str(storage.folder.root), "was_built": was_built, "elapsed_s": elapsed_s}
+        document = {"storage": str(storage.folder.root), "was_built": built.is_new, "elapsed_s": elapsed_s}
         say_json({**document, **info_to_json(info)})
         return 0
-    _say(info, was_built, elapsed_s)
+    _say(info, built.is_new, elapsed_s)
     return 0
 
 
-def _build_once(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    options: BuildOptions,
-) -> bool:
-    watched = Watched(function)
-    cached = storage.cacheable(
-        key.id,
-        key.version,
-        workers=options.workers,
-        part_bytes=options.part_bytes,
-        allow_pickle=options.allow_pickle,
-    )
-    cached(watched.wrapper())(**values)
-    return watched.was_called
+@dataclass(frozen=True)
+class _Built:
+    """Which version there is now, and whether it was built just now."""
+
+    key: DatasetKey
+    is_new: bool
 
 
-def _replace(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    options: BuildOptions,
-) -> bool:
-    # What `submit` does, and what `cacheable` records; neither does both.
-    builder = describe_builder(function, (), values)
-    with storage._right_to_build(key):
-        storage._build(key, function(**values), options, builder)
-    return True
+def _build(
+    storage: CacheStorage, function: Callable[..., Any], values: dict[str, Any], arguments: argparse.Namespace
+) -> _Built:
+    is_auto = arguments.version == AUTO
+    describer = Describer(function, thorough=is_auto)
+    builder = describer.describe((), values)
+    key = DatasetKey(arguments.id, builder.version if is_auto else arguments.version)
+    is_new = arguments.replace
+    with shown(None, str(key)) as show:
+
+        def progress(records: int, total: int | None, size_bytes: int) -> None:
+            nonlocal is_new
+            is_new = True
+            if show is not None:
+                show(records, total, size_bytes)
+
+        options = BuildOptions(
+            arguments.workers, None, arguments.part_bytes, arguments.allow_pickle, progress
+        )
+        if arguments.replace:
+            # What `submit` does, and what `cacheable` records; no method of the storage does both.
+            with storage._right_to_build(key):
+                data = function(**values)
+                storage._build(key, data, options, lambda: describer.after_build(builder, (), values))
+        else:
+            cached = storage.cacheable(
+                arguments.id,
+                arguments.version,
+                workers=options.workers,
+                part_bytes=options.part_bytes,
+                allow_pickle=options.allow_pickle,
+                progress=progress,
+            )
+            cached(function)(**values)
+    return _Built(key, is_new)
 
 
 def _say(info: DatasetInfo, was_built: bool, elapsed_s: float) -> None:

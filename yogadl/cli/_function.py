@@ -2,19 +2,19 @@
 
 import argparse
 import contextlib
-import functools
 import importlib.util
 import inspect
 import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from yogadl.cli._errors import error_line
+from yogadl.cli._output import cut
 from yogadl.errors import ConfigurationError, YogaError
 
 
@@ -69,13 +69,12 @@ def load(target: Target) -> Callable[..., Any]:
 
     Raises:
         ConfigurationError: if there is no such file or function.
-        FunctionError: if the file can't be imported.
+        Exception: whatever the file raises.
     """
     path = target.path.absolute()
     if not path.is_file():
         raise ConfigurationError(f"there is no file {target.path}")
-    with told_in_one_line(path):
-        module = _module(path)
+    module = _module(path)
     found: Any = module
     for part in target.name.split("."):
         found = getattr(found, part, None)
@@ -106,36 +105,8 @@ def check_arguments(target: Target, function: Callable[..., Any], arguments: dic
         signature.bind(**arguments)
     except TypeError as error:
         raise ConfigurationError(
-            f"{target.name}{signature}: {error}; arguments are given as --arg name=value"
+            f"{target.name}{cut(str(signature), 200)}: {error}; arguments are given as --arg name=value"
         ) from None
-
-
-@dataclass
-class Watched:
-    """A function, and whether it was called.
-
-    The wrapper looks like the function, so that what is recorded of a builder is recorded of that.
-    """
-
-    function: Callable[..., Any]
-    was_called: bool = field(default=False, init=False)
-
-    def wrapper(self) -> Callable[..., Any]:
-        """Return the function that notes its call."""
-        function: Any = self.function
-        if isinstance(function, functools.partial):
-            return functools.partial(self._noting(function.func), *function.args, **function.keywords)
-        return self._noting(function)
-
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:  # the user's
-            self.was_called = True
-            return function(*args, **kwargs)
-
-        functools.update_wrapper(call, function)
-        if not hasattr(function, "__qualname__"):  # an object that can be called
-            call.__module__, call.__qualname__ = type(function).__module__, type(function).__qualname__
-        return call
 
 
 @contextlib.contextmanager
@@ -172,9 +143,13 @@ def _told(error: BaseException, path: Path) -> str:
 
 
 def _module(path: Path) -> ModuleType:
-    sys.path.insert(0, str(path.parent))  # for its neighbours, and for workers, which import it by name
     name = path.stem
-    is_taken = name in sys.modules or name in sys.stdlib_module_names
+    other = sys.modules.get(name)
+    is_taken = name in sys.stdlib_module_names or (
+        other is not None and getattr(other, "__file__", None) != str(path)
+    )
+    # For its neighbours, and for workers, which import it by its name: unless that would be another's.
+    sys.path.insert(len(sys.path) if is_taken else 0, str(path.parent))
     if is_taken:
         name = f"_yogadl_build_{name}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -190,7 +165,7 @@ def _module(path: Path) -> ModuleType:
     if is_taken:
         import cloudpickle
 
-        cloudpickle.register_pickle_by_value(module)  # for a worker could not import it by that name
+        cloudpickle.register_pickle_by_value(module)  # workers can't import it
     return module
 
 

@@ -37,7 +37,7 @@ def _cut(value: str | bytes, is_brief: bool) -> str:
     if len(kept) == len(value):
         return repr(value)
     count = counted(len(value), "byte" if isinstance(value, bytes) else "character")
-    return f"{kept!r}..." if is_brief else f"{kept!r}... ({count})"
+    return f"{kept!r}..." if is_brief else f"{count}: {kept!r}..."
 
 
 def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # as `text_of`

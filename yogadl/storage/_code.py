@@ -136,7 +136,7 @@ class _File:
                 decorators = getattr(node, "decorator_list", [])
                 line = min(n.lineno for n in (node, *decorators))
                 self._functions.setdefault((line, getattr(node, "name", "<lambda>")), []).append(node)
-        compiled = compile(text, filename, "exec", flags, dont_inherit=True)
+        compiled = compile(self.tree, filename, "exec", flags, dont_inherit=True)
         self._compiled: dict[tuple[int, str], list[CodeType]] = {}
         for code in _nested(compiled):
             self._compiled.setdefault((code.co_firstlineno, code.co_name), []).append(code)
@@ -166,7 +166,7 @@ class _File:
             if isinstance(member, FunctionType)
         }
         holding = [n for n in classes if any(n.lineno <= line <= (n.end_lineno or 0) for line in lines)]
-        return (holding or classes or [None])[-1]
+        return (holding or classes)[-1] if classes else None
 
 
 def _definitions(outer: ast.AST, name: str) -> Iterator[ast.AST]:
@@ -196,19 +196,18 @@ def _places(code: CodeType) -> list[tuple[int, int]]:
 
 
 def _spans(node: Any, place: tuple[int, int]) -> bool:  # a function or lambda
-    body = node.body
-    first, last = (body, body) if isinstance(body, ast.AST) else (body[0], body[-1])
-    start = first.lineno, first.col_offset  # type: ignore[attr-defined]  # statements and expressions have
-    end = last.end_lineno, last.end_col_offset  # type: ignore[attr-defined]  # these, not every node
+    nodes: list[Any] = node.body if isinstance(node.body, list) else [node.body]
+    start = nodes[0].lineno, nodes[0].col_offset
+    end = nodes[-1].end_lineno, nodes[-1].end_col_offset
     return bool(start <= place < end)
 
 
 def _of_node(node: ast.AST) -> Code:
     tree = _normalised(node)
+    shown = ast.unparse(tree)
     if isinstance(tree, _Function):
         tree.args.defaults = []
         tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
-    shown = ast.unparse(tree)
     references = names_read(tree)
     if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
         tree.name = "_"  # whoever calls it says how it is called
@@ -317,7 +316,8 @@ def _code_text(code: CodeType) -> str:
 
 def _references_of(code: CodeType, free: frozenset[str]) -> Iterable[Reference]:
     """Yield the names that compiled code reads from outside: globals, and what the outermost closes over."""
-    name, attributes, module = "", (), ""
+    name, module = "", ""
+    attributes: tuple[str, ...] = ()
     for step in dis.get_instructions(code):
         operation, value = step.opname, step.argval
         if operation in ("LOAD_ATTR", "LOAD_METHOD") and name:

@@ -14,16 +14,17 @@ import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage._code import Code, CodeReader
-from yogadl.storage._values import ValueForms, is_plain, shown_value
+from yogadl.storage._values import ValueForms, is_plain, shown_object, shown_value
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()
+_LEVELS_UP: Final = 2  # `Path(__file__).parents[2]`; "/" and "/data" are not of a project
 _OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
 _CACHED: Final = type(functools.lru_cache(len))
 _HEAP_TYPE: Final = 1 << 9  # a class made by a program, not by the interpreter
@@ -117,9 +118,11 @@ def builder_of(
     Raises:
         ConfigurationError: if a value can't be; names it and what to do.
     """
-    while isinstance(function, functools.partial):
-        function, args, kwargs = function.func, function.args + args, function.keywords | kwargs
-    function = _seen_through(function)
+    partial: Any = _seen_through(function)
+    while isinstance(partial, functools.partial):
+        args, kwargs = partial.args + args, partial.keywords | kwargs
+        partial = _seen_through(partial.func)
+    function = partial
     walk = _Walk(function, reader, thorough)
     bound = _bound(function, args, kwargs)
     for name, value in bound.items():
@@ -139,11 +142,9 @@ def builder_of(
 
 def _seen_through(function: Any) -> Any:  # anything that can be called
     """Return what is called without wrappers that return what it returns: functools.cache, and our own."""
-    while hasattr(function, "__wrapped__") and (
-        isinstance(function, _CACHED)
-        or (isinstance(function, FunctionType) and _is_ours(function.__code__.co_filename))
-    ):
-        function = function.__wrapped__
+    is_ours = isinstance(function, FunctionType) and _is_ours(function.__code__.co_filename)
+    if (is_ours or isinstance(function, _CACHED)) and hasattr(function, "__wrapped__"):
+        return _seen_through(function.__wrapped__)
     return function
 
 
@@ -208,7 +209,8 @@ class _Walk:
 
     def _add_value(self, label: str, key: str, name: str, value: Any) -> None:
         form = self._values.form(value, label)
-        self._add(label, key, form, shown_value(name, value) if is_plain(value) else form)
+        shown = shown_value(name, value) if is_plain(value) else shown_object(value, form)
+        self._add(label, key, form, shown)
 
     # Code.
 
@@ -282,7 +284,7 @@ class _Walk:
             # By value, too: `Config.SIZE = 64` in a script changes no code of Config.
             if is_plain(value) and not _is_internal(name):
                 self._add_value(f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}", name, value)
-        closure = {}
+        closure: dict[str, Any] = {}
         for function in _functions_of(cls):
             closure |= dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         module = sys.modules.get(cls.__module__)
@@ -320,6 +322,8 @@ class _Walk:
             name, value = reference.name, _MISSING
             if reference.module:
                 value = self._imported(reference.module, module)
+                if value is _MISSING and not self._thorough:
+                    continue
             elif name in closure:
                 value = _content(closure[name])
             elif name in _OF_A_MODULE or (name not in module and hasattr(builtins, name)):
@@ -334,8 +338,9 @@ class _Walk:
             elif name in closure:
                 label = f"closure variable {spelt!r} of {owner}"
             whole = f"{key} {reference.module} {'.'.join((name, *reference.attributes))}"
-            if value is _MISSING:
-                self._add(label, whole, "not bound", "not bound")
+            place = _place(value, module)
+            if value is _MISSING or place:
+                self._add(label, whole, place or "not bound", place or "not bound")
             else:
                 self._add_value(label, whole, spelt, value)
 
@@ -350,7 +355,7 @@ class _Walk:
         is_module = isinstance(value, ModuleType)
         if is_module and self._is_library(value.__name__, _file_of(value)):
             return value, ()
-        found = _attribute_of_module(value, name) if is_module else _stored(value, name)
+        found = self._of_module(value, name) if is_module else _stored(value, name)
         if found is _MISSING:
             return (_MISSING, (name,)) if is_module else (value, ())
         result, taken = self._followed(found, rest)
@@ -366,6 +371,8 @@ class _Walk:
                 return _MISSING
             name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]
+        if not self._thorough:
+            return sys.modules.get(name, _MISSING)  # loading it takes time, which a warning is not worth
         try:
             spec = None if top in sys.modules else importlib.util.find_spec(top)
             found = importlib.util.module_from_spec(spec) if spec else sys.modules.get(top)
@@ -376,6 +383,15 @@ class _Walk:
             return importlib.import_module(name)
         except (ImportError, ValueError):
             return _MISSING
+
+    def _of_module(self, module: ModuleType, name: str) -> Any:
+        if name in vars(module):
+            return vars(module)[name]
+        submodule = f"{module.__name__}.{name}"
+        try:
+            return importlib.import_module(submodule) if self._thorough else sys.modules[submodule]
+        except (ImportError, KeyError):
+            return getattr(module, name, _MISSING)
 
     def _is_library_class(self, cls: type) -> bool:
         if cls.__module__ == "builtins":  # what exec without a __name__ makes claims to be one
@@ -416,6 +432,23 @@ def _home(function: FunctionType) -> tuple[str | None, str | None]:
     return names.get("__name__"), names.get("__file__") if file.startswith("<") else file
 
 
+def _place(value: Any, module: Mapping[str, Any]) -> str:
+    """Return where a path lies from the folder of its module's project, if it is in it, or just above.
+
+    `Path(__file__).parent` is another path on every machine, and means the same.
+    """
+    file = module.get("__file__")
+    if not isinstance(value, str | PurePath) or not os.path.isabs(value) or not file:
+        return ""
+    folder = Path(file).parent
+    for _ in filter(None, (module.get("__package__") or "").split(".")):
+        folder = folder.parent
+    is_above = PurePath(value) in folder.parents[:_LEVELS_UP] and len(PurePath(value).parts) > _LEVELS_UP
+    if is_above or PurePath(value).is_relative_to(folder):
+        return f"{type(value).__name__} {os.path.relpath(value, folder)!a} of the project's folder"
+    return ""
+
+
 def _package_of(function: Any) -> str:  # anything that can be called
     """Return the top-level package of a builder: the user's own, even where it is installed."""
     function = inspect.unwrap(function)
@@ -436,21 +469,12 @@ def _module_name(module: str | None) -> str:
     return Path(file).stem if file else module
 
 
-def _attribute_of_module(module: ModuleType, name: str) -> Any:
-    if name in vars(module):
-        return vars(module)[name]
-    try:
-        return importlib.import_module(f"{module.__name__}.{name}")
-    except ImportError:
-        return getattr(module, name, _MISSING)
-
-
 def _stored(value: Any, name: str) -> Any:
     """Return an attribute that is kept as it is, on an object or a class, or else the mark for none."""
     if isinstance(value, type):
         found = inspect.getattr_static(value, name, _MISSING)
         return _MISSING if hasattr(found, "__get__") else found
-    if type(value).__getattribute__ is not object.__getattribute__:
+    if isinstance(inspect.getattr_static(type(value), "__getattribute__"), FunctionType):
         return _MISSING
     if hasattr(inspect.getattr_static(type(value), name, None), "__set__"):
         return _MISSING  # a property: what it returns is worked out

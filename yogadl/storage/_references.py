@@ -52,6 +52,11 @@ class _Finder(ast.NodeVisitor):
         if not isinstance(node.ctx, ast.Store):
             self._read(node.id, ())
 
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._read(node.target.id, ())  # `total += 1` of a global reads it, too
+        self.generic_visit(node)
+
     def visit_Attribute(self, node: ast.Attribute) -> None:
         attributes: list[str] = []
         base: ast.expr = node

@@ -132,7 +132,7 @@ class ValueForms:
     def _array(self, value: Any, where: str) -> str:  # an array of any dtype
         if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
             return self._object(value, where) if self._thorough else self._type(value, where)  # a mask, say
-        described = f"{type(value).__name__} {_dtype(value.dtype)} {value.shape}"
+        described = f"{'array' if value.ndim else 'scalar'} {_dtype(value.dtype)} {value.shape}"
         if value.dtype.hasobject:
             return f"{described} {self._forms(value.ravel().tolist(), where)}"
         if not self._thorough and value.nbytes > _CHEAP_BYTES:
@@ -174,7 +174,7 @@ class ValueForms:
 
     def _object(self, value: Any, where: str) -> str:
         """Describe an object as pickle would take it apart: by its class and its state."""
-        reduce = copyreg.dispatch_table.get(type(value))  # type: ignore[arg-type]  # any type may ask
+        reduce = copyreg.dispatch_table.get(type(value))
         try:
             made: Any = reduce(value) if reduce else value.__reduce_ex__(4)
         except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError) as error:
@@ -260,6 +260,15 @@ def shown_value(name: str, value: Any) -> str:
     if isinstance(value, set | frozenset):
         value = sorted(map(repr, value))  # a set of strings has another order in every process
     return shortened(_ADDRESS.sub("", repr(value)))
+
+
+def shown_object(value: Any, form: str) -> str:
+    """Return an object with its plain attributes, or else its form, in one line."""
+    state = getattr(value, "__dict__", None)
+    if isinstance(value, type | FunctionType | ModuleType) or not isinstance(state, dict) or not state:
+        return form
+    shown = (f"{name}={shown_value(name, item)}" for name, item in sorted(state.items()) if is_plain(item))
+    return shortened(f"{type(value).__qualname__}({', '.join(shown)})")
 
 
 def shortened(text: str) -> str:

@@ -76,7 +76,10 @@ class _ArrowFrame:
         return _columns(self.table.slice(start, stop - start))
 
     def take(self, indices: NDArray[np.int64]) -> Sequence[Values]:
-        return _columns(self.table.take(pa.array(indices)))
+        try:
+            return _columns(self.table.take(pa.array(indices)))
+        except pa.ArrowNotImplementedError:  # there is no take of views, say
+            return _columns(pa.concat_tables([self.table.slice(index, 1) for index in indices.tolist()]))
 
 
 def _columns(table: Any) -> Sequence[Values]:
@@ -109,11 +112,14 @@ class _PandasFrame:
         return self._columns(self.frame.iloc[indices])
 
     def _columns(self, frame: Any) -> list[Values]:
-        names = self.names or [""]
         return [
             _of_series(name, frame.iloc[:, number], data_type)
-            for number, (name, data_type) in enumerate(zip(names, self.types, strict=True))
+            for number, (name, data_type) in enumerate(zip(_named(self.names), self.types, strict=True))
         ]
+
+
+def _named(names: Sequence[Any] | None) -> Sequence[Any]:
+    return [""] if names is None else names
 
 
 def _of_series(name: Any, series: Any, data_type: Any) -> Values:
@@ -128,13 +134,18 @@ def _of_series(name: Any, series: Any, data_type: Any) -> Values:
 def _type_of(name: Any, series: Any) -> Any:
     if series.dtype != object:
         return None
+    values = series.to_numpy()
     try:
-        return pa.infer_type(series, from_pandas=True)
+        found = pa.infer_type(values, from_pandas=True)
     except _ARROW_ERRORS as error:
         raise _untyped(name, series.dtype, error) from error
+    # Arrow would make one of both.
+    if (pa.types.is_binary(found) or pa.types.is_string(found)) and {bytes, str} <= set(map(type, values)):
+        raise _untyped(name, series.dtype, "bytes and str are mixed")
+    return found
 
 
-def _untyped(name: Any, dtype: Any, error: Exception) -> UnsupportedDataError:
+def _untyped(name: Any, dtype: Any, error: object) -> UnsupportedDataError:
     return UnsupportedDataError(
         f"field {str(name)!r} is a column of {dtype} that Arrow can't take ({error}); make all its values of "
         "one type, or cast it (astype)"
@@ -143,7 +154,7 @@ def _untyped(name: Any, dtype: Any, error: Exception) -> UnsupportedDataError:
 
 def _pandas_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
     series = [frame.iloc[:, number] for number in range(len(frame.columns))]
-    types = [_type_of(name, one) for name, one in zip(names or [""], series, strict=True)]
+    types = [_type_of(name, one) for name, one in zip(_named(names), series, strict=True)]
     return FrameSource(_PandasFrame(names, frame, types))
 
 

@@ -19,13 +19,13 @@ def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSourc
         schema = _chosen(opened.schema_arrow.remove_metadata(), columns, file)
         if expected is None:
             expected = schema
-        if schema != expected:
+        if [(field.name, field.type) for field in schema] != [(field.name, field.type) for field in expected]:
             raise UnsupportedDataError(f"{file} has the columns {_listed(schema)}, not {_listed(expected)}")
         for number in range(opened.metadata.num_row_groups):
             group = opened.metadata.row_group(number)
             if group.num_rows:
                 size = chunk_records(group.total_byte_size // group.num_rows)
-                pieces.append(Piece(group.num_rows, _Group(file, number, schema.names, 2 * size)))
+                pieces.append(Piece(group.num_rows, _Group(file, number, columns, 2 * size)))
         if opened is not file:
             opened.close()
     return PiecesSource(expected, pieces)
@@ -56,16 +56,15 @@ class _Group:
 
     file: Any
     number: int
-    names: Sequence[str]
+    columns: Sequence[str] | None
     batch_records: int
 
     def __call__(self) -> Iterator[Any]:
         opened = _opened(self.file)
         try:
-            for batch in opened.iter_batches(
-                self.batch_records, row_groups=[self.number], columns=list(self.names)
-            ):
-                yield batch.select(list(self.names))
+            columns = None if self.columns is None else list(self.columns)
+            for batch in opened.iter_batches(self.batch_records, row_groups=[self.number], columns=columns):
+                yield batch if columns is None else batch.select(columns)
         finally:
             if opened is not self.file:
                 opened.close()

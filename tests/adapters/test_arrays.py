@@ -1,0 +1,834 @@
+"""Tables of pyarrow, pandas, polars and HF datasets, and Parquet files, become caches by column."""
+
+import datetime
+import decimal
+import doctest
+import itertools
+import logging
+import pickle
+import subprocess
+import sys
+
+import datasets
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import yogadl
+from yogadl._format.columns import HeapValues, stored_column
+from yogadl._sources import open_source
+from yogadl.adapters import arrays
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+ROWS = 1009
+
+
+def cached(data, path, **options):
+    storage = yogadl.open_storage(path)
+    storage.submit(data, "table", "1", **options)
+    return storage.fetch("table", "1")
+
+
+def plain(value):
+    """Return what Python has for a value of a record."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def rows_of(ref):
+    return [plain(ref[i]) for i in range(len(ref))]
+
+
+def numbers(rows=ROWS):
+    random = np.random.default_rng(7)
+    return pa.table(
+        {
+            "i64": np.arange(rows),
+            "u8": random.integers(0, 256, rows).astype(np.uint8),
+            "f16": random.random(rows).astype(np.float16),
+            "f32": random.random(rows, np.float32),
+            "f64": random.random(rows),
+            "yes": random.random(rows) < 0.5,
+        }
+    )
+
+
+def everything(rows=ROWS):
+    """Return a table with a column of every kind that all libraries here have."""
+    table = numbers(rows)
+    texts = [f"é{i}" * (i % 5) for i in range(rows)]
+    columns = {
+        "text": texts,
+        "bytes": [text.encode() for text in texts],
+        "list": pa.array([list(range(i % 4)) for i in range(rows)], pa.list_(pa.int32())),
+        "texts": pa.array([texts[i : i + i % 3] for i in range(rows)], pa.list_(pa.string())),
+        "point": pa.array([[i, -i] for i in range(rows)], pa.list_(pa.int16(), 2)),
+        "struct": [{"a": i, "b": {"c": str(i)}} for i in range(rows)],
+        "kind": pa.array([("cat", "dog", "eel")[i % 3] for i in range(rows)]).dictionary_encode(),
+    }
+    for name, column in columns.items():
+        table = table.append_column(name, column if isinstance(column, pa.Array) else pa.array(column))
+    return table
+
+
+# Every library.
+
+
+def hugging_face(table):
+    return datasets.Dataset(table)
+
+
+SOURCES = {
+    "Table": lambda table: table,
+    "RecordBatch": lambda table: table.combine_chunks().to_batches()[0],
+    "RecordBatchReader": lambda table: table.to_reader(max_chunksize=100),
+    "pyarrow Dataset": pyarrow.dataset.dataset,
+    "Scanner": lambda table: pyarrow.dataset.dataset(table).scanner(),
+    "polars": pl.from_arrow,
+    "polars lazy": lambda table: pl.from_arrow(table).lazy(),
+    "HF": hugging_face,
+    "HF iterable": lambda table: hugging_face(table).to_iterable_dataset(),
+    "a generator function of it": lambda table: lambda: table,
+}
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_every_kind_of_table_gives_the_records_that_it_has(make, tmp_path):
+    table = everything()
+    ref = cached(make(table), tmp_path)
+    assert rows_of(ref) == table.to_pylist()
+    assert ref.spec == cached(table, tmp_path / "table").spec
+
+
+def test_every_kind_of_table_gives_the_same_fingerprint(tmp_path):
+    table = everything(53)
+    found = {name: cached(make(table), tmp_path / name).fingerprint for name, make in SOURCES.items()}
+    assert len(set(found.values())) == 1, found
+
+
+def test_numbers_are_those_of_arrays_down_to_the_fingerprint(tmp_path):
+    table = numbers()
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    assert cached(table, tmp_path / "a").fingerprint == cached(columns, tmp_path / "b").fingerprint
+
+
+@pytest.mark.parametrize("rows", [1, 2, 63, 64, 65, 4099])
+def test_any_number_of_rows(rows, tmp_path):
+    table = everything(rows)
+    assert rows_of(cached(table, tmp_path)) == table.to_pylist()
+
+
+def test_numbers_are_not_copied():
+    table = numbers(1000)
+    column = table["f64"].chunk(0).to_numpy()
+    (chunk, *_) = open_source(table).chunks()
+    assert np.shares_memory(chunk[4], column)
+
+
+def test_text_stays_in_arrows_buffers():
+    table = pa.table({"text": ["some", "text"] * 30})
+    data = np.frombuffer(table["text"].chunk(0).buffers()[2], np.uint8)
+    (column,) = next(open_source(table).chunks())
+    assert isinstance(column, HeapValues)
+    assert np.shares_memory(column.data, data)
+
+
+# Types.
+
+EPOCH = np.datetime64("1970-01-01T00:00:00", "s")
+
+TYPES = {
+    **{
+        str(kind): (pa.array([1, 0, 3], kind), np.array([1, 0, 3], kind.to_pandas_dtype()))
+        for kind in (
+            pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
+            pa.float32(), pa.float64(),
+        )
+    },
+    "float16": (pa.array(np.array([1, 2, 3], np.float16)), np.array([1, 2, 3], np.float16)),
+    "bool": (pa.array([True, False, True]), np.array([True, False, True])),
+    "date32": (pa.array([0, 1, 2], pa.date32()), np.array([0, 1, 2], "M8[D]")),
+    "date64": (
+        pa.array([0, 86_400_000, 172_800_000], pa.date64()),
+        np.array([0, 1, 2], "M8[D]").astype("M8[ms]"),
+    ),
+    **{
+        f"timestamp {unit}": (pa.array([-1, 0, 2], pa.timestamp(unit)), np.array([-1, 0, 2], f"M8[{unit}]"))
+        for unit in ("s", "ms", "us", "ns")
+    },
+    **{
+        f"duration {unit}": (pa.array([-1, 0, 2], pa.duration(unit)), np.array([-1, 0, 2], f"m8[{unit}]"))
+        for unit in ("s", "ms", "us", "ns")
+    },
+    "a time zone is dropped": (
+        pa.array([0, 1, 2], pa.timestamp("us", "Asia/Tokyo")),
+        np.array([0, 1, 2], "M8[us]"),
+    ),
+    "dictionary of numbers": (pa.array([1.5, 2.5, 1.5]).dictionary_encode(), np.array([1.5, 2.5, 1.5])),
+    "run-end encoded": (pa.RunEndEncodedArray.from_arrays([2, 3], [7, 8]), np.array([7, 7, 8])),
+    "fixed-size list": (pa.array([[1, 2]] * 3, pa.list_(pa.int8(), 2)), np.array([[1, 2]] * 3, np.int8)),
+    "fixed-size list of those": (
+        pa.array([[[1, 2], [3, 4], [5, 6]]] * 3, pa.list_(pa.list_(pa.int8(), 2), 3)),
+        np.array([[[1, 2], [3, 4], [5, 6]]] * 3, np.int8),
+    ),
+    "fixed-size list of none": (pa.array([[]] * 3, pa.list_(pa.int8(), 0)), np.zeros((3, 0), np.int8)),
+    "fixed-size list of bool": (
+        pa.array([[True, False]] * 3, pa.list_(pa.bool_(), 2)),
+        np.array([[True, False]] * 3),
+    ),
+    "tensor": (
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(18).reshape(3, 3, 2)),
+        np.arange(18).reshape(3, 3, 2),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("array", "expected"), TYPES.values(), ids=TYPES)
+def test_what_takes_the_same_bytes_in_every_record_becomes_an_array(array, expected, tmp_path):
+    for number, table in enumerate(
+        [pa.table({"x": array}), pa.table({"x": pa.concat_arrays([array, array])[2:5]})]
+    ):
+        want = expected if number == 0 else expected[[2, 0, 1]]
+        found = cached(table, tmp_path / str(number)).gather([0, 1, 2])["x"]
+        assert found.dtype == want.dtype
+        assert found.shape == want.shape
+        assert np.array_equal(found, want)
+
+
+VARYING = {
+    "string": pa.array(["a", "", "ü" * 300], pa.string()),
+    "large_string": pa.array(["a", "", "ü" * 300], pa.large_string()),
+    "string_view": pa.array(["a", "", "ü" * 300], pa.string_view()),
+    "binary": pa.array([b"a", b"", b"\xff" * 300], pa.binary()),
+    "large_binary": pa.array([b"a", b"", b"\xff" * 300], pa.large_binary()),
+    "binary_view": pa.array([b"a", b"", b"\xff" * 300], pa.binary_view()),
+    "fixed-size binary": pa.array([b"abc", b"\0\0\0", b"def"], pa.binary(3)),
+    "dictionary of strings": pa.array(["a", "b", "a"]).dictionary_encode(),
+    "only empty strings": pa.array(["", "", ""]),
+    "list": pa.array([[1, 2], [], [3]], pa.list_(pa.int32())),
+    "large list": pa.array([[1.5, 2], [], [3]], pa.large_list(pa.float32())),
+    "list view": pa.array([[1, 2], [], [3]], pa.list_view(pa.int64())),
+    "large list view": pa.array([[1, 2], [], [3]], pa.large_list_view(pa.int64())),
+    "only empty lists": pa.array([[], [], []], pa.list_(pa.int64())),
+    "list of bool": pa.array([[True, False], [], [True]]),
+    "list of fixed-size lists": pa.array([[[1, 2]], [], [[3, 4], [5, 6]]], pa.list_(pa.list_(pa.int64(), 2))),
+    "list of strings": pa.array([["a", "bé"], [], ["", "c"]]),
+    "list of binary": pa.array([[b"a", b"bc"], [], [b""]]),
+    "list of a dictionary": pa.array(
+        [["a", "b"], [], ["a"]], pa.list_(pa.dictionary(pa.int8(), pa.string()))
+    ),
+    "fixed-size list of strings": pa.array([["a", "bé"], ["", ""], ["", "c"]], pa.list_(pa.string(), 2)),
+    "list of fixed-size lists of strings": pa.array(
+        [[["a", "bé"]], [], [["", "c"]]], pa.list_(pa.list_(pa.string(), 2))
+    ),
+}
+
+
+@pytest.mark.parametrize("array", VARYING.values(), ids=VARYING)
+def test_what_varies_in_length_keeps_its_values(array, tmp_path):
+    doubled = pa.concat_arrays([array, array])
+    for number, piece in enumerate([array, array[1:], array[2:], doubled[2:5]]):
+        ref = cached(pa.table({"x": piece}), tmp_path / str(number))
+        assert [row["x"] for row in rows_of(ref)] == piece.to_pylist()
+
+
+@pytest.mark.parametrize("array", VARYING.values(), ids=VARYING)
+def test_what_varies_in_length_is_hashed_and_stored_as_if_read_record_by_record(array):
+    source = open_source(pa.table({"x": array}))
+    (column,) = next(source.chunks())
+    leaf = source.spec.fields[0].leaf
+    expected = stored_column(leaf, source.columns(np.arange(len(array)))[0])
+    assert column.data.tobytes() == expected.data.tobytes()
+    assert column.lengths.tolist() == expected.lengths.tolist()
+    assert column.shapes.tolist() == expected.shapes.tolist()
+    assert column.is_text == expected.is_text
+
+
+def test_a_list_says_that_its_length_varies_even_if_it_does_not(tmp_path):
+    ref = cached(pa.table({"x": [[1, 2], [3, 4]]}), tmp_path)
+    assert ref.spec.fields[0].leaf.shape == (None,)
+    assert isinstance(ref.gather([0, 1])["x"], list)
+
+
+def test_structs_are_dicts_in_order(tmp_path):
+    ref = cached(pa.table({"s": [{"b": 1, "a": {"z": "x", "y": [1.5]}}] * 2}), tmp_path)
+    assert [field.name for field in ref.spec.fields] == ["s/b", "s/a/z", "s/a/y"]
+    assert list(ref[0]["s"]) == ["b", "a"]
+
+
+def test_a_column_alone_is_the_record(tmp_path):
+    for number, column in enumerate(
+        [pa.array([5, 6]), pa.chunked_array([[5], [6]]), pl.Series([5, 6]), pd.Series([5, 6])]
+    ):
+        assert rows_of(cached(column, tmp_path / str(number))) == [5, 6]
+
+
+MAP = pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))
+UNION = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+REFUSED = {
+    "decimal": (pa.array([decimal.Decimal("1.5")]), "decimal128.*cast it to float64, or to string"),
+    "time32": (pa.array([1], pa.time32("s")), "time32.*cast it to an integer"),
+    "time64": (pa.array([1], pa.time64("us")), "time64.*cast it to an integer"),
+    "interval": (pa.array([pa.MonthDayNano([1, 2, 3])]), "interval.*cast it to a duration"),
+    "map": (MAP, "map.*two lists"),
+    "union": (UNION, "union.*a column of each kind"),
+    "null": (pa.nulls(1), "record 0: field 'x' is null"),
+    "list of nulls": (pa.array([[None]]), "record 0: field 'x' is null"),
+    "list of lists": (pa.array([[[1]]]), "only the outermost dimension may vary"),
+    "fixed-size list of lists": (pa.array([[[1]]], pa.list_(pa.list_(pa.int8()), 1)), "only the outermost"),
+    "list of structs": (pa.array([[{"a": 1}]]), "struct of lists instead"),
+    "list of decimals": (pa.array([[decimal.Decimal("1.5")]]), "list<.*cast it to float64"),
+    "extension": (pa.array([b"0" * 16], pa.uuid()), "uuid.*cast it to the type that it is kept as"),
+    "in a struct": (pa.array([{"t": datetime.time(1)}]), "field 'x/t' is time64"),
+}
+
+
+@pytest.mark.parametrize(("array", "says"), REFUSED.values(), ids=REFUSED)
+def test_types_without_a_stored_form_are_refused_by_name(array, says):
+    with pytest.raises(UnsupportedDataError, match=says) as caught:
+        open_source(pa.table({"fine": [1], "x": array}))
+    assert "'x" in str(caught.value)
+
+
+# Nulls.
+
+NULLS = {
+    "number": (pa.array([*range(700), None, None]), "field 'x' is null"),
+    "bool": (pa.array([True] * 700 + [None]), "field 'x' is null"),
+    "text": (pa.array(["a"] * 700 + [None]), "field 'x' is null"),
+    "list": (pa.array([[1]] * 700 + [None]), "field 'x' is null"),
+    "fixed-size list": (pa.array([[1]] * 700 + [None], pa.list_(pa.int8(), 1)), "field 'x' is null"),
+    "struct": (pa.array([{"a": 1}] * 700 + [None]), "field 'x' is null"),
+    "in a struct": (pa.array([{"a": 1}] * 700 + [{"a": None}]), "field 'x/a' is null"),
+    "in a list": (pa.array([[1, 2], []] * 350 + [[3, 4, None]]), "field 'x' has an item that is null"),
+    "in a list of text": (pa.array([["a"], []] * 350 + [["a", None]]), "field 'x' has an item that is null"),
+    "in a fixed-size list": (
+        pa.array([[1, 2]] * 700 + [[3, None]], pa.list_(pa.int8(), 2)),
+        "field 'x' has an item that is null",
+    ),
+    "a fixed-size list in a list": (
+        pa.array([[[1, 2]], []] * 350 + [[[1, 2], None]], pa.list_(pa.list_(pa.int8(), 2))),
+        "field 'x' has an item that is null",
+    ),
+    "index of a dictionary": (pa.array(["a"] * 700 + [None]).dictionary_encode(), "field 'x' is null"),
+    "value of a dictionary": (
+        pa.DictionaryArray.from_arrays([0] * 700 + [1], pa.array(["a", None])),
+        "field 'x' is null",
+    ),
+}
+
+
+@pytest.mark.parametrize(("array", "says"), NULLS.values(), ids=NULLS)
+def test_a_null_is_refused_with_its_field_record_and_mend(array, says, tmp_path):
+    table = pa.table({"id": np.arange(len(array)), "x": array})
+    batches = pa.RecordBatchReader.from_batches(table.schema, itertools.chain(
+        *(piece.to_batches() for piece in (table[:3], table[3:3], table[3:699], table[699:]))
+    ))  # fmt: skip
+    for source in (table, batches):
+        with pytest.raises(UnsupportedDataError, match=f"^record 700: {says}.*(fill_null).*(drop_null)"):
+            cached(source, tmp_path)
+
+
+def test_nulls_outside_a_slice_do_not_matter(tmp_path):
+    table = pa.table(
+        {"x": [None, 1, 2, None], "l": [None, [1], [2], [None]], "s": [None, {"a": 1}, {"a": 2}, None]}
+    )
+    assert rows_of(cached(table[1:3], tmp_path)) == table[1:3].to_pylist()
+
+
+def test_nan_is_a_number(tmp_path):
+    for number, data in enumerate(
+        [
+            pa.table({"x": [np.nan, 1.0]}),
+            pl.DataFrame({"x": [np.nan, 1.0]}),
+            pd.DataFrame({"x": [np.nan, 1.0]}),
+        ]
+    ):
+        assert np.isnan(cached(data, tmp_path / str(number))[0]["x"])
+
+
+# Chunks, offsets and empty tables.
+
+VALUES = {
+    pa.int16(): st.integers(-9, 9),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.text(st.characters(codec="utf-8"), max_size=5),
+    pa.large_binary(): st.binary(max_size=5),
+    pa.string_view(): st.text(st.characters(codec="utf-8"), max_size=20),
+    pa.dictionary(pa.int8(), pa.string()): st.sampled_from(["a", "bé", ""]),
+}
+SCALARS = st.sampled_from(list(VALUES)).map(lambda kind: (kind, VALUES[kind]))
+
+
+def lists_of(inner):
+    kind, values = inner
+    return st.sampled_from([
+        (pa.list_(kind), st.lists(values, max_size=4)),
+        (pa.large_list(kind), st.lists(values, max_size=4)),
+        (pa.list_(kind, 3), st.lists(values, min_size=3, max_size=3)),
+    ])  # fmt: skip
+
+
+def structs_of(inner):
+    return st.lists(inner, min_size=1, max_size=3).map(
+        lambda fields: (
+            pa.struct([(f"f{i}", kind) for i, (kind, _) in enumerate(fields)]),
+            st.fixed_dictionaries({f"f{i}": values for i, (_, values) in enumerate(fields)}),
+        )
+    )
+
+
+LEAVES = SCALARS | SCALARS.flatmap(lists_of)
+COLUMNS = LEAVES | structs_of(LEAVES | structs_of(LEAVES))
+
+
+@st.composite
+def tables(draw):
+    kinds = draw(st.lists(COLUMNS, min_size=1, max_size=3))
+    chunks = []
+    for rows in draw(st.lists(st.integers(0, 7), min_size=1, max_size=4)):
+        columns = [
+            pa.array(draw(st.lists(values, min_size=rows, max_size=rows)), kind) for kind, values in kinds
+        ]
+        start, stop = sorted(draw(st.tuples(st.integers(0, rows), st.integers(0, rows))))
+        chunk = pa.table(columns, names=[f"c{i}" for i in range(len(kinds))])
+        chunks.append(chunk.slice(start, stop - start))
+    return pa.concat_tables(chunks)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(table=tables())
+def test_chunks_slices_and_offsets_of_any_type(table, tmp_path):
+    if not len(table):
+        with pytest.raises(UnsupportedDataError, match="no records"):
+            open_source(table)
+        return
+    rows = table.to_pylist()
+    assert rows_of(yogadl.from_source(table)) == rows
+    storage = yogadl.open_storage(tmp_path)
+    for source in (table, table.to_reader(max_chunksize=2)):
+        storage.submit(source, "any", "1")
+        assert rows_of(storage.fetch("any", "1")) == rows
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_an_empty_table_is_refused_like_every_empty_source(make):
+    table = pa.table({"x": pa.array([], pa.int64())})
+    if make is SOURCES["RecordBatch"]:
+        data = pa.record_batch({"x": table["x"].combine_chunks()})
+    elif make is SOURCES["HF iterable"]:
+        data = datasets.IterableDataset.from_generator(lambda: iter(()))
+    else:
+        data = make(table)
+    with pytest.raises(UnsupportedDataError, match="no records"):
+        open_source(data)
+
+
+def test_a_table_without_columns_is_refused():
+    with pytest.raises(UnsupportedDataError, match="no columns"):
+        open_source(pa.table({"x": [1]}).select([]))
+    with pytest.raises(UnsupportedDataError, match="no columns"):
+        open_source(pd.DataFrame(index=range(3)))
+
+
+def test_names_that_come_twice_are_refused():
+    twice = pa.table([[1], [2]], names=["x", "x"])
+    frame = pd.DataFrame([[1, 2]], columns=["x", "x"])
+    struct = pa.table({"s": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])})
+    for data in (twice, frame, twice.to_reader()):
+        with pytest.raises(UnsupportedDataError, match="two columns are called 'x'"):
+            open_source(data)
+    with pytest.raises(UnsupportedDataError, match="struct 's' has two fields of one name"):
+        open_source(struct)
+
+
+@pytest.mark.parametrize("start", [0, 1, 63, 64, 65, 500, ROWS - 1, ROWS])
+def test_reading_may_begin_at_any_record(start, tmp_path):
+    table = everything()
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=64)
+    sources = [table, pl.from_arrow(table), hugging_face(table), arrays.parquet(tmp_path / "a.parquet")]
+    for source in map(open_source, sources):
+        assert source.can_start_anywhere
+        assert source.length == ROWS
+        found = [int(i) for columns in source.chunks(start) for i in columns[0]]
+        assert found == list(range(start, ROWS))
+
+
+# Without a cache.
+
+
+@pytest.mark.parametrize("name", ["Table", "RecordBatch", "polars", "HF"])
+def test_from_source_reads_a_table_at_random(name):
+    table = everything()
+    ref = yogadl.from_source(SOURCES[name](table))
+    expected = table.to_pylist()
+    assert [plain(ref[i]) for i in (1008, 0, 500)] == [expected[i] for i in (1008, 0, 500)]
+    batch = ref.gather([7, 7, 3])
+    assert batch["i64"].tolist() == [7, 7, 3]
+    assert batch["text"] == [expected[i]["text"] for i in (7, 7, 3)]
+    assert sorted(int(i) for batch in ref.stream(shuffle=True).batch(100) for i in batch["i64"]) == list(
+        range(ROWS)
+    )
+    assert len(pickle.loads(pickle.dumps(ref))) == ROWS
+
+
+@pytest.mark.parametrize(
+    "name", ["RecordBatchReader", "pyarrow Dataset", "Scanner", "polars lazy", "HF iterable"]
+)
+def test_from_source_says_what_to_do_with_what_has_no_random_access(name):
+    with pytest.raises(UnsupportedDataError, match=r"storage\.submit"):
+        yogadl.from_source(SOURCES[name](everything(5)))
+
+
+def test_a_null_found_at_random_is_named_by_its_record():
+    ref = yogadl.from_source(pa.table({"x": pa.array([*range(500), None, *range(500)])}))
+    with pytest.raises(UnsupportedDataError, match="record 500: field 'x' is null"):
+        ref.gather([3, 500, 4])
+
+
+# pandas.
+
+
+def test_a_data_frame_of_every_dtype(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "int": np.arange(5),
+            "float": [0.5, np.nan, 1, 2, 3],
+            "complex": np.arange(5) * 1j,
+            "nullable": pd.array([1, 2, 3, 4, 5], dtype="Int16"),
+            "nullable float": pd.array([1, 2, 3, 4, 5], dtype="Float32"),
+            "nullable bool": pd.array([True, False] * 2 + [True], dtype="boolean"),
+            "str": pd.array(list("abcde"), dtype="str"),
+            "object": np.array(list("abcdé"), dtype=object),
+            "bytes": np.array([b"a"] * 5, dtype=object),
+            "category": pd.Categorical(list("ababa")),
+            "when": pd.to_datetime(["2020-01-01"] * 5).as_unit("ns"),
+            "where": pd.to_datetime(["2020-01-01"] * 5).as_unit("ns").tz_localize("Europe/Berlin"),
+            "long": pd.to_timedelta(range(5), unit="s").as_unit("ms"),
+            "arrow": pd.array([[1], [2, 3], [], [], [4]], dtype=pd.ArrowDtype(pa.list_(pa.int64()))),
+            "lists": [np.array([]), np.array([1.5]), np.array([]), np.array([2.0, 3.0]), np.array([])],
+            "dicts": [{"a": i, "b": str(i)} for i in range(5)],
+        },
+        index=list("vwxyz"),
+    )
+    ref = cached(frame, tmp_path)
+    assert {field.name: (field.leaf.dtype, field.leaf.shape) for field in ref.spec.fields} == {
+        "int": ("int64", ()), "float": ("float64", ()), "complex": ("complex128", ()),
+        "nullable": ("int16", ()),
+        "nullable float": ("float32", ()), "nullable bool": ("bool", ()), "str": ("str", ()),
+        "object": ("str", ()), "bytes": ("bytes", ()), "category": ("str", ()),
+        "when": ("datetime64[ns]", ()), "where": ("datetime64[ns]", ()), "long": ("timedelta64[ms]", ()),
+        "arrow": ("int64", (None,)), "lists": ("float64", (None,)),
+        "dicts/a": ("int64", ()), "dicts/b": ("str", ()),
+    }  # fmt: skip
+    batch = ref.gather([4, 3, 1])
+    assert batch["object"] == ["é", "d", "b"]
+    assert batch["category"] == ["a", "b", "b"]
+    assert [item.tolist() for item in batch["lists"]] == [[], [2, 3], [1.5]]
+    assert batch["where"][0] == np.datetime64("2019-12-31T23:00")
+    assert batch["complex"].tolist() == [4j, 3j, 1j]
+    again = yogadl.from_source(frame).gather([4, 3, 1])
+    assert repr(again) == repr(batch)
+
+
+def test_columns_of_a_data_frame_may_be_called_by_numbers(tmp_path):
+    assert cached(pd.DataFrame(np.eye(3)), tmp_path)[1] == {0: 0, 1: 1, 2: 0}
+    with pytest.raises(UnsupportedDataError, match="keys are str or int"):
+        open_source(pd.DataFrame({("a", 1): [1]}))
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        pd.Series([1, 2, None], dtype="Int64"),
+        pd.Series(["a", "b", None], dtype=object),
+        pd.Series(["a", "b", np.nan], dtype=object),
+        pd.Series(["a", "b", None], dtype="str"),
+        pd.Series(["a", "b", None], dtype="category"),
+        pd.Series(pd.to_datetime(["2020-01-01", "2020-01-01", None])),
+        pd.Series(pd.to_datetime(["2020-01-01", "2020-01-01", None], utc=True)),
+        pd.Series([{"a": 1}, {"a": 2}, None]),
+    ],
+    ids=lambda series: str(series.dtype),
+)
+def test_what_pandas_misses_is_refused(series, tmp_path):
+    with pytest.raises(UnsupportedDataError, match=r"record 2: field 'x' is null.*fillna"):
+        cached(pd.DataFrame({"x": series}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, "a"], [object(), 1], ["a", b"a"], [np.zeros((2, 2))] * 2],
+    ids=["numbers", "unknown", "bytes", "matrices"],
+)
+def test_objects_of_several_types_are_refused_by_name(values, tmp_path):
+    with pytest.raises(UnsupportedDataError, match="field 'x' is a column of object"):
+        cached(pd.DataFrame({"x": pd.Series(values, dtype=object)}), tmp_path)
+
+
+def test_no_key_of_a_dict_in_a_data_frame_is_lost(tmp_path):
+    frame = pd.DataFrame({"x": pd.Series([{"a": 1}] * 100 + [{"a": 1, "b": 2}])})
+    with pytest.raises(UnsupportedDataError, match="record 0: field 'x/b' is null"):
+        cached(frame, tmp_path)
+
+
+# polars.
+
+
+def test_a_polars_frame_of_every_dtype(tmp_path):
+    frame = pl.DataFrame(
+        {
+            "array": pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int8, 2)),
+            "nested": pl.Series([[[1], [2]], [[3], [4]]], dtype=pl.Array(pl.Array(pl.Int8, 1), 2)),
+            "category": pl.Series(["a", "b"], dtype=pl.Categorical),
+            "enum": pl.Series(["b", "a"], dtype=pl.Enum(["a", "b"])),
+            "date": [datetime.date(2020, 1, 1)] * 2,
+            "when": pl.Series([datetime.datetime(2020, 1, 1)] * 2).dt.replace_time_zone("Asia/Tokyo"),
+            "long": [datetime.timedelta(seconds=1)] * 2,
+            "binary": [b"a", b""],
+        }
+    )
+    ref = cached(frame, tmp_path)
+    batch = ref.gather([1, 0])
+    assert batch["array"].tolist() == [[3, 4], [1, 2]]
+    assert batch["nested"].shape == (2, 2, 1)
+    assert (batch["category"], batch["enum"], batch["binary"]) == (["b", "a"], ["a", "b"], [b"", b"a"])
+    assert batch["date"].dtype == "M8[D]"
+    assert batch["when"][0] == np.datetime64("2019-12-31T15:00")
+    assert batch["long"][0] == np.timedelta64(1, "s")
+
+
+@pytest.mark.parametrize(
+    ("series", "says"),
+    [
+        (pl.Series("x", [object()], dtype=pl.Object), "field 'x' is a column of polars' Object"),
+        (pl.Series("x", [1], dtype=pl.Int128), "field 'x' is a column of polars' Int128"),
+        (pl.Series("x", [decimal.Decimal("1.5")]), "decimal128"),
+        (pl.Series("x", [datetime.time(1)]), "time64"),
+        (pl.Series("x", [None]), "record 0: field 'x' is null"),
+        (pl.Series("x", [1, None]), "record 1: field 'x' is null"),
+    ],
+    ids=lambda value: str(getattr(value, "dtype", "")),
+)
+def test_what_polars_has_and_a_cache_not_is_refused_by_name(series, says, tmp_path):
+    with pytest.raises(UnsupportedDataError, match=says):
+        cached(series.to_frame(), tmp_path)
+
+
+# HF datasets.
+
+
+def test_a_hugging_face_dataset_with_features(tmp_path):
+    features = datasets.Features(
+        {
+            "label": datasets.ClassLabel(names=["no", "yes"]),
+            "matrix": datasets.Array2D((2, 3), "float32"),
+            "rows": datasets.Array2D((None, 2), "int32"),
+            "tokens": datasets.Sequence(datasets.Value("int16")),
+            "pair": datasets.Sequence(datasets.Value("int16"), length=2),
+        }
+    )
+    columns = {
+        "label": ["yes", "no", "yes"],
+        "matrix": np.arange(18, dtype=np.float32).reshape(3, 2, 3).tolist(),
+        "rows": [[[1, 2]], [[3, 4], [5, 6]], [[7, 8]]],
+        "tokens": [[1], [], [2, 3]],
+        "pair": [[1, 2], [3, 4], [5, 6]],
+    }
+    ref = cached(datasets.Dataset.from_dict(columns, features=features), tmp_path)
+    assert [field.leaf.shape for field in ref.spec.fields] == [(), (2, 3), (None, 2), (None,), (2,)]
+    expected = columns | {"label": [1, 0, 1]}
+    for number, row in enumerate(rows_of(ref)):
+        assert row == {name: column[number] for name, column in expected.items()}
+
+
+def test_a_selection_of_a_hugging_face_dataset_is_what_is_read(tmp_path):
+    dataset = datasets.Dataset.from_dict({"x": list(range(50)), "y": list("ab") * 25})
+    chosen = dataset.select([7, 3, 40]).with_format("numpy", columns=["x"])
+    assert rows_of(cached(chosen, tmp_path)) == [{"x": 7}, {"x": 3}, {"x": 40}]
+
+
+def test_images_are_their_encoded_bytes_whether_held_or_in_a_file(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"not really a PNG")
+    dataset = datasets.Dataset.from_dict(
+        {"image": [{"bytes": b"held", "path": None}, {"bytes": None, "path": str(tmp_path / "a.png")}]},
+        features=datasets.Features({"image": datasets.Image()}),
+    )
+    for number, source in enumerate([dataset, dataset.to_iterable_dataset()]):
+        found = rows_of(cached(source, tmp_path / str(number)))
+        assert found == [{"image": b"held"}, {"image": b"not really a PNG"}]
+
+
+def test_a_transform_of_the_users_own_is_applied(tmp_path):
+    dataset = datasets.Dataset.from_dict({"x": [1, 2, 3]})
+    dataset.set_transform(lambda batch: {"double": [np.int64(2 * x) for x in batch["x"]]})
+    assert rows_of(cached(dataset, tmp_path)) == [{"double": 2}, {"double": 4}, {"double": 6}]
+
+
+def test_several_splits_are_refused_by_name():
+    splits = datasets.DatasetDict(test=datasets.Dataset.from_dict({"x": [1]}))
+    with pytest.raises(UnsupportedDataError, match=r"several datasets, \['test'\]: give one"):
+        open_source(splits)
+
+
+# Parquet.
+
+
+@pytest.fixture
+def files(tmp_path):
+    table = everything()
+    for number, piece in enumerate([table[:400], table[400:400], table[400:]]):
+        pq.write_table(piece, tmp_path / f"{number}.parquet", row_group_size=130)
+    return [tmp_path / f"{number}.parquet" for number in range(3)]
+
+
+def test_parquet_files_are_read_one_after_the_other(files, tmp_path):
+    expected = everything()
+    assert rows_of(cached(arrays.parquet(files), tmp_path / "a")) == expected.to_pylist()
+    assert rows_of(cached(arrays.parquet(str(files[0])), tmp_path / "b")) == expected[:400].to_pylist()
+    assert rows_of(cached(pq.ParquetFile(files[0]), tmp_path / "c")) == expected[:400].to_pylist()
+
+
+def test_parquet_columns_come_in_the_order_asked_for(files, tmp_path):
+    ref = cached(arrays.parquet(files, columns=["struct", "i64"]), tmp_path / "cache")
+    assert ref.spec.keys() == ["struct", "i64"]
+    assert rows_of(ref) == everything().select(["struct", "i64"]).to_pylist()
+
+
+@pytest.mark.parametrize("columns", [["i64", "none"], []])
+def test_parquet_columns_that_are_not_there_are_named(files, columns):
+    with pytest.raises(
+        ConfigurationError, match=f"has the columns .*, and not {'none' if not columns else ''}"
+    ):
+        arrays.parquet(files, columns=columns)
+
+
+def test_parquet_without_files_or_records_is_refused(files):
+    with pytest.raises(ConfigurationError, match="at least one"):
+        arrays.parquet([])
+    with pytest.raises(UnsupportedDataError, match="no records"):
+        arrays.parquet(files[1])
+    with pytest.raises(FileNotFoundError):
+        arrays.parquet("nowhere.parquet")
+
+
+def test_parquet_files_of_another_schema_are_named(files, tmp_path):
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(
+        UnsupportedDataError, match=r"other\.parquet has the columns 'x' int64, not 'i64' int64"
+    ):
+        arrays.parquet([files[0], tmp_path / "other.parquet"])
+
+
+def test_parquet_is_read_by_several_processes(files, tmp_path):
+    ref = cached(arrays.parquet(files), tmp_path / "cache", workers=2)
+    assert rows_of(ref) == everything().to_pylist()
+
+
+def test_a_parquet_file_that_is_cut_short_raises_pyarrows_own_error(files):
+    content = files[0].read_bytes()
+    files[0].write_bytes(content[: len(content) // 2])
+    with pytest.raises(pa.ArrowInvalid):
+        arrays.parquet(files[0])
+
+
+def test_a_killed_build_goes_on_where_it_stopped(tmp_path, caplog):
+    pq.write_table(
+        pa.table({"x": np.arange(200_000), "t": np.arange(200_000).astype(str)}),
+        tmp_path / "a.parquet",
+        row_group_size=10_000,
+    )
+    source = arrays.parquet(tmp_path / "a.parquet")
+    storage = yogadl.open_storage(tmp_path / "cache")
+
+    class Killed(Exception):
+        pass
+
+    class Dies:
+        spec, length, can_start_anywhere = source.spec, source.length, True
+
+        def chunks(self, start=0):
+            for number, columns in enumerate(source.chunks(start)):
+                if number == 15:
+                    raise Killed
+                yield columns
+
+    with pytest.raises(Killed):
+        storage.submit(Dies(), "killed", "1", part_bytes=500_000)
+    with caplog.at_level(logging.INFO, "yogadl"):
+        storage.submit(source, "killed", "1", part_bytes=500_000)
+    assert "going on at record" in caplog.text
+    storage.submit(source, "whole", "1")
+    assert storage.fetch("killed", "1").fingerprint == storage.fetch("whole", "1").fingerprint
+
+
+def test_a_dataset_of_parquet_files_is_read_by_row_groups(tmp_path):
+    table = everything().append_column("part", pa.array(["p", "q"] * (ROWS // 2) + ["p"]))
+    table = table.sort_by([("part", "ascending"), ("i64", "ascending")])
+    pyarrow.dataset.write_dataset(
+        table, tmp_path / "in", format="parquet", partitioning=["part"], partitioning_flavor="hive",
+        max_rows_per_group=100,
+    )  # fmt: skip
+    dataset = pyarrow.dataset.dataset(tmp_path / "in", format="parquet", partitioning="hive")
+    source = open_source(dataset)
+    assert (source.length, source.can_start_anywhere) == (ROWS, True)
+    assert [int(i) for columns in source.chunks(700) for i in columns[0]] == table["i64"].to_pylist()[700:]
+    assert rows_of(cached(dataset, tmp_path / "a")) == table.to_pylist()
+    few = dataset.filter(pyarrow.dataset.field("i64") < 10)
+    assert len(cached(few, tmp_path / "b")) == 10
+    assert len(cached(few.scanner(columns=["text"]), tmp_path / "c")) == 10
+
+
+def test_whatever_speaks_arrow_is_read_as_a_stream(tmp_path):
+    class Speaks:
+        def __arrow_c_stream__(self, requested_schema=None):
+            return everything().__arrow_c_stream__(requested_schema)
+
+    assert rows_of(cached(Speaks(), tmp_path)) == everything().to_pylist()
+
+
+def test_a_source_that_fails_while_reading_ahead_raises_its_own_error(tmp_path):
+    def batches():
+        yield from numbers(20_000).to_batches(max_chunksize=10_000)
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError, match="gone"):
+        cached(pa.RecordBatchReader.from_batches(numbers(1).schema, batches()), tmp_path)
+
+
+def test_without_pyarrow_the_error_says_what_to_install():
+    code = (
+        "import sys, pandas; sys.modules['pyarrow'] = None\n"
+        "import yogadl; yogadl.from_source(pandas.DataFrame({'x': [1]}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "MissingDependencyError: tables are read through Arrow: pip install pyarrow" in done.stderr
+
+
+def test_a_folder_of_ones_own_called_datasets_is_nothing_special(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "__init__.py").write_text(
+        "class Mine:\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, index): return {'x': index}\n"
+    )
+    code = (
+        "import datasets, sys, yogadl\n"
+        "assert int(yogadl.from_source(datasets.Mine())[1]['x']) == 1\n"
+        "assert 'pyarrow' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_examples_of_the_docstrings_run():
+    assert doctest.testmod(arrays).attempted
+    assert doctest.testmod(arrays).failed == 0

@@ -1,0 +1,171 @@
+"""Read the rows of a stream by number, from whatever thread tf.data asks."""
+
+import atexit
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._interfaces import Column, Indices, announce
+from yogadl._lock import ProcessLock
+from yogadl._stream import RecordStream
+from yogadl.errors import CursorError
+
+# The order costs some 30 us a call, so it is asked for many rows at a time.
+_ROWS: Final = 16_384
+_KEPT: Final = 4
+_AHEAD_BYTES: Final = 32_000_000
+_TOKENS: Final = 256
+_MOST_EPOCHS: Final = 2**17
+_EXIT_S: Final = 10.0
+_QUIET_S: Final = 0.05
+
+
+class Epochs:
+    """Know which epoch a token stands for: the n-th of a fixed sequence is the n-th epoch. Thread-safe.
+
+    Args:
+        tokens: Returns the first so many tokens.
+        first: The epoch that the first one stands for.
+    """
+
+    def __init__(self, tokens: Callable[[int], list[int]], first: int) -> None:
+        self._tokens = tokens
+        self._first = first
+        self._lock = ProcessLock()
+        self._numbers: dict[int, int] = {}
+        self.first_token = self._extend(_TOKENS)[0]
+
+    def _extend(self, count: int) -> list[int]:
+        tokens = self._tokens(count)
+        self._numbers = {token: self._first + number for number, token in enumerate(tokens)}
+        return tokens
+
+    def number(self, token: int) -> int:
+        """Return the epoch.
+
+        Raises:
+            CursorError: if the token is none of this sequence.
+        """
+        while token not in self._numbers:
+            with self._lock:
+                if token not in self._numbers and len(self._numbers) >= _MOST_EPOCHS:
+                    raise CursorError(
+                        "CursorError: the iterator's checkpoint is of another dataset, order, shard, start or "
+                        "batch size: restore it into the dataset that it was saved from, or move between them "
+                        "with stream.cursor(delivered=...)"
+                    )
+                if token not in self._numbers:
+                    self._extend(8 * len(self._numbers))
+        return self._numbers[token]
+
+
+class Gather:
+    """Read items, each `size` rows of a shard, in any order and from any number of threads.
+
+    Args:
+        stream: Whose rows.
+        size: How many make an item.
+        epochs: What the tokens stand for.
+    """
+
+    def __init__(self, stream: RecordStream, size: int, epochs: Epochs) -> None:
+        self._source = stream.source
+        self._stream = stream
+        self._size = size
+        self._epochs = epochs
+        self._block = max(1, _ROWS // size) * size
+        self._ahead = max(size, _AHEAD_BYTES // max(1, stream.source.record_bytes))
+        self._kept: OrderedDict[tuple[int, int], tuple[Indices, list[int]]] = OrderedDict()
+        self._lock = ProcessLock()
+        self._calls = Calls()
+        self._fields = len(stream.spec.fields)
+
+    def columns(self, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
+        """Return an item's columns, and which of its rows are padding."""
+        with self._calls:
+            epoch = self._epochs.number(token)
+            first = item * self._size
+            block, within = first // self._block, first % self._block
+            indices, announced = self._indices(epoch, block)
+            chosen = indices[within : within + self._size]
+            last = within + len(chosen)
+            if announced[0] < min(len(indices), last + self._ahead // 2):
+                start, announced[0] = max(announced[0], within), min(len(indices), last + self._ahead)
+                announce(self._source, indices[start : announced[0]])
+            try:
+                found = list(self._source.columns(chosen))
+            except StopIteration as error:  # which tf.data would take for the end of the epoch
+                raise RuntimeError("the source raised StopIteration while records were read") from error
+            if not len(chosen):
+                raise RuntimeError(f"there is no item {item} in epoch {epoch}: please report this")
+            return found, self._padding(epoch, first, len(chosen))
+
+    def _indices(self, epoch: int, block: int) -> tuple[Indices, list[int]]:
+        key = (epoch, block)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                first = block * self._block
+                found = (self._stream.indices(epoch, first, first + self._block), [0])
+                self._kept[key] = found
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            return found
+
+    def _padding(self, epoch: int, first: int, count: int) -> NDArray[np.bool_]:
+        """Only the last row of an epoch can stick out over its end."""
+        flags = np.zeros(count, np.bool_)
+        shard, start = self._stream.shard, self._stream.start
+        origin = start.position if epoch == start.epoch else 0
+        flags[-1] = origin + (first + count - 1) * shard.ranks + shard.rank >= shard.records
+        return flags
+
+
+class Calls:
+    """Count the calls in flight, and let the interpreter's exit wait for them.
+
+    tf.data's threads read ahead for as long as an iterator lives. One that is inside Python while the
+    interpreter goes away never comes back, and TensorFlow waits for it for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._quiet_since = time.monotonic()
+        self._is_closing = False
+        finish = weakref.WeakMethod(self.finish)
+        atexit.register(_finish, finish)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._is_closing:
+                raise RuntimeError("the interpreter is shutting down")
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            self._quiet_since = time.monotonic()
+
+    def finish(self) -> None:
+        """Refuse new calls, and wait until those in flight have left Python."""
+        with self._lock:
+            self._is_closing = True
+        limit = time.monotonic() + _EXIT_S
+        while time.monotonic() < limit:
+            with self._lock:
+                if not self._count and time.monotonic() - self._quiet_since > _QUIET_S:
+                    return
+            time.sleep(0.005)
+
+
+def _finish(method: Any) -> None:  # a weak reference to a method
+    finish = method()
+    if finish is not None:
+        finish()

@@ -1,0 +1,130 @@
+"""Read a pipeline's graph: what in it is better not cached, and a hash that is the same in every process."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+# A GraphDef, a FunctionDef, a NodeDef: messages of protobuf, which has no annotations here.
+Message = Any
+
+_BATCHES: Final = ("BatchDataset", "PaddedBatchDataset", "ParallelBatchDataset", "DenseToSparseBatchDataset")
+_BATCHING: Final = ("it batches", "it is the batches that are shuffled and read: cache before batch()")
+_SHUFFLING: Final = (
+    "it shuffles",
+    "cache before shuffle() (list_files shuffles unless shuffle=False), and let the stream shuffle",
+)
+_REPEATING: Final = ("it repeats", "every record is stored as often: cache before repeat()")
+_RANDOM: Final = (
+    "it draws random numbers",
+    "augmentation would be the same in every epoch: cache before it, and map after the cache",
+)
+_UNORDERED: Final = (
+    "it does not keep an order (deterministic=False)",
+    "two builds would differ: leave that out, reading need not be fast any more",
+)
+# These draw anew each time; Stateless... with a fixed seed do not.
+_RANDOM_OPS: Final = (
+    "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal", "RandomGamma",
+    "RandomPoisson", "Multinomial", "RandomShuffle", "RandomUniformInt", "SampleDistortedBoundingBox",
+    "SampleDistortedBoundingBoxV2", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal",
+    "StatefulUniformInt", "StatefulUniformFullInt", "StatefulRandomBinomial", "RngReadAndSkip", "RngSkip",
+    "RandomPoissonV2", "StatefulStandardNormalV2", "RandomDataset", "RandomCrop",
+)  # fmt: skip
+# Names and numbers that differ from process to process and say nothing.
+_SKIPPED_ATTRIBUTES: Final = frozenset({"metadata", "token", "_output_shapes", "output_shapes_hint"})
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What is to be known of a pipeline's graph."""
+
+    definition: Message
+
+    def doubts(self) -> list[tuple[str, str]]:
+        """Return what the pipeline does that was hardly meant to be cached, and the mend of each."""
+        nodes = list(self._nodes())
+        ops = [_stem(node.op) for node in nodes]
+        found = []
+        last_batch = max((i for i, op in enumerate(ops) if op in _BATCHES), default=-1)
+        last_unbatch = max((i for i, op in enumerate(ops) if op == "UnbatchDataset"), default=-1)
+        if last_batch > last_unbatch:
+            found.append(_BATCHING)
+        if any(op in ("ShuffleDataset", "ShuffleAndRepeatDataset") for op in ops):
+            found.append(_SHUFFLING)
+        if any(op in ("RepeatDataset", "ShuffleAndRepeatDataset") for op in ops):
+            found.append(_REPEATING)
+        if any(node.op in _RANDOM_OPS or _stem(node.op) in _RANDOM_OPS for node in nodes):
+            found.append(_RANDOM)
+        if any(node.attr["deterministic"].s == b"false" for node in nodes if "deterministic" in node.attr):
+            found.append(_UNORDERED)
+        return found
+
+    def _nodes(self) -> Iterator[Message]:
+        for function in self.definition.library.function:
+            yield from function.node_def
+        yield from self.definition.node
+
+    def sha256(self) -> str:
+        """Return a hash of what the pipeline does, the same in every process."""
+        functions = {function.signature.name: function for function in self.definition.library.function}
+        return _Hasher(functions).of_nodes(self.definition.node)
+
+
+def _stem(op: str) -> str:
+    return op[:-2] if op[-2:-1] == "V" and op[-1:].isdigit() else op
+
+
+class _Hasher:
+    def __init__(self, functions: dict[str, Message]) -> None:
+        self._functions = functions
+        self._known: dict[str, str] = {}
+
+    def of_nodes(self, nodes: Any, *more: str) -> str:
+        numbers = {node.name: str(i) for i, node in enumerate(nodes)}
+        digest = hashlib.sha256(repr(more).encode())
+        for node in nodes:
+            inputs = [_renamed(name, numbers) for name in node.input]
+            digest.update(repr((node.op, inputs)).encode())
+            for name in sorted(node.attr):
+                if name not in _SKIPPED_ATTRIBUTES and not name.startswith("_"):
+                    digest.update(name.encode() + b"=" + self._of_attribute(node.attr[name]))
+        return digest.hexdigest()
+
+    def _of_function(self, name: str) -> str:
+        if name not in self._known:
+            self._known[name] = "itself"
+            function = self._functions.get(name)
+            if function is None:
+                return name
+            arguments = {argument.name: f"argument {i}" for i, argument in enumerate(function.signature.input_arg)}
+            numbers = {node.name: str(i) for i, node in enumerate(function.node_def)}
+            results = [_renamed(function.ret[result.name], numbers) for result in function.signature.output_arg]
+            nodes = []
+            for node in function.node_def:
+                copied = type(node)()
+                copied.CopyFrom(node)
+                for i, name_of_input in enumerate(node.input):
+                    if name_of_input in arguments:
+                        copied.input[i] = arguments[name_of_input]
+                nodes.append(copied)
+            self._known[name] = self.of_nodes(nodes, *results)
+        return self._known[name]
+
+    def _of_attribute(self, value: Message) -> bytes:
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            return self._of_function(value.func.name).encode()
+        if kind == "list" and value.list.func:
+            return repr([self._of_function(function.name) for function in value.list.func]).encode()
+        if kind == "tensor" and value.tensor.resource_handle_val:
+            return b"a resource"
+        content: bytes = value.SerializeToString(deterministic=True)
+        return content
+
+
+def _renamed(name: str, numbers: dict[str, str]) -> str:
+    """Return the name of an input with the node's name, which may have a counter in it, made a number."""
+    control = "^" if name.startswith("^") else ""
+    node, separator, output = name[len(control) :].partition(":")
+    return control + numbers.get(node, node) + separator + output

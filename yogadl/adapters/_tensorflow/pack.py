@@ -1,0 +1,141 @@
+"""Turn columns into arrays that one call can hand to tf.data, and arrays of tf.data into columns."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._format.columns import HeapValues, as_bytes
+from yogadl._interfaces import Column
+from yogadl._leaf import BadValueError, Leaf, check_size
+from yogadl.errors import UnsupportedDataError
+
+Arrays = list[NDArray[Any]]
+
+
+def encoded(values: Sequence[Any]) -> list[bytes]:
+    """Return bytes and str as bytes."""
+    return [
+        value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass") for value in values
+    ]
+
+
+def texts(column: Column) -> Arrays:
+    """Pack a column of bytes or str, scalars or arrays of one shape."""
+    first = column[0]
+    if not isinstance(first, np.ndarray):
+        found = np.empty(len(column), object)
+        found[:] = encoded(column)  # type: ignore[arg-type]  # a list of them, where they are scalars
+        return [found]
+    stacked = np.stack(list(column))
+    flat = np.empty(stacked.size, object)
+    flat[:] = encoded(stacked.ravel().tolist())
+    return [flat.reshape(stacked.shape)]
+
+
+def raws(leaf: Leaf, column: Column) -> Arrays:
+    """Pack varying numbers, a record a row: the bytes of each value, and its shape.
+
+    Where the rank is not known, it comes before the shape.
+    """
+    values = [np.asarray(value, leaf.numpy_dtype) for value in column]
+    data = np.empty(len(values), object)
+    data[:] = [value.tobytes() for value in values]
+    if leaf.shape is not None:
+        return [data, np.array([value.shape for value in values], np.int64).reshape(len(values), -1)]
+    shapes = np.zeros((len(values), 1 + max(value.ndim for value in values)), np.int64)
+    for row, value in zip(shapes, values, strict=True):
+        row[0] = value.ndim
+        row[1 : 1 + value.ndim] = value.shape
+    return [data, shapes]
+
+
+def ragged_rank(leaf: Leaf) -> int:
+    """Return how many ragged dimensions a batch of this leaf has."""
+    assert leaf.shape is not None
+    return 1 + max(i for i, size in enumerate(leaf.shape) if size is None)
+
+
+def rows(leaf: Leaf, column: Column) -> Arrays:
+    """Pack varying values as one ragged tensor: its flat values, then its row splits from the outermost in."""
+    assert leaf.shape is not None
+    rank = ragged_rank(leaf)
+    values = [np.asarray(value, leaf.numpy_dtype) for value in column]
+    inner = leaf.shape[rank:]
+    shapes = np.array([value.shape for value in values], np.int64).reshape(len(values), -1)
+    if leaf.is_numeric:
+        flat = np.concatenate([value.reshape(math.prod(value.shape[:rank]), *inner) for value in values])
+    else:
+        joined = np.concatenate([value.reshape(-1) for value in values])
+        flat = np.empty(joined.size, object)
+        flat[:] = encoded(joined.tolist())
+        flat = flat.reshape(int(sum(math.prod(value.shape[:rank]) for value in values)), *inner)
+    found, counts = [flat], np.ones(len(values), np.int64)
+    for level in range(rank):
+        lengths = np.repeat(shapes[:, level], counts)
+        found.append(splits_of(lengths))
+        counts = counts * shapes[:, level]
+    return found
+
+
+def nested_rows(name: str, columns: Sequence[Column]) -> Arrays:
+    """Pack ragged values, given as flat values and row splits, as one ragged tensor of one dimension more."""
+    flats, *splits = columns
+    values = [np.asarray(value) for value in flats]
+    if len({value.shape[1:] for value in values}) > 1:
+        raise UnsupportedDataError(
+            f"the ragged tensors of field {name!r} have inner dimensions that differ from record to record, "
+            "so no batch can be made of them: leave out batch_size"
+        )
+    flat = np.concatenate(values)
+    if flat.dtype == object:
+        items = np.empty(flat.size, object)
+        items[:] = encoded(flat.ravel().tolist())
+        flat = items.reshape(flat.shape)
+    found = [flat, splits_of(np.array([len(value) - 1 for value in splits[0]], np.int64))]
+    for level in splits:
+        found.append(splits_of(np.concatenate([np.diff(value) for value in level]).astype(np.int64)))
+    return found
+
+
+def splits_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where rows of these lengths begin and end."""
+    found = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=found[1:])
+    return found
+
+
+def fixed_column(leaf: Leaf, values: NDArray[Any]) -> Any:  # a column for `CacheWriter.write`
+    """Return a batch of values of one shape as a column."""
+    if leaf.is_numeric:
+        return values
+    return values.tolist() if values.ndim == 1 else list(values)
+
+
+def varying_column(leaf: Leaf, flat: NDArray[Any], splits: NDArray[Any], shapes: NDArray[Any]) -> Any:
+    """Return a batch of flat values of any shapes as a column.
+
+    Args:
+        leaf: Of which field.
+        flat: The elements of all records.
+        splits: Where each record's begin and end.
+        shapes: (records, 1 + the largest rank): the rank and sizes of each, zeros after.
+
+    Raises:
+        BadValueError: if a value is too large.
+    """
+    lengths = np.diff(splits).astype(np.int64)
+    if leaf.is_numeric:
+        sizes = lengths * leaf.numpy_dtype.itemsize
+        if sizes.size:
+            check_size(int(sizes.argmax()), int(sizes.max()))
+        return HeapValues(as_bytes(flat), sizes, shapes, is_text=False)
+    found = []
+    for number, shape in enumerate(shapes.tolist()):
+        if math.prod(shape[1 : 1 + shape[0]]) != lengths[number]:
+            raise BadValueError(number, "has another number of elements than its shape says")
+        piece = flat[splits[number] : splits[number + 1]]
+        found.append(piece.reshape(shape[1 : 1 + shape[0]]) if shape[0] else piece[0])
+    return found
