@@ -25,6 +25,7 @@ _ADAPTERS: Final = {
     "datasets.arrow_dataset": "arrays",
     "datasets.dataset_dict": "arrays",
     "datasets.iterable_dataset": "arrays",
+    "tensorflow": "tensorflow",
 }
 
 # How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.

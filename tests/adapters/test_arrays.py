@@ -594,6 +594,8 @@ def test_a_polars_frame_of_every_dtype(tmp_path):
             "when": pl.Series([datetime.datetime(2020, 1, 1)] * 2).dt.replace_time_zone("Asia/Tokyo"),
             "long": [datetime.timedelta(seconds=1)] * 2,
             "binary": [b"a", b""],
+            "half": pl.Series([0.5, 1.5], dtype=pl.Float16),
+            "Object": pl.Series(["Object", "Object"], dtype=pl.Enum(["Object"])),
         }
     )
     ref = cached(frame, tmp_path)
@@ -665,6 +667,9 @@ def test_images_are_their_encoded_bytes_whether_held_or_in_a_file(tmp_path):
     for number, source in enumerate([dataset, dataset.to_iterable_dataset()]):
         found = rows_of(cached(source, tmp_path / str(number)))
         assert found == [{"image": b"held"}, {"image": b"not really a PNG"}]
+    missing = datasets.Dataset.from_dict({"image": [{"bytes": b"", "path": None}, None]}, dataset.features)
+    with pytest.raises(UnsupportedDataError, match="record 1: field 'image' is null"):
+        cached(missing, tmp_path / "missing")
 
 
 def test_a_transform_of_the_users_own_is_applied(tmp_path):
@@ -731,6 +736,11 @@ def test_parquet_files_of_another_schema_are_named(files, tmp_path):
 def test_parquet_is_read_by_several_processes(files, tmp_path):
     ref = cached(arrays.parquet(files), tmp_path / "cache", workers=2)
     assert rows_of(ref) == everything().to_pylist()
+
+
+def test_an_open_parquet_file_stays_in_its_process(files, tmp_path):
+    with pytest.raises(UnsupportedDataError, match=r"give its path, arrays\.parquet\(path\)"):
+        cached(pq.ParquetFile(files[0]), tmp_path / "cache", workers=2)
 
 
 def test_a_parquet_file_that_is_cut_short_raises_pyarrows_own_error(files):

@@ -17,7 +17,7 @@ def record(i: int) -> dict[str, Any]:
         "id": i,
         "flag": i % 3 == 0,
         "image": ((np.arange(4 * 5 * 3) * (i + 1)) % 251).astype(np.uint8).reshape(4, 5, 3),
-        "point": Point(np.float32(i) / 8, np.array([i, -i], np.int16)),
+        "point": Point(np.float32(i / 8), np.array([i, -i], np.int16)),
         "pair": (np.float64(-i), [np.complex64(i + 1j), np.uint64(2**63 + i)]),
         "tokens": np.arange(i % 7, dtype=np.int32) - i,
         "grid": np.full((i % 3, 2, i % 2 + 1), i, np.float16),

@@ -202,7 +202,7 @@ CHANGES = {
     "an array's dtype": ("data", "0.25])", "0.25], np.float32)"),
     "a path": ("data", 'Path("raw")', 'Path("cooked")'),
     "a partial's argument": ("data", "decode, shift=1", "decode, shift=2"),
-    "a partial's function": ("data", "functools.partial(decode, shift=1)", "functools.partial(load, depth=1)"),
+    "a partial's function": ("data", "partial(decode, shift=1)", "partial(load, depth=1)"),
     "a lambda": ("data", "lambda v: v + 1)", "lambda v: v + 2)"),
     "which of two lambdas": ("data", "ADD, TAKE =", "TAKE, ADD ="),
     "a closure's variable": ("data", "counter(5)", "counter(6)"),
@@ -211,7 +211,7 @@ CHANGES = {
     "a constant of another module": ("settings", "SIZE = 32", "SIZE = 64"),
     "a setting that is read": ("settings", "depth=3", "depth=4"),
     "an enum's value": ("work", "RED = 1", "RED = 3"),
-    "a global bound to another function": ("data", "load, repeat as again", "decode as load, repeat as again"),
+    "a global bound to another function": ("data", "decode, load, rep", "decode, decode as load, rep"),
     "a library's other function": ("data", "sorted(NAMES)", "list(NAMES)"),
     "int for float": ("settings", "SIZE = 32", "SIZE = 32.0"),
     "an assertion": ("work", "def helper(v):\n", "def helper(v):\n    assert v >= 0\n"),
@@ -233,17 +233,17 @@ STAYS = {
     "the docstring of the module": ("data", '"""Build the flowers."""', ""),
     "a docstring of a method": ("work", '        """Apply it."""\n', ""),
     "a docstring where none was": ("work", "def helper(v):\n", 'def helper(v):\n    "Help."\n'),
-    "layout": ("data", "[load(i) for i in range(n)]", "[\n        load(i)\n        for i in range( n )\n    ]"),
+    "layout": ("data", "[load(i) for i in range(n)]", "[\n  load(i)\n  for i in range( n )]"),
     "lines added above": ("work", "import enum\n", "import enum\n\n\n# Some colours.\n\n"),
     "quotes": ("data", '"too long: "', "'too long: '"),
     "a number's spelling": ("data", "10_000", "10000"),
     "an annotation of an argument": ("data", "def inner(v: float) -> float", "def inner(v: int) -> int"),
-    "an annotation of a function's result": ("work", "def load(i, depth=DEPTH):", "def load(i, depth=DEPTH) -> int:"),
+    "an annotation of a result": ("work", "def load(i, depth=DEPTH):", "def load(i, depth=DEPTH) -> int:"),
     "an annotation of a variable": ("data", "total: float =", "total ="),
     "a variable that is only annotated": ("work", "def twice(n):\n", "def twice(n):\n    m: int\n"),
     "a pass": ("work", "def twice(n):\n", "def twice(n):\n    pass\n"),
     "a global that nothing reads": ("data", "UNUSED = 1", "UNUSED = 2"),
-    "a function that nothing calls": ("work", "def nobody_calls(v):\n    return v", "def nobody_calls(v):\n    return 0"),
+    "a function not called": ("work", "nobody_calls(v):\n    return v", "nobody_calls(v):\n    return 0"),
     "a function whose name is shadowed": ("data", "return v + UNUSED", "return v - UNUSED"),
     "a lambda beside": ("data", "lambda v: v - 1", "lambda v: v - 2"),
     "a setting that is not read": ("settings", "depth=3, rate=0.1", "depth=3, rate=0.2"),
@@ -251,11 +251,11 @@ STAYS = {
     "the order of a set": ("data", '{"rose", "lily", "iris"}', '{"iris", "rose", "lily"}'),
     "a value worked out in another way": ("data", "SCALE = 2", "SCALE = 1 + 1"),
     "a path spelt in another way": ("data", 'Path("raw") / "flowers"', 'Path("raw/flowers")'),
-    "an array made in another way": ("data", "np.array([0.5, 0.25])", "np.array([2.0, 1.0]) / 4"),
+    "an array made in another way": ("data", "([0.5, 0.25])", "([2.0, 1.0]) / 4"),
     "a logger's name": ("data", "logging.getLogger(__name__)", 'logging.getLogger("flowers")'),
-    "a default that is spelt in another way": ("work", "def decode(v, shift=0)", "def decode(v, shift=1 - 1)"),
+    "a default spelt in another way": ("work", "def decode(v, shift=0)", "def decode(v, shift=1 - 1)"),
     "functions in another order": ("work", REPEAT + TWICE, TWICE + REPEAT),
-    "a cache around a function": ("work", "def helper(v):", "import functools\n@functools.cache\ndef helper(v):"),
+    "a cache around a function": ("work", "def helper(", "import functools\n@functools.cache\ndef helper("),
     "an import that nothing uses": ("data", "import functools\n", "import functools\nimport decimal\n"),
     "the builder's own name": ("data", "def build(", "def build(): ...\n\n\ndef make("),
 }  # fmt: skip
@@ -334,7 +334,7 @@ def test_arguments_count_by_their_parameters(storage):
         lambda: build(n=3),
         lambda: build(3, 0),
         lambda: build(3, start=0, scale=1),
-        lambda: storage.cacheable("d", "auto")(functools.partial(squares, 3))(),
+        storage.cacheable("d", "auto")(functools.partial(squares, 3)),
         lambda: storage.cacheable("d", "auto")(functools.partial(squares, start=0))(3),
     ):
         call()
@@ -418,8 +418,7 @@ def test_a_cache_that_it_reads_counts_by_its_own_version(storage):
     assert len(chain("auto", one)) == 1
     assert len(chain("auto", two)) == 2
     assert len(chain("1", one)) == 3
-    with pytest.warns(UserWarning, match="built by other code"):  # and so it serves what one built
-        assert len(chain("1", two)) == 3
+    assert len(chain("1", two)) == 3  # and so it serves what `one` built
     assert len(chain("2", two)) == 4
 
 
@@ -461,7 +460,7 @@ def test_a_reference_counts_by_its_fingerprint(storage):
     assert len(auto(storage, build, storage.fetch("raw", "2"))) == 1
     assert len(auto(storage, build, storage.fetch("raw", "3"))) == 2
     assert len(auto(storage, build, yogadl.from_source([1], fingerprint="mine"))) == 3
-    with pytest.raises(ConfigurationError, match="argument 'ref'.*sample for a fingerprint"):
+    with pytest.raises(ConfigurationError, match=r"argument 'ref'.*sample for a fingerprint"):
         auto(storage, build, yogadl.from_source([1]))
 
 
@@ -474,12 +473,11 @@ def test_one_that_asks_for_its_own_result_is_told_so(storage):
         build()
 
 
-def test_threads_that_call_at_once_build_once(storage):
-    calls = []
-
+def test_threads_that_call_at_once_build_once(storage, tmp_path):
     @storage.cacheable("d", "auto")
     def build():
-        calls.append(1)
+        with (tmp_path / "calls").open("a") as file:
+            file.write("x")
         return list(range(10))
 
     threads = [threading.Thread(target=build) for _ in range(6)]
@@ -487,8 +485,7 @@ def test_threads_that_call_at_once_build_once(storage):
         thread.start()
     for thread in threads:
         thread.join()
-    build()
-    assert len(calls) == 1
+    assert (tmp_path / "calls").read_text() == "x"
     assert len(storage.versions("d")) == 1
 
 
@@ -518,7 +515,7 @@ def test_what_the_build_itself_changes_makes_no_new_version(storage):
         (lambda: open(os.devnull), "_io.TextIOWrapper"),  # noqa: SIM115
         (lambda: (i for i in range(3)), "builtins.generator"),
         (lambda: {"deep": [threading.RLock()]}, "_thread.RLock"),
-        (lambda: sys._getframe(), "builtins.frame"),
+        (sys._getframe, "builtins.frame"),
     ],
 )
 def test_what_has_no_content_is_refused_by_name_with_what_to_do(storage, make, kind):
@@ -649,18 +646,23 @@ def test_code_without_source_counts_as_it_was_compiled(storage):
         exec(text, names)
         return names["build"]
 
-    text = "class A:\n    size = 3\n    def get(self): return self.size\ndef build(): return [step, A().get(), (lambda: 1)()]"
+    text = dedent("""
+        class A:
+            size = 3
+            def get(self):
+                return self.size
+        def build():
+            return [step, A().get(), (lambda: 1)()]
+    """)
+    edits = (
+        ("[step,", "[-step,"),
+        ("size = 3", "size = 4"),
+        ("return self.size", "return -self.size"),
+        ("lambda: 1", "lambda: 2"),
+    )
     assert len(auto(storage, made(text))) == 1
     assert len(auto(storage, made(text))) == 1
-    for count, (old, new) in enumerate(
-        (
-            ("[step,", "[-step,"),
-            ("size = 3", "size = 4"),
-            ("return self.size", "return -self.size"),
-            ("lambda: 1", "lambda: 2"),
-        ),
-        2,
-    ):
+    for count, (old, new) in enumerate(edits, 2):
         assert len(auto(storage, made(text.replace(old, new)))) == count
     function = made(text)
     function.__globals__["step"] = 5
@@ -670,12 +672,10 @@ def test_code_without_source_counts_as_it_was_compiled(storage):
 def test_a_file_edited_since_it_was_imported_counts_as_what_runs(storage, load):
     module = load()
     assert len(auto(storage, module.build)) == 1
-    path = Path(module.work.__file__ if hasattr(module, "work") else sys.modules["work"].__file__)
-    path.write_text(WORK.replace("return v * 2", "return v * 9"))
-    versions = auto(storage, module.build)
-    edited = storage.explain("d", *versions) if len(versions) == 2 else None
-    assert edited is None or "compiled" not in str(edited)
-    assert len(auto(storage, load(("work", "return v * 2", "return v * 9")).build)) == len(versions) + 1
+    edit = ("work", "return v * 2", "return v * 9")
+    Path(sys.modules["work"].__file__).write_text(WORK.replace(*edit[1:]))
+    assert len(auto(storage, module.build)) == 2
+    assert len(auto(storage, load(edit).build)) == 3
 
 
 def test_what_others_wrote_counts_by_its_name(storage, load, tmp_path):
@@ -684,9 +684,13 @@ def test_what_others_wrote_counts_by_its_name(storage, load, tmp_path):
     def library(version, factor):
         folder = tmp_path / version / "site-packages"
         (folder / "theirs").mkdir(parents=True)
-        (folder / "theirs" / "__init__.py").write_text(
-            f"__version__ = '{version}'\ndef twice(v):\n    return v * {factor}\nSIZE = {factor}\nclass A:\n    x = {factor}\n"
+        lines = (
+            f"__version__ = '{version}'",
+            f"SIZE = {factor}",
+            f"def twice(v): return v * {factor}",
+            f"class A: x = {factor}",
         )
+        (folder / "theirs" / "__init__.py").write_text("\n".join(lines))
         return str(folder)
 
     data = """
@@ -710,21 +714,20 @@ def test_what_others_wrote_counts_by_its_name(storage, load, tmp_path):
 
 
 def test_the_builders_own_package_is_no_library_even_where_it_is_installed(storage, tmp_path, monkeypatch):
-    for number, factor in enumerate((2, 3), 1):
-        folder = tmp_path / str(number) / "site-packages"
-        (folder / "mine").mkdir(parents=True)
-        (folder / "mine" / "__init__.py").write_text("")
-        (folder / "mine" / "work.py").write_text(f"def twice(v):\n    return v * {factor}\n")
-        (folder / "mine" / "data.py").write_text(
-            "from . import work\ndef build():\n    return [work.twice(2)]\n"
-        )
+    def forget():
         for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
             del sys.modules[name]
+
+    for number, factor in enumerate((2, 3), 1):
+        package = tmp_path / str(number) / "site-packages" / "mine"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "work.py").write_text(f"def twice(v):\n    return v * {factor}\n")
+        (package / "data.py").write_text("from . import work\ndef build():\n    return [work.twice(2)]\n")
         with monkeypatch.context() as patched:
-            patched.syspath_prepend(str(folder))
+            patched.syspath_prepend(str(package.parent))
             assert len(auto(storage, importlib.import_module("mine.data").build)) == number
-    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
-        del sys.modules[name]
+        forget()
 
 
 # Saying why.
@@ -736,9 +739,7 @@ def test_explain_names_lines_values_and_arguments(storage, load):
     edits = (
         ("work", "return v * 2", "return v * 3"),
         ("data", "SCALE = 2", "SCALE = 5"),
-        ("data", "for k in FIELDS", "for k in sorted(FIELDS)")
-        if False
-        else ("settings", "SIZE = 32", "SIZE = 64"),
+        ("settings", "SIZE = 32", "SIZE = 64"),
         ("data", "counter(5)", "counter(6)"),
         ("data", "Augment(3,", "Augment(4,"),
         ("data", "+ late(1)", "+ late(2)"),
@@ -818,7 +819,7 @@ def test_what_may_be_a_secret_is_not_kept(storage, load):
 )
 def test_the_warning_of_a_given_version_sees_what_the_function_uses(storage, load, edit, says):
     storage.cacheable("d", "1")(load().build)()
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="built by other code or arguments") as caught:
         storage.cacheable("d", "1")(load(edit).build)()
     (warning,) = caught
     assert says in str(warning.message)

@@ -16,12 +16,12 @@ import numpy as np
 
 from yogadl._interfaces import Column, Stream
 from yogadl._leaf import BYTES, STR, BadValueError, Leaf, refuse
-from yogadl._sources import NO_RECORDS, Columns, Source, size_of
+from yogadl._sources import NO_RECORDS, Columns, Source
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 from yogadl._stream import Loader, RecordStream
 from yogadl.adapters._tensorflow import pack
 from yogadl.adapters._tensorflow.gather import Epochs, Gather
-from yogadl.adapters._tensorflow.graph import Graph, graph_of
+from yogadl.adapters._tensorflow.graph import Graph
 from yogadl.errors import ConfigurationError, MissingDependencyError, UnsupportedDataError
 
 try:
@@ -303,7 +303,8 @@ def _graph(dataset: Dataset) -> Graph | None:
     while todo:
         part = todo.pop()
         todo += part._inputs()
-        held += sum(size_of(np.asarray(x)) for x in _tensors_of(part))
+        for tensor in tf.nest.flatten(getattr(part, "_tensors", [])):  # what it was made of
+            held += (tensor.shape.num_elements() or 0) * tensor.dtype.size if tf.is_tensor(tensor) else 0
     if held > _LARGE_GRAPH_BYTES:
         return None
     policy = tf.data.experimental.ExternalStatePolicy.IGNORE
@@ -311,27 +312,547 @@ def _graph(dataset: Dataset) -> Graph | None:
         serialized = dataset._as_serialized_graph(external_state_policy=policy)
     except (tf.errors.OpError, ValueError):
         return None
-    graph = tf.compat.v1.GraphDef()
-    graph.ParseFromString(serialized.numpy())
-    return graph_of(graph, _is_stateful)
-
-
-def _tensors_of(dataset: Dataset) -> list[Tensor]:
-    """Return the numbers that a dataset was made of, from_tensor_slices for one."""
-    tensors = tf.nest.flatten(getattr(dataset, "_tensors", []))
-    return [x for x in tensors if isinstance(x, tf.Tensor) and x.dtype in (tf.string, *tf.dtypes.__dict__.values())]
-
-
-def _is_stateful(op: str) -> bool:
-    definition = tf.raw_ops.__dict__.get(op)
-    return definition is not None
+    definition = tf.compat.v1.GraphDef()
+    definition.ParseFromString(serialized.numpy())
+    return Graph(definition)
 
 
 def _warn_of_what_varies(dataset: Dataset) -> None:
     graph = _graph(dataset)
     for what, mend in graph.doubts() if graph else ():
         warnings.warn(
-            f"the dataset that is being cached {what}, and the cache keeps the outcome of this one run: {mend}",
+            f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: {mend}",
             UserWarning,
             stacklevel=2,
         )
+
+
+# A stream as a tf.data.Dataset.
+
+
+def make_tf_dataset(
+    stream: Stream,
+    batch_size: int | None = None,
+    drop_remainder: bool = False,
+    *,
+    padding_field: str | None = None,
+) -> Dataset:
+    """Return a stream as a `tf.data.Dataset`, of records or of batches.
+
+    Each of its iterators, and each repetition by ``repeat``, reads the stream's next epoch. Its iterators can be
+    saved with `tf.train.Checkpoint` and go on in a dataset that was made in the same way, without reading what was
+    skipped. Records are gathered by the batch, outside of Python's lock.
+
+    Args:
+        stream: What `DataRef.stream` returned; one that a user made is read through `from_generator`.
+        batch_size: Records in a batch; ``None`` for single records. Leaves of varying length become ragged.
+        drop_remainder: Whether to leave out an epoch's last batch if it is short.
+        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, or the stream is a loader already.
+        UnsupportedDataError: if tf.data has no tensors for a field; names it.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> from yogadl.adapters import tensorflow as yogadl_tf
+        >>> ref = yogadl.from_source({"x": np.arange(6), "y": np.ones((6, 2))})
+        >>> dataset = yogadl_tf.make_tf_dataset(ref.stream(shuffle=True), batch_size=4)
+        >>> [batch["x"].shape[0] for batch in dataset]
+        [4, 2]
+    """
+    if isinstance(stream, Loader):
+        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+        raise ConfigurationError(f"batch_size must be a positive integer or None, not {batch_size!r}")
+    if not isinstance(stream, RecordStream):
+        return _from_generator(stream, batch_size, drop_remainder, padding_field)
+    # The loader checks its arguments, and those of the padding field.
+    stream.batch(batch_size or 1, drop_remainder, padding_field=padding_field)
+    parts, tree = _parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
+    if batch_size is not None:
+        return _batches(stream, batch_size, drop_remainder, parts, tree)
+    return _records(stream, parts, tree)
+
+
+def _from_generator(
+    stream: Stream, batch_size: int | None, drop_remainder: bool, padding_field: str | None
+) -> Dataset:
+    if padding_field is not None:
+        raise ConfigurationError("padding_field needs a stream of this library, which knows what is padding")
+    if stream.output_types is None:
+        raise ConfigurationError(
+            "a Stream of your own must say what it yields: give it output_types (and output_shapes), as for "
+            "tf.data.Dataset.from_generator"
+        )
+    dataset = tf.data.Dataset.from_generator(
+        stream.iterator_fn, output_types=stream.output_types, output_shapes=stream.output_shapes
+    )
+    return dataset if batch_size is None else dataset.batch(batch_size, drop_remainder)
+
+
+def _batches(
+    stream: RecordStream, size: int, drop_remainder: bool, parts: "list[_Part]", tree: Node
+) -> Dataset:
+    items = _items(stream, size, drop_remainder, parts, tree, "batches")
+    static = size if drop_remainder else None
+
+    def build(*tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        return _assembled(tree, iter([part.batch(rest, static) for part in parts]))
+
+    return _with_sharding(items.map(build).prefetch(2), stream)
+
+
+def _records(stream: RecordStream, parts: "list[_Part]", tree: Node) -> Dataset:
+    size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // max(1, stream.source.record_bytes)))
+    items = _items(stream, size, False, parts, tree, "records")
+
+    def build(*tensors: Tensor) -> tuple[Tensor, ...]:
+        rest = iter(tensors)
+        return tuple(tensor for part in parts for tensor in part.rows(rest))
+
+    def decode(*tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        return _assembled(tree, iter([part.record(rest) for part in parts]))
+
+    if all(part.is_plain for part in parts):
+        chunks = items.map(lambda *tensors: decode(*build(*tensors)))
+        records = chunks.prefetch(1).unbatch()
+    else:
+        records = items.map(build).prefetch(1).unbatch().map(decode)
+    if stream.start.position == 0:
+        records = records.apply(tf.data.experimental.assert_cardinality(len(stream)))
+    records = _with_sharding(records, stream)
+    if not any(part.is_remembered for part in parts):
+        return records
+    # A ragged tensor of ragged rank 0 is a plain tensor inside a function: only the structure tells.
+    spec = _assembled(tree, iter([part.remembered(spec) for part, spec in zip(
+        parts, _flat_specs(tree, records.element_spec), strict=True)]))
+    found = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
+    found._yogadl_origin = records  # whose functions it calls
+    return found
+
+
+def _items(
+    stream: RecordStream, size: int, drop_remainder: bool, parts: "list[_Part]", tree: Node, kind: str
+) -> Dataset:
+    """Return a dataset of flat tuples of tensors: all parts of all items of an epoch, the next one each time."""
+    start, shard = stream.start, stream.shard
+    rows = shard.own(0), shard.own(start.position)
+    full, first = (count // size if drop_remainder else -(-count // size) for count in rows)
+    described = [stream.cursor(0), shard.rank, shard.ranks, shard.remainder, size, drop_remainder, kind]
+    described += [stream.spec.to_json(), [part.name for part in parts]]
+    seed = hashlib.sha256(json.dumps(described).encode()).digest()
+
+    def tokens(count: int) -> list[int]:
+        found = _tokens(seed).take(1).repeat(count).batch(count)
+        return [_joined(*pair) for pair in next(iter(found)).numpy().tolist()]
+
+    epochs = Epochs(tokens, start.epoch)
+    gather = Gather(stream, size, epochs)
+    dtypes = [tf.dtypes.as_dtype(name) for part in parts for name in part.dtypes]
+
+    def read(pair: Any, item: Any) -> list[Any]:
+        columns, padding = gather.columns(_joined(*pair.tolist()), int(item))
+        return [array for part in parts for array in part.pack(columns, padding)]
+
+    def call(pair: Tensor, item: Tensor) -> tuple[Tensor, ...]:
+        found = tf.numpy_function(read, (pair, item), dtypes, stateful=False)
+        return tuple(found)
+
+    items = tf.data.Dataset.zip((_tokens(seed), tf.data.Dataset.range(max(full, first)))).scan(
+        (tf.constant(True), tf.constant([0, 0], tf.int64)), _keep_first
+    )
+    if first != full:
+        high, low = epochs.first_token >> 32, epochs.first_token & 0xFFFFFFFF
+        begun = tf.constant([high, low], tf.int64)
+        items = items.take_while(
+            lambda pair, item: item < tf.where(tf.reduce_all(pair == begun), np.int64(first), np.int64(full))
+        )
+    return items.map(call)
+
+
+def _tokens(seed: bytes) -> Dataset:
+    """Return an endless dataset of pairs, whose first one is another at each iteration: a fixed sequence.
+
+    `Dataset.random` would mix in what `tf.random.set_seed` was given, so that a checkpoint met other tokens.
+    """
+    numbers = [int.from_bytes(seed[i : i + 8], "little") >> 2 for i in (0, 8)]
+    variant = tf.raw_ops.RandomDatasetV2(
+        seed=tf.constant(numbers[0] + 1, tf.int64),
+        seed2=tf.constant(numbers[1] + 1, tf.int64),
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        output_types=[tf.int64],
+        output_shapes=[[]],
+        rerandomize_each_iteration=True,
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64)).batch(2, drop_remainder=True)
+
+
+def _joined(high: int, low: int) -> int:
+    """Return a token: a number of 32 bits would come twice within some ten thousand epochs."""
+    return high << 32 | low
+
+
+def _keep_first(state: Any, element: Any) -> Any:
+    is_first, kept = state
+    pair = tf.where(is_first, element[0], kept)
+    return (tf.constant(False), pair), (pair, element[1])
+
+
+def _with_sharding(dataset: Dataset, stream: RecordStream) -> Dataset:
+    """Say how tf.distribute may share the dataset out: not at all if it is one shard already."""
+    policies = tf.data.experimental.AutoShardPolicy
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policies.OFF if stream.shard.ranks > 1 else policies.DATA
+    return dataset.with_options(options)
+
+
+def _assembled(node: Node, parts: Iterator[Any]) -> Any:
+    """Put one thing a part, in order, into the record's tree; a list of the record becomes a tuple."""
+    if isinstance(node, Leaf) or _is_ragged(node):
+        return next(parts)
+    built = [_assembled(child, parts) for child in node.children]
+    return tuple(built) if node.kind == "list" else node.build(built)
+
+
+def _flat_specs(node: Node, spec: TypeSpec) -> list[TypeSpec]:
+    """Return the specs of the parts, in order."""
+    if isinstance(node, Leaf) or _is_ragged(node):
+        return [spec]
+    items = [spec[key] for key in node.keys] if isinstance(node, DictNode) else list(spec)
+    return [found for child, item in zip(node.children, items, strict=True) for found in _flat_specs(child, item)]
+
+
+def _is_ragged(node: Node) -> bool:
+    return isinstance(node, NamedTupleNode) and node.name == _RAGGED and node.keys[:1] == ("flat_values",)
+
+
+def _parts_of(spec: Spec, padding_field: str | None, *, is_batched: bool) -> "tuple[list[_Part], Node]":
+    """Return what a record consists of for tf.data, and the tree that it is put into."""
+    parts: list[_Part] = []
+    numbers = iter(range(len(spec.fields)))
+
+    def visit(node: Node, path: str) -> None:
+        if isinstance(node, Leaf):
+            parts.append(_part_of(path, node, next(numbers), is_batched))
+        elif _is_ragged(node):
+            assert isinstance(node, NamedTupleNode)
+            parts.append(_RaggedPart(path, node, [next(numbers) for _ in node.children], is_batched))
+        else:
+            for key, child in zip(node.keys, node.children, strict=True):
+                visit(child, f"{path}/{key}" if path else str(key))
+
+    visit(spec.tree, "")
+    if padding_field is None:
+        return parts, spec.tree
+    assert isinstance(spec.tree, DictNode)
+    parts.append(_PaddingPart(padding_field))
+    return parts, DictNode((*spec.tree.keys, padding_field), (*spec.tree.children, Leaf("bool")))
+
+
+def _part_of(path: str, leaf: Leaf, number: int, is_batched: bool) -> "_Part":
+    if leaf.dtype not in (BYTES, STR) and leaf.dtype not in _DTYPES:
+        mend = "view it as int64 before it is cached" if leaf.dtype[:4] in ("date", "time") else "choose the others by ref.fields(...)"
+        raise UnsupportedDataError(f"field {path!r} has dtype {leaf.dtype}, which tf.data has no tensors for: {mend}")
+    if leaf.shape is not None and None not in leaf.shape:
+        return _FixedPart(path, leaf, number)
+    if not is_batched:
+        return _VaryingPart(path, leaf, number)
+    if leaf.shape is None:
+        raise UnsupportedDataError(
+            f"the values of field {path!r} differ in how many dimensions they have, so no batch can be made of "
+            "them: leave out batch_size, or choose the other fields by ref.fields(...)"
+        )
+    return _RowsPart(path, leaf, number)
+
+
+class _Part:
+    """A component of an element: how it travels as tensors through tf.data.
+
+    Attributes:
+        name: Of the field.
+        dtypes: Of the arrays that it travels as.
+        is_plain: Whether those are its batch already, and unbatching makes its records.
+        is_remembered: Whether it is to have the spec of a ragged tensor of ragged rank 0.
+    """
+
+    name: str
+    dtypes: list[str]
+    is_plain = False
+    is_remembered = False
+
+    def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
+        """Return the arrays."""
+        raise NotImplementedError
+
+    def batch(self, tensors: Iterator[Tensor], size: int | None) -> Tensor:
+        """Take the tensors of a batch and return the component."""
+        raise NotImplementedError
+
+    def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
+        """Take the tensors of many records and return them with their shapes, a record a row."""
+        raise NotImplementedError
+
+    def record(self, tensors: Iterator[Tensor]) -> Tensor:
+        """Take the tensors of one record, or of all where it is plain, and return the component."""
+        raise NotImplementedError
+
+    def remembered(self, spec: TypeSpec) -> TypeSpec:
+        """Return the spec that the component is to have."""
+        return spec
+
+
+def _tf_dtype(leaf: Leaf) -> str:
+    return leaf.dtype if leaf.is_numeric else "string"
+
+
+class _FixedPart(_Part):
+    """Values of one shape."""
+
+    is_plain = True
+
+    def __init__(self, name: str, leaf: Leaf, number: int) -> None:
+        self.name = name
+        self.dtypes = [_tf_dtype(leaf)]
+        self._leaf = leaf
+        self._number = number
+
+    def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
+        column = columns[self._number]
+        return [column] if isinstance(column, np.ndarray) and self._leaf.is_numeric else pack.texts(column)
+
+    def batch(self, tensors: Iterator[Tensor], size: int | None) -> Tensor:
+        assert self._leaf.shape is not None
+        return _shaped(next(tensors), [size, *self._leaf.shape])
+
+    def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
+        return [self.batch(tensors, None)]
+
+    def record(self, tensors: Iterator[Tensor]) -> Tensor:
+        return next(tensors)
+
+
+class _PaddingPart(_FixedPart):
+    """Which records are padding."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, Leaf("bool"), -1)
+
+    def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
+        return [padding]
+
+
+class _VaryingPart(_Part):
+    """Values of varying shape, for single records: as bytes, which unbatching is fast at."""
+
+    def __init__(self, name: str, leaf: Leaf, number: int) -> None:
+        self.name = name
+        self._leaf = leaf
+        self._number = number
+        self.dtypes = ["string", "int64"] if leaf.is_numeric else ["string"]
+        self.is_remembered = leaf.ragged_rank == 0
+
+    def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
+        column = columns[self._number]
+        if self._leaf.is_numeric:
+            return pack.raws(self._leaf, column)
+        found = np.empty(len(column), object)
+        found[:] = [_serialized(value) for value in column]
+        return [found]
+
+    def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
+        found = [_shaped(next(tensors), [None])]
+        if self._leaf.is_numeric:
+            shape = self._leaf.shape
+            found.append(_shaped(next(tensors), [None, None if shape is None else len(shape)]))
+        return found
+
+    def record(self, tensors: Iterator[Tensor]) -> Tensor:
+        leaf = self._leaf
+        data = next(tensors)
+        if not leaf.is_numeric:
+            value = tf.io.parse_tensor(data, tf.string)
+        else:
+            shape = next(tensors)
+            if leaf.shape is None:
+                shape = shape[1 : 1 + shape[0]]
+            value = tf.reshape(_decoded(data, leaf.dtype), shape)
+        if self.is_remembered:
+            value = tf.raw_ops.RaggedTensorToVariant(
+                rt_nested_splits=[], rt_dense_values=value, batched_input=False)
+            return value
+        return value if leaf.shape is None else tf.ensure_shape(value, leaf.shape)
+
+    def remembered(self, spec: TypeSpec) -> TypeSpec:
+        if not self.is_remembered:
+            return spec
+        leaf = self._leaf
+        return tf.RaggedTensorSpec(
+            leaf.shape, _tf_dtype(leaf), ragged_rank=0, row_splits_dtype=tf.dtypes.as_dtype(leaf.row_splits)
+        )
+
+
+class _RowsPart(_Part):
+    """Values of varying shape, for batches: a ragged tensor."""
+
+    def __init__(self, name: str, leaf: Leaf, number: int) -> None:
+        self.name = name
+        self._leaf = leaf
+        self._number = number
+        self._rank = pack.ragged_rank(leaf)
+        self.dtypes = [_tf_dtype(leaf), *["int64"] * self._rank]
+
+    def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
+        return pack.rows(self._leaf, columns[self._number])
+
+    def batch(self, tensors: Iterator[Tensor], size: int | None) -> Tensor:
+        shape = self._leaf.shape
+        assert shape is not None
+        flat = _shaped(next(tensors), [None, *shape[self._rank :]])
+        splits = [next(tensors) for _ in range(self._rank)]
+        sizes = [size, *shape[: self._rank]]
+        kind = tf.dtypes.as_dtype(self._leaf.row_splits or "int64")
+        return _ragged(flat, [tf.cast(x, kind) for x in splits], sizes)
+
+
+class _RaggedPart(_Part):
+    """Ragged tensors, stored as flat values and row splits."""
+
+    def __init__(self, name: str, node: NamedTupleNode, numbers: list[int], is_batched: bool) -> None:
+        leaves = [child for child in node.children if isinstance(child, Leaf)]
+        flat = leaves[0]
+        if len(leaves) != len(node.children) or flat.shape is None or flat.ragged_rank != len(leaves) - 1:
+            raise ConfigurationError(f"field {name!r} is a {_RAGGED} of unknown form")
+        self.name = name
+        self._leaves = leaves
+        self._numbers = numbers
+        self._uniform = [int(m[2]) if (m := _SPLITS.fullmatch(key)) and m[2] else None for key in node.keys[1:]]
+        self._columns = [
+            (_FixedPart if None not in (leaf.shape or ()) else _VaryingPart)(name, leaf, number)
+            for leaf, number in zip(leaves, numbers, strict=True)
+        ]
+        if is_batched:
+            self.dtypes = [_tf_dtype(flat), *["int64"] * len(leaves)]
+        else:
+            self.dtypes = [name for column in self._columns for name in column.dtypes]
+        self._is_batched = is_batched
+
+    def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
+        if self._is_batched:
+            return pack.nested_rows(self.name, [columns[number] for number in self._numbers])
+        return [array for column in self._columns for array in column.pack(columns, padding)]
+
+    @property
+    def _sizes(self) -> list[int | None]:
+        outer = self._leaves[1].shape
+        assert outer is not None
+        return [None if outer[0] is None else outer[0] - 1, *self._uniform]
+
+    def batch(self, tensors: Iterator[Tensor], size: int | None) -> Tensor:
+        flat = self._leaves[0]
+        assert flat.shape is not None
+        values = _shaped(next(tensors), [None, *flat.shape[1:]])
+        kind = tf.dtypes.as_dtype(self._leaves[1].dtype)
+        splits = [tf.cast(next(tensors), kind) for _ in self._leaves]
+        return _ragged(values, splits, [size, *self._sizes])
+
+    def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
+        return [tensor for column in self._columns for tensor in column.rows(tensors)]
+
+    def record(self, tensors: Iterator[Tensor]) -> Tensor:
+        flat, *splits = [column.record(tensors) for column in self._columns]
+        return _ragged(flat, splits, self._sizes)
+
+
+def _shaped(tensor: Tensor, shape: list[int | None]) -> Tensor:
+    """Say a shape that is known to be right."""
+    tensor.set_shape(shape)
+    return tensor
+
+
+def _ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None]) -> Tensor:
+    """Return a ragged tensor.
+
+    Args:
+        flat: Its flat values.
+        splits: Its row splits, from the outermost in.
+        sizes: How many rows it has, then how many items the rows of each level have; ``None`` where that varies.
+    """
+    found = flat
+    for level in reversed(range(len(splits))):
+        size = sizes[level + 1]
+        rows = splits[level]
+        if level == 0:
+            rows = _shaped(rows, [None if sizes[0] is None else sizes[0] + 1])
+        if size is None:
+            found = tf.RaggedTensor.from_row_splits(found, rows, validate=False)
+        else:
+            count = sizes[0] if level == 0 and sizes[0] is not None else tf.shape(rows, rows.dtype)[0] - 1
+            found = tf.RaggedTensor.from_uniform_row_length(found, size, nrows=count, validate=False)
+    return found
+
+
+def _serialized(value: Any) -> bytes:  # bytes or str, or an array of them
+    array = np.asarray(value, object)
+    found = np.empty(array.size, object)
+    found[:] = pack.encoded(array.ravel().tolist())
+    content: bytes = tf.make_tensor_proto(found.reshape(array.shape), tf.string, array.shape).SerializeToString()
+    return content
+
+
+def _decoded(data: Tensor, dtype: str) -> Tensor:
+    """Return the numbers in a string of bytes."""
+    kind = tf.dtypes.as_dtype(dtype)
+    if dtype in ("uint32", "uint64", "complex64", "complex128"):  # which decode_raw does not know
+        return tf.bitcast(tf.reshape(tf.io.decode_raw(data, tf.uint8), [-1, kind.size]), kind)
+    return tf.io.decode_raw(data, kind)
+
+
+# Both in one line.
+
+
+class _Pipeline:
+    """What builds the cache of a pipeline, for whoever compares builders: its graph is its argument."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __call__(self, graph: str) -> Dataset:
+        return self._dataset
+
+
+def cache(
+    storage: Any, dataset_id: str, dataset_version: str, **stream_options: Any
+) -> Callable[[Dataset], Dataset]:
+    """Return a transformation for `tf.data.Dataset.apply` that caches the pipeline up to there.
+
+    On first use the pipeline is read once; from then on it never runs again. If its graph is another than the
+    one that built the cache, a warning says so once, and the cache is served.
+
+    Args:
+        storage: Where the cache is kept.
+        dataset_id: What it is called.
+        dataset_version: Which version; bump it when the pipeline changes.
+        **stream_options: How it is read: the arguments of `DataRef.stream`.
+
+    Example:
+        >>> import tempfile, tensorflow as tf, yogadl
+        >>> from yogadl.adapters import tensorflow as yogadl_tf
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> storage = yogadl.open_storage(folder.name)
+        >>> squares = tf.data.Dataset.range(5).map(lambda x: x * x)
+        >>> squares = squares.apply(yogadl_tf.cache(storage, "squares", "1", shuffle=True))
+        >>> sorted(int(x) for x in squares)
+        [0, 1, 4, 9, 16]
+        >>> folder.cleanup()
+    """
+
+    def apply(dataset: Dataset) -> Dataset:
+        graph = _graph(dataset)
+        arguments = {"graph": graph.sha256() if graph else "unknown"}
+        ref = storage.cacheable(dataset_id, dataset_version)(_Pipeline(dataset))(**arguments)
+        return make_tf_dataset(ref.stream(**stream_options))
+
+    return apply

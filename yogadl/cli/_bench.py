@@ -30,6 +30,7 @@ _SECONDS: Final = 5.0
 _SAMPLE_BYTES: Final = 256 * 2**20
 _BLOCK_BYTES: Final = 512  # what Linux counts blocks in, whatever the disk has
 _COLD_SHARE: Final = 0.01
+_TITLES: Final = {"shuffled": "shuffled", "in_order": "in order", "ram": "numpy in RAM, shuffled"}
 
 Column = NDArray[Any] | list[Any]
 
@@ -120,16 +121,13 @@ def run(arguments: argparse.Namespace) -> int:
     each = f"{size(sample.record_bytes)} each in memory"
     say(f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {each}; batches of {batch}.")
     say()
-    titles = {
-        "shuffled": "shuffled",
-        "in_order": "in order",
-        "ram": f"numpy, {counted(sample.records, 'record')} in RAM",
-    }
-    rows = [_row(titles[name], one, memory, sample.record_bytes) for name, one in found.items()]
+    rows = [_row(_TITLES[name], one, memory, sample.record_bytes) for name, one in found.items()]
     rows[-1][-1] = ""
     for line in table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)):
         say(line)
     say()
+    held = size(sample.record_bytes * sample.records)
+    say(f"In RAM were, for comparison, {counted(sample.records, 'record')}, {held}.")
     say(_verdict((shuffled, in_order), sample.record_bytes))
     return 0
 

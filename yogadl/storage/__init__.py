@@ -1,28 +1,36 @@
 """Where caches are kept."""
 
 import os
+import warnings
 from typing import Any
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo, Pruned
+from yogadl.storage._export import Exported, export
 from yogadl.storage._local import LFSConfigurations, LFSStorage
+from yogadl.storage._mounts import network_file_system
 from yogadl.storage._partitions import PartitionedBuild
+from yogadl.storage._provenance import Difference, Explanation
 from yogadl.storage._verify import Verified
 
 __all__ = [
     "CacheStorage",
     "DatasetInfo",
+    "Difference",
+    "Explanation",
+    "Exported",
     "LFSConfigurations",
     "LFSStorage",
     "PartitionedBuild",
     "Pruned",
     "Verified",
+    "export",
     "open_storage",
 ]
 
 
 def open_storage(location: str | os.PathLike[str]) -> CacheStorage:
-    """Open the storage at a location.
+    """Open the storage at a location. A folder on a network file system gets a warning.
 
     Args:
         location: A folder on a local disk, made if missing; a read-only one can be read.
@@ -39,4 +47,14 @@ def open_storage(location: str | os.PathLike[str]) -> CacheStorage:
         raise ConfigurationError(
             f"a storage at {scheme}:// can't be opened by this version of yogadl; give a local folder"
         )
-    return LFSStorage(LFSConfigurations(text))
+    storage = LFSStorage(LFSConfigurations(text))
+    network = network_file_system(storage.folder.root)
+    if network is not None:
+        warnings.warn(
+            f"{storage.folder.root} is on a network file system ({network}): reading at random is slow "
+            "there, and its file locks may not keep two machines from building the same. Keep caches on a local "
+            "disk of each machine; one that is built can be copied there, its dataset's folder as it is",
+            UserWarning,
+            stacklevel=2,
+        )
+    return storage

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import os
 import secrets
 import time
 import warnings
@@ -23,6 +24,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundE
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, content_of, publish, trashed_names
 from yogadl.storage._cached import CachedRecords, Published, open_table
+from yogadl.storage._export import Exported, export
 from yogadl.storage._folder import Folder
 from yogadl.storage._ingredients import Builder
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
@@ -424,6 +426,33 @@ class CacheStorage(Storage):
         first = self.published(DatasetKey(dataset_id, dataset_version)).manifest
         second = self.published(DatasetKey(dataset_id, other_version)).manifest
         return explain(first, second)
+
+    def export(
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        folder: str | os.PathLike[str],
+        format: str = "npy",
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Exported:
+        """Write a version to files that other programs read: see `yogadl.storage.export`.
+
+        Args:
+            dataset_id: What the dataset is called.
+            dataset_version: Which version.
+            folder: Where to; made, or there and empty.
+            format: ``"npy"``, ``"parquet"`` or ``"arrow"``.
+            progress: Called with records written and records in all.
+
+        Raises:
+            DatasetNotFoundError: if there is no such version.
+            UnsupportedDataError: if a field has no form in that format; names it, and what to do.
+        """
+        key = DatasetKey(dataset_id, dataset_version)
+        # Nothing is unpickled: pickled fields are refused before anything is read.
+        ref = self._ref(key, self.published(key), allow_pickle=True)
+        return export(ref, folder, format, progress=progress)
 
     # Keeping order.
 

@@ -18,6 +18,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._build import PartPaths
 from yogadl.storage._folder import Folder
+from yogadl.storage._mounts import network_file_system
 
 if TYPE_CHECKING:
     from yogadl.storage._base import CacheStorage
@@ -106,8 +107,13 @@ class CachedRecords:
         self.open()[1].will_need(indices)
 
 
-def open_table(folder: Folder, manifest: Manifest) -> PartTable:
+def open_table(folder: Folder, manifest: Manifest, *, maps: bool = True) -> PartTable:
     """Return the part table of a manifest, mapped, so that all processes of a machine share it.
+
+    Args:
+        folder: The storage's root.
+        manifest: Whose table it is.
+        maps: Whether files may be mapped; else the table is read.
 
     Raises:
         CacheFormatError: if it is missing or not what the manifest names.
@@ -116,7 +122,7 @@ def open_table(folder: Folder, manifest: Manifest) -> PartTable:
     what = f"the part table of {manifest.key} ({folder.path(name)})"
     try:
         with folder.path(name).open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if maps else file.read()
     except (OSError, ValueError) as error:
         raise CacheFormatError(f"{what} can't be read: {error}; build the dataset again") from error
     if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
@@ -134,10 +140,14 @@ def open_table(folder: Folder, manifest: Manifest) -> PartTable:
 def open_reader(folder: Folder, manifest: Manifest) -> Reader:
     """Return a reader of a cache, whose parts are all there and of their size.
 
+    On a network file system nothing is mapped: a file that another machine truncates, or a server that goes
+    away, would kill the process instead of being an error.
+
     Raises:
         CacheFormatError: if a file is missing or truncated.
     """
-    table = open_table(folder, manifest)
+    maps = network_file_system(folder.root) is None
+    table = open_table(folder, manifest, maps=maps)
     for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
         found = folder.size(_names.part(manifest.key.id, sha256))
         if found != size_bytes:
@@ -147,4 +157,4 @@ def open_reader(folder: Folder, manifest: Manifest) -> Reader:
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
             )
-    return Reader(manifest.spec, table, PartPaths(folder, manifest.key.id))
+    return Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=maps)

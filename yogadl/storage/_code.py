@@ -19,11 +19,16 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from yogadl._lock import ProcessLock
 from yogadl.storage._references import Reference, names_read
 
 _FUTURE_FLAGS: Final = functools.reduce(
     lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0
 )
+# CPython counts the depth of all trees that threads build at once in one place, and fails if it comes out
+# wrong: "AST constructor recursion depth mismatch" (seen with 3.11.7).
+_PARSING: Final = ProcessLock()
+_ATTEMPTS: Final = 5
 _UNHASHED: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -129,14 +134,14 @@ class _File:
     """
 
     def __init__(self, text: str, filename: str, flags: int) -> None:
-        self.tree = ast.parse(text, filename)
+        self.tree = parsed(text, filename)
         self._functions: dict[tuple[int, str], list[_Function]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, _Function):
                 decorators = getattr(node, "decorator_list", [])
                 line = min(n.lineno for n in (node, *decorators))
                 self._functions.setdefault((line, getattr(node, "name", "<lambda>")), []).append(node)
-        compiled = compile(self.tree, filename, "exec", flags, dont_inherit=True)
+        compiled = compile(text, filename, "exec", flags, dont_inherit=True)
         self._compiled: dict[tuple[int, str], list[CodeType]] = {}
         for code in _nested(compiled):
             self._compiled.setdefault((code.co_firstlineno, code.co_name), []).append(code)
@@ -167,6 +172,21 @@ class _File:
         }
         holding = [n for n in classes if any(n.lineno <= line <= (n.end_lineno or 0) for line in lines)]
         return (holding or classes)[-1] if classes else None
+
+
+def parsed(text: str, filename: str = "<code>") -> ast.Module:
+    """Return the tree of a text.
+
+    Raises:
+        SyntaxError: if it is not Python.
+    """
+    with _PARSING:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return ast.parse(text, filename)
+            except SystemError:
+                pass  # somebody else parses just now, without our lock
+        return ast.parse(text, filename)
 
 
 def _definitions(outer: ast.AST, name: str) -> Iterator[ast.AST]:

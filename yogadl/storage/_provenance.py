@@ -1,6 +1,5 @@
 """Describe what a cache was built from, and say how that differs from what would build it now."""
 
-import ast
 import difflib
 import platform
 import time
@@ -11,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from yogadl._format.manifest import Manifest
-from yogadl.storage._code import CodeReader, dumped
+from yogadl.storage._code import CodeReader, dumped, parsed
 from yogadl.storage._ingredients import Builder, builder_of
 from yogadl.storage._values import shortened
 
@@ -225,7 +224,7 @@ def _is_same_code(then: str, now: str) -> bool:
     if then == now:
         return True
     try:
-        return dumped(ast.parse(then)) == dumped(ast.parse(now))
+        return dumped(parsed(then)) == dumped(parsed(now))
     except SyntaxError:
         return False
 

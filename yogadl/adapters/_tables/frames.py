@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from yogadl._sources import NO_RECORDS, Columns
@@ -185,7 +186,7 @@ class _PolarsFrame:
 def _polars_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
     for name, dtype in frame.schema.items():
         try:
-            exported = frame.select(name).head(1).to_arrow() if "Object" not in str(dtype) else None
+            exported = None if _has_objects(dtype) else frame.select(name).head(1).to_arrow()
         except _ARROW_ERRORS:
             exported = None
         if exported is None:  # objects would be exported as their addresses in memory
@@ -193,6 +194,13 @@ def _polars_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
                 f"field {name!r} is a column of polars' {dtype}, for which Arrow has no type; cast it"
             )
     return FrameSource(_PolarsFrame(names, frame))
+
+
+def _has_objects(dtype: Any) -> bool:
+    inner = [field.dtype for field in getattr(dtype, "fields", ())]
+    if getattr(dtype, "inner", None) is not None:
+        inner.append(dtype.inner)
+    return str(dtype) == "Object" or any(map(_has_objects, inner))
 
 
 def of_polars(data: Any) -> FrameSource | None:
@@ -271,7 +279,5 @@ def _with_bytes(table: Any, media: Sequence[str]) -> Any:
     table = embed_table_storage(table)
     for name in media:
         number = table.schema.get_field_index(name)
-        column = table.column(number)
-        chunks = [chunk.field("bytes") for chunk in column.chunks]
-        table = table.set_column(number, name, pa.chunked_array(chunks, column.type.field("bytes").type))
+        table = table.set_column(number, name, pc.struct_field(table.column(number), ["bytes"]))
     return table

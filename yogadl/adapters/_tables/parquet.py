@@ -59,6 +59,13 @@ class _Group:
     columns: Sequence[str] | None
     batch_records: int
 
+    def __getstate__(self) -> dict[str, Any]:
+        if not isinstance(self.file, str):
+            raise UnsupportedDataError(
+                "an open ParquetFile can't be sent to other processes: give its path, arrays.parquet(path)"
+            )
+        return self.__dict__
+
     def __call__(self) -> Iterator[Any]:
         opened = _opened(self.file)
         try:

@@ -1,0 +1,251 @@
+"""A stream as a tf.data.Dataset: which records, in which order, in which form."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import yogadl
+from yogadl.adapters import tensorflow as adapter
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+RECORDS = 103
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory):
+    storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
+    storage.submit({"id": np.arange(RECORDS), "image": np.arange(RECORDS * 6).reshape(-1, 2, 3)}, "set", "1")
+    return storage.fetch("set", "1")
+
+
+def ids(dataset):
+    """Return the ids of an epoch, whether in batches or not."""
+    return [int(i) for element in dataset for i in np.atleast_1d(element["id"].numpy())]
+
+
+@pytest.mark.parametrize("size", [None, 1, 10, 103, 1000])
+@pytest.mark.parametrize("ranks", [1, 3, 200])
+@pytest.mark.parametrize("remainder", ["uneven", "drop", "pad"])
+def test_every_epoch_is_the_streams(ref, size, ranks, remainder):
+    rank = ranks - 1
+    stream = ref.stream(
+        shuffle=True,
+        shuffle_seed=3,
+        shard_rank=rank,
+        num_shards=ranks,
+        drop_shard_remainder=remainder == "drop",
+        pad_shard_remainder=remainder == "pad",
+    )
+    dataset = adapter.make_tf_dataset(stream, size)
+    for epoch in range(3):
+        assert ids(dataset) == stream.indices(epoch).tolist()
+
+
+def test_a_batch_holds_the_records_bytes(ref):
+    for batch in adapter.make_tf_dataset(ref.stream(shuffle=True), batch_size=10):
+        expected = ref.gather(batch["id"].numpy())
+        assert batch["image"].numpy().tolist() == expected["image"].tolist()
+
+
+def test_a_repetition_is_the_next_epoch(ref):
+    stream = ref.stream(shuffle=True)
+    for size in (None, 10):
+        found = ids(adapter.make_tf_dataset(stream, size).repeat(3))
+        assert found == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
+
+
+def test_iterators_side_by_side_read_epochs_of_their_own(ref):
+    stream = ref.stream(shuffle=True)
+    dataset = adapter.make_tf_dataset(stream)
+    pairs = list(zip(iter(dataset), iter(dataset), strict=True))
+    assert {int(a["id"]) for a, _ in pairs} == {int(b["id"]) for _, b in pairs} == set(range(RECORDS))
+    orders = [[int(pair[i]["id"]) for pair in pairs] for i in (0, 1)]
+    assert sorted(orders) == sorted([stream.indices(0).tolist(), stream.indices(1).tolist()])
+
+
+def test_every_dataset_counts_for_itself(ref):
+    stream = ref.stream(shuffle=True)
+    assert ids(adapter.make_tf_dataset(stream)) == ids(adapter.make_tf_dataset(stream))
+    next(iter(stream))  # so does the stream
+    assert ids(adapter.make_tf_dataset(stream)) == stream.indices(0).tolist()
+
+
+def test_the_seed_of_tensorflow_changes_nothing(ref):
+    stream = ref.stream(shuffle=True)
+    for seed in (1, 2):
+        tf.random.set_seed(seed)
+        dataset = adapter.make_tf_dataset(stream)
+        assert [ids(dataset), ids(dataset)] == [stream.indices(0).tolist(), stream.indices(1).tolist()]
+
+
+def test_without_a_shuffle_every_epoch_is_the_sources_order(ref):
+    dataset = adapter.make_tf_dataset(ref.stream(), 10)
+    assert ids(dataset) == ids(dataset) == list(range(RECORDS))
+
+
+def test_one_order_for_all_epochs(ref):
+    stream = ref.stream(shuffle=True, skip_shuffle_at_epoch_end=True)
+    dataset = adapter.make_tf_dataset(stream)
+    assert ids(dataset) == ids(dataset) == stream.indices(0).tolist()
+
+
+def test_drop_remainder_leaves_out_the_short_batch_and_says_so(ref):
+    dataset = adapter.make_tf_dataset(ref.stream(shuffle=True), 10, drop_remainder=True)
+    assert dataset.element_spec["image"].shape.as_list() == [10, 2, 3]
+    assert [len(batch["id"]) for batch in dataset] == [10] * 10
+    assert adapter.make_tf_dataset(ref.stream(), 10).element_spec["image"].shape.as_list() == [None, 2, 3]
+
+
+@pytest.mark.parametrize(("size", "drop", "count"), [(None, False, 35), (10, False, 4), (10, True, 3), (50, True, 0)])
+def test_the_cardinality_is_known(ref, size, drop, count):
+    stream = ref.stream(shard_rank=0, num_shards=3)
+    dataset = adapter.make_tf_dataset(stream, size, drop)
+    assert int(dataset.cardinality()) == count == len(list(dataset))
+
+
+@pytest.mark.parametrize("size", [None, 10])
+@pytest.mark.parametrize("offset", [1, 20, 34, 35, 40])
+def test_a_stream_that_begins_later_has_a_shorter_first_epoch(ref, size, offset):
+    stream = ref.stream(
+        start_offset=offset, shuffle=True, shard_rank=1, num_shards=3, drop_shard_remainder=True
+    )
+    dataset = adapter.make_tf_dataset(stream, size)
+    assert int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+    first = stream.start.epoch
+    for epoch in range(first, first + 3):
+        assert ids(dataset) == stream.indices(epoch).tolist()
+
+
+def test_a_cursor_moves_a_job_to_other_shards(ref):
+    seen = []
+    for rank in range(2):
+        stream = ref.stream(shuffle=True, shard_rank=rank, num_shards=2)
+        dataset = adapter.make_tf_dataset(stream, 10)
+        seen += ids(itertools.islice(dataset, 2))
+    cursor = stream.cursor(delivered=20)
+    for rank in range(3):
+        stream = ref.stream(shuffle=True, shard_rank=rank, num_shards=3, cursor=cursor)
+        seen += ids(adapter.make_tf_dataset(stream, 7))
+    assert sorted(seen) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("size", [None, 10])
+def test_padding_is_told_apart(ref, size):
+    padded = []
+    for rank in range(4):
+        stream = ref.stream(shuffle=True, shard_rank=rank, num_shards=4, pad_shard_remainder=True)
+        dataset = adapter.make_tf_dataset(stream, size, padding_field="pad")
+        assert dataset.element_spec["pad"].dtype == tf.bool
+        padded += [bool(p) for element in dataset for p in np.atleast_1d(element["pad"].numpy())]
+    assert sum(padded) == 1
+    assert len(padded) == RECORDS + 1
+
+
+def test_the_usual_transformations_work_after_it(ref):
+    dataset = adapter.make_tf_dataset(ref.stream(shuffle=True))
+    dataset = dataset.map(lambda r: (r["image"] / 255, r["id"]), num_parallel_calls=2).batch(10).prefetch(2)
+    assert sorted(int(i) for _, batch in dataset for i in batch) == list(range(RECORDS))
+
+
+def test_fields_are_a_dataset_of_their_own(ref):
+    dataset = adapter.make_tf_dataset(ref.fields("id").stream())
+    assert dataset.element_spec == {"id": tf.TensorSpec([], tf.int64)}
+    assert len(list(dataset)) == RECORDS
+
+
+def test_arrays_without_a_cache_work_as_well():
+    ref = yogadl.from_source({"id": np.arange(20), "text": [f"ä{i}" for i in range(20)]})
+    dataset = adapter.make_tf_dataset(ref.stream(), 6)
+    assert [t.decode() for batch in dataset for t in batch["text"].numpy()] == [f"ä{i}" for i in range(20)]
+
+
+def test_varying_leaves_are_batched_as_tf_data_does(tmp_path):
+    def of(i):
+        n = i % 4
+        return {"a": tf.fill([n, 3], i), "b": tf.fill([n, n + 1], i), "c": tf.fill([2, n], i), "d": tf.fill([n], "x")}
+
+    spec = {
+        "a": tf.TensorSpec([None, 3], tf.int64),
+        "b": tf.TensorSpec([None, None], tf.int64),
+        "c": tf.TensorSpec([2, None], tf.int64),
+        "d": tf.TensorSpec([None], tf.string),
+    }
+    plain = tf.data.Dataset.range(50).map(of).map(lambda e: {k: tf.ensure_shape(e[k], s.shape) for k, s in spec.items()})
+    assert plain.element_spec == spec
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(plain, "set", "1")
+    ours = adapter.make_tf_dataset(storage.fetch("set", "1").stream(), 8)
+    theirs = plain.ragged_batch(8)
+    assert ours.element_spec == theirs.element_spec
+    for one, other in zip(ours, theirs, strict=True):
+        for x, y in zip(*(tf.nest.flatten(e, expand_composites=True) for e in (one, other)), strict=True):
+            assert x.numpy().tolist() == y.numpy().tolist()
+
+
+def test_ragged_tensors_get_one_more_dimension(tmp_path):
+    rows = [tf.ragged.constant([[1] * i, [], [2]]) for i in range(10)]
+    spec = tf.RaggedTensorSpec([None, None], tf.int32, 1)
+    plain = tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=spec)
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(plain, "set", "1")
+    ours = adapter.make_tf_dataset(storage.fetch("set", "1").stream(), 4)
+    assert ours.element_spec == plain.batch(4).element_spec
+    assert [b.to_list() for b in ours] == [b.to_list() for b in plain.batch(4)]
+
+
+def test_values_of_unknown_rank_make_records_but_no_batches():
+    ref = yogadl.from_source([np.zeros((1,) * (i % 3)) for i in range(20)])
+    assert [x.shape.rank for x in adapter.make_tf_dataset(ref.stream())] == [i % 3 for i in range(20)]
+    with pytest.raises(UnsupportedDataError, match="how many dimensions"):
+        adapter.make_tf_dataset(ref.stream(), 4)
+
+
+def test_a_dtype_without_tensors_is_refused_by_name():
+    ref = yogadl.from_source({"when": np.zeros(4, "datetime64[s]"), "x": np.arange(4)})
+    with pytest.raises(UnsupportedDataError, match=r"'when'.*datetime64.*int64"):
+        adapter.make_tf_dataset(ref.stream())
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 2.5])
+def test_a_batch_size_that_is_none_is_refused(ref, size):
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        adapter.make_tf_dataset(ref.stream(), size)
+
+
+def test_a_loader_is_refused_with_the_way_out(ref):
+    with pytest.raises(ConfigurationError, match="batch_size="):
+        adapter.make_tf_dataset(ref.stream().batch(3))
+
+
+class Broken:
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        if index == 40:
+            raise StopIteration
+        return index
+
+
+@pytest.mark.parametrize("size", [None, 10])
+def test_a_source_that_raises_stop_iteration_does_not_end_the_epoch(size):
+    dataset = adapter.make_tf_dataset(yogadl.from_source(Broken(), fingerprint="b").stream(), size)
+    with pytest.raises(tf.errors.OpError, match="StopIteration"):
+        list(dataset)
+
+
+def test_a_users_own_stream_goes_through_a_generator():
+    stream = yogadl.Stream(
+        lambda: iter([(i, [i, i]) for i in range(5)]), 5, (tf.int32, tf.float32), (tf.TensorShape([]), tf.TensorShape([2]))
+    )
+    dataset = adapter.make_tf_dataset(stream)
+    assert dataset.element_spec == (tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.float32))
+    assert [int(x) for x, _ in dataset] == list(range(5))
+    assert [x.numpy().tolist() for x, _ in adapter.make_tf_dataset(stream, 3)] == [[0, 1, 2], [3, 4]]
+
+
+def test_a_users_own_stream_must_say_what_it_yields():
+    with pytest.raises(ConfigurationError, match="output_types"):
+        adapter.make_tf_dataset(yogadl.Stream(lambda: iter([1]), 1))

@@ -1,0 +1,203 @@
+"""Checkpoints of tf.data iterators over a stream: exact, in new processes, and without reading what was skipped."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import yogadl
+from yogadl.adapters import tensorflow as adapter
+
+RECORDS = 1003
+
+
+class Watched:
+    """Records that note which of them were read."""
+
+    def __init__(self, count=RECORDS):
+        self.count = count
+        self.read = []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return {"id": np.int64(index), "v": np.arange(index % 3)}
+
+
+def make(source, size, *, repeat=3, **options):
+    stream = yogadl.from_source(source, fingerprint="watched").stream(shuffle=True, **options)
+    return stream, adapter.make_tf_dataset(stream, size).repeat(repeat).prefetch(2)
+
+
+def flat(elements):
+    return [int(i) for element in elements for i in np.atleast_1d(element["id"].numpy())]
+
+
+@pytest.mark.parametrize("size", [None, 64])
+@pytest.mark.parametrize("done", [0, 1, 5, 15, 16, 17, 40])
+def test_a_restored_iterator_goes_on_exactly(tmp_path, size, done):
+    stream, dataset = make(Watched(), size)
+    iterator = iter(dataset)
+    done *= 1 if size else 64
+    first = flat(next(iterator) for _ in range(done))
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
+    rest = flat(iterator)
+
+    iterator = iter(make(Watched(), size)[1])
+    tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+    assert flat(iterator) == rest
+    assert first + rest == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
+
+
+@pytest.mark.parametrize("size", [None, 64])
+def test_restoring_reads_nothing_that_was_skipped(tmp_path, size):
+    _, dataset = make(Watched(), size, repeat=1)
+    iterator = iter(dataset)
+    first = flat(next(iterator) for _ in range(900 if size is None else 14))
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
+    source = Watched()
+    _, dataset = make(source, size, repeat=1)
+    source.read.clear()
+    iterator = iter(dataset)
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    rest = flat(iterator)
+    assert sorted(first + rest) == list(range(RECORDS))
+    assert set(source.read).isdisjoint(first[:-64] if size else first[:800]) or size is None
+    if size:
+        assert set(source.read).isdisjoint(first)
+
+
+def test_a_restored_iterator_that_began_at_a_cursor_goes_on_exactly(tmp_path):
+    options = {"start_offset": 700}
+    stream, dataset = make(Watched(), 64, **options)
+    iterator = iter(dataset)
+    first = flat(next(iterator) for _ in range(8))
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
+    iterator = iter(make(Watched(), 64, **options)[1])
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    assert first + flat(iterator) == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"size": 63},
+        {"shuffle_seed": 1},
+        {"shard_rank": 1, "num_shards": 2},
+        {"start_offset": 64},
+        {"count": RECORDS + 1},
+    ],
+    ids=str,
+)
+def test_a_foreign_checkpoint_is_an_error_and_not_other_records(tmp_path, other):
+    iterator = iter(make(Watched(), 64)[1])
+    next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
+    size, count = other.pop("size", 64), other.pop("count", RECORDS)
+    iterator = iter(make(Watched(count), size, **other)[1])
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"CursorError.*another dataset"):
+        for _ in range(40):
+            next(iterator)
+
+
+def test_the_seed_of_tensorflow_may_differ_where_it_is_restored(tmp_path):
+    tf.random.set_seed(1)
+    stream, dataset = make(Watched(), 64)
+    iterator = iter(dataset)
+    first = flat(next(iterator) for _ in range(20))
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
+    tf.random.set_seed(2)
+    iterator = iter(make(Watched(), 64)[1])
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    assert first + flat(iterator) == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
+
+
+def test_an_iterator_after_a_restored_one_reads_the_epoch_after(tmp_path):
+    stream, dataset = make(Watched(), 64, repeat=1)
+    list(dataset)
+    iterator = iter(dataset)
+    next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
+    _, dataset = make(Watched(), 64, repeat=1)
+    iterator = iter(dataset)
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    assert flat(iterator) == stream.indices(1)[64:].tolist()
+    assert flat(dataset) == stream.indices(2).tolist()
+
+
+def test_an_epoch_far_away_is_found(tmp_path):
+    ref = yogadl.from_source({"id": np.arange(3)}, fingerprint="three")
+    stream = ref.stream(shuffle=True)
+    iterator = iter(adapter.make_tf_dataset(stream, 3).repeat())
+    for _ in range(3000):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
+    iterator = iter(adapter.make_tf_dataset(stream, 3).repeat())
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    assert [flat([next(iterator)]) for _ in range(3)] == [stream.indices(e).tolist() for e in range(3000, 3003)]
+
+
+def run(code, *arguments, **options):
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, **options).stdout
+
+
+PROCESS = """
+    import json, sys
+    import numpy as np
+    import tensorflow as tf
+    import yogadl
+    from yogadl.adapters import tensorflow as adapter
+
+    root, path, done, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    stream = yogadl.open_storage(root).fetch("set", "1").stream(shuffle=True, shuffle_seed=5)
+    dataset = adapter.make_tf_dataset(stream, 32).repeat(3).prefetch(2)
+    iterator = iter(dataset)
+    checkpoint = tf.train.Checkpoint(iterator=iterator)
+    if done:
+        checkpoint.read(path)
+    found = [i for _ in range(count) for i in next(iterator)["id"].numpy().tolist()]
+    checkpoint.write(path)
+    print(json.dumps(found))
+    """
+
+
+def test_three_processes_one_after_another_read_each_record_of_each_epoch_once(tmp_path):
+    storage = yogadl.open_storage(tmp_path / "caches")
+    storage.submit({"id": np.arange(500)}, "set", "1")
+    stream = storage.fetch("set", "1").stream(shuffle=True, shuffle_seed=5)
+    found = []
+    for number, count in enumerate((10, 23, 15)):  # of 16 batches an epoch
+        out = run(PROCESS, tmp_path / "caches", tmp_path / "checkpoint", number, count)
+        found += json.loads(out.splitlines()[-1])
+    assert found == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
+
+
+LEFT_OPEN = """
+    import numpy as np, tensorflow as tf, yogadl
+    from yogadl.adapters import tensorflow as adapter
+
+    class Slow:
+        def __len__(self):
+            return 100_000
+        def __getitem__(self, index):
+            return np.full(100, index)
+
+    ref = yogadl.from_source(Slow(), fingerprint="slow")
+    iterators = [iter(adapter.make_tf_dataset(ref.stream(), 64).repeat().prefetch(100)) for _ in range(3)]
+    for iterator in iterators:
+        next(iterator)
+    print("end")
+    """
+
+
+def test_the_interpreter_exits_while_iterators_read_ahead():
+    for _ in range(4):
+        assert "end" in run(LEFT_OPEN)

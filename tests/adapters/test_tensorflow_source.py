@@ -1,0 +1,330 @@
+"""A tf.data pipeline as a source: what it is stored as, what is refused, what is warned of."""
+
+import collections
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import yogadl
+from yogadl.adapters import tensorflow as adapter
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+Point = collections.namedtuple("Point", "x y")
+DTYPES = [
+    tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.complex64, tf.complex128,
+    tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
+]  # fmt: skip
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return yogadl.open_storage(tmp_path)
+
+
+def stored(storage, dataset, **options):
+    storage.submit(dataset, "set", "1", **options)
+    return storage.fetch("set", "1")
+
+
+def generated(records, signature):
+    return tf.data.Dataset.from_generator(lambda: iter(records), output_signature=signature)
+
+
+def assert_same_elements(found, expected):
+    """Compare two datasets to the last bit: structure, spec, dtypes and values."""
+    assert found.element_spec == expected.element_spec
+    ours, theirs = list(found), list(expected)
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        tf.nest.assert_same_structure(one, other, expand_composites=True)
+        for x, y in zip(
+            tf.nest.flatten(one, expand_composites=True),
+            tf.nest.flatten(other, expand_composites=True),
+            strict=True,
+        ):
+            assert x.dtype == y.dtype
+            assert x.shape == y.shape
+            assert np.asarray(x.numpy()).tolist() == np.asarray(y.numpy()).tolist()
+
+
+def assert_comes_back(storage, dataset):
+    ref = stored(storage, dataset)
+    assert_same_elements(adapter.make_tf_dataset(ref.stream()), dataset)
+    return ref
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_every_dtype_comes_back_fixed_and_varying(storage, dtype):
+    kind = dtype.as_numpy_dtype
+    records = [
+        (np.asarray(i % 2, kind), np.full((i % 3, 2), i % 2, kind), np.full((1,) * (i % 4), i % 2, kind))
+        for i in range(70)
+    ]
+    signature = (tf.TensorSpec([], dtype), tf.TensorSpec([None, 2], dtype), tf.TensorSpec(None, dtype))
+    assert_comes_back(storage, generated(records, signature))
+
+
+def test_nested_structures_come_back(storage):
+    def of(i):
+        return {"b": Point(i, (tf.cast(i, tf.float32), {"deep": i + 1})), "a": tf.fill([2, 3], i), "c": i}
+
+    ref = assert_comes_back(storage, tf.data.Dataset.range(100).map(of))
+    assert ref[5]["b"].y[1]["deep"] == 6
+    assert list(ref[5]) == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        tf.data.Dataset.range(10),
+        tf.data.Dataset.range(10).map(lambda x: (x,)),
+        tf.data.Dataset.range(10).map(lambda x: Point(x, x)),
+        tf.data.Dataset.from_tensor_slices({"x": [[1, 2], [3, 4]], "y": [b"a\0", b""]}),
+    ],
+    ids=["scalar", "tuple of one", "namedtuple", "dict"],
+)
+def test_any_outermost_structure_comes_back(storage, dataset):
+    assert_comes_back(storage, dataset)
+
+
+def test_strings_of_any_shape_come_back(storage):
+    records = [
+        (
+            b"a\0" * i,
+            np.array([b"\xff" * k for k in range(i)], object),
+            np.array([[b"x"], [b""]], object),
+            np.full((i % 2, i), b"q", object),
+        )
+        for i in range(5)
+    ]
+    shapes = [], [None], [2, 1], [None, None]
+    assert_comes_back(storage, generated(records, tuple(tf.TensorSpec(s, tf.string) for s in shapes)))
+
+
+def test_unknown_dimensions_stay_unknown_though_all_records_agree(storage):
+    records = [np.zeros((2, 3), np.float32)] * 4
+    ref = assert_comes_back(storage, generated(records, tf.TensorSpec([None, 3], tf.float32)))
+    assert ref.spec.fields[0].leaf.shape == (None, 3)
+
+
+def ragged(*rows, **options):
+    return tf.ragged.constant(rows, **options)
+
+
+@pytest.mark.parametrize("kind", [tf.int32, tf.int64])
+def test_ragged_tensors_come_back(storage, kind):
+    rows = [ragged([1.0] * i, [], [2.0] * (i % 3), row_splits_dtype=kind) for i in range(20)]
+    spec = tf.RaggedTensorSpec([3, None], tf.float32, 1, kind)
+    ref = assert_comes_back(storage, generated([(row, 7) for row in rows], (spec, tf.TensorSpec([], tf.int32))))
+    assert ref[4][0].flat_values.tolist() == [1.0] * 4 + [2.0]
+    assert ref[4][0].row_splits_0.tolist() == [0, 4, 4, 5]
+
+
+def test_ragged_tensors_of_higher_rank_come_back(storage):
+    def of(i):
+        inner = tf.RaggedTensor.from_row_lengths(tf.fill([3 * i, 2], i), [i, 0, 2 * i])
+        return tf.RaggedTensor.from_row_lengths(inner, [1, 0, 2])
+
+    records = [of(i) for i in range(5)]
+    spec = tf.RaggedTensorSpec([None, None, None, 2], tf.int32, 2)
+    assert_comes_back(storage, generated(records, spec))
+
+
+def test_ragged_strings_come_back(storage):
+    rows = [ragged([b"a\0"] * i, [b"c"]) for i in range(5)]
+    assert_comes_back(storage, generated(rows, tf.RaggedTensorSpec([None, None], tf.string, 1)))
+
+
+def test_uniform_dimensions_of_ragged_tensors_come_back(storage):
+    def of(i):
+        rows = tf.RaggedTensor.from_row_lengths(tf.range(4 * i), [i, 0, i, 2 * i])
+        return tf.RaggedTensor.from_uniform_row_length(rows, 2)
+
+    dataset = tf.data.Dataset.range(5).map(lambda i: of(tf.cast(i, tf.int32)))
+    assert dataset.element_spec.shape.as_list() == [2, 2, None]
+    assert_comes_back(storage, dataset)
+
+
+def test_rows_of_a_ragged_tensor_come_back_so_that_they_can_be_batched(storage):
+    whole = ragged([1, 2], [], [3], [4, 5, 6])
+    dataset = tf.data.Dataset.from_tensor_slices({"x": whole, "y": [1, 2, 3, 4]})
+    ref = assert_comes_back(storage, dataset)
+    again = adapter.make_tf_dataset(ref.stream())
+    assert_same_elements(again.batch(3), dataset.batch(3))
+    assert_same_elements(adapter.make_tf_dataset(ref.stream(), batch_size=3), dataset.batch(3))
+
+
+def test_nothing_varies_or_is_lost_over_many_chunks(storage):
+    dataset = tf.data.Dataset.range(6_007).map(lambda i: (i, tf.range(i % 5)))
+    ref = assert_comes_back(storage, dataset)
+    assert len(ref) == 6_007
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "mend"),
+    [
+        (tf.SparseTensorSpec([None], tf.int64), "SparseTensorSpec", "to_dense"),
+        (tf.OptionalSpec(tf.TensorSpec([])), "OptionalSpec", "filter"),
+        (tf.data.DatasetSpec(tf.TensorSpec([])), "DatasetSpec", "flat_map"),
+    ],
+)
+def test_what_has_no_stored_form_is_refused_before_anything_is_read(storage, component, name, mend):
+    def read():
+        pytest.fail("the pipeline was read")
+
+    class Like(tf.data.Dataset):
+        def _inputs(self):
+            return []
+
+        @property
+        def element_spec(self):
+            return {"fine": tf.TensorSpec([]), "odd": (component,)}
+
+    base = tf.data.Dataset.from_generator(read, output_signature=tf.TensorSpec([]))
+    like = Like(base._variant_tensor)
+    with pytest.raises(UnsupportedDataError, match="'odd/0'") as caught:
+        storage.submit(like, "set", "1")
+    assert name in str(caught.value)
+    assert mend in str(caught.value)
+    assert storage.datasets() == []
+
+
+def test_a_dtype_that_tf_data_cant_batch_is_refused_by_name(storage):
+    dataset = tf.data.Dataset.range(3).map(lambda x: {"q": tf.cast(x, tf.dtypes.experimental.float8_e4m3fn)})
+    with pytest.raises(UnsupportedDataError, match=r"'q'.*float8"):
+        storage.submit(dataset, "set", "1")
+
+
+def test_an_endless_dataset_is_refused_at_once(storage):
+    with pytest.raises(UnsupportedDataError, match="never ends"):
+        storage.submit(tf.data.Dataset.range(3).repeat(), "set", "1")
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [tf.data.Dataset.range(0), tf.data.Dataset.range(3).filter(lambda x: x > 5)],
+    ids=["known", "unknown"],
+)
+def test_an_empty_dataset_is_refused(storage, dataset):
+    with pytest.raises(UnsupportedDataError, match="no records"):
+        storage.submit(dataset, "set", "1")
+
+
+def test_several_workers_are_refused_with_the_way_out(storage):
+    with pytest.raises(ConfigurationError, match="num_parallel_calls"):
+        storage.submit(tf.data.Dataset.range(30), "set", "1", workers=2)
+
+
+def test_a_failing_pipeline_surfaces_as_its_own_error_with_the_record(storage):
+    dataset = tf.data.Dataset.range(30).map(lambda x: tf.debugging.check_numerics(1 / (x - 20), "broken"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="broken") as caught:
+        storage.submit(dataset, "set", "1")
+    assert "while reading the records from 0 on" in "".join(caught.value.__notes__)
+    assert storage.datasets() == []
+
+
+def test_reading_is_deterministic_whatever_the_options_say(storage):
+    options = tf.data.Options()
+    options.deterministic = False
+    dataset = tf.data.Dataset.range(500).map(lambda x: x, num_parallel_calls=8).with_options(options)
+    ref = stored(storage, dataset)
+    assert [int(x) for x in ref] == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda d: d.batch(4), "batches"),
+        (lambda d: d.shuffle(4), "shuffles"),
+        (lambda d: d.repeat(2), "repeats"),
+        (lambda d: d.map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([])), "random"),
+        (lambda d: d.map(lambda x: x, num_parallel_calls=2, deterministic=False), "order"),
+        (lambda d: d.interleave(lambda x: tf.data.Dataset.range(x).shuffle(3)), "shuffles"),
+    ],
+    ids=["batch", "shuffle", "repeat", "random", "deterministic", "inside"],
+)
+def test_what_was_hardly_meant_is_warned_of(storage, make, word):
+    with pytest.warns(UserWarning, match=f"{word}.*cache") as caught:
+        storage.submit(make(tf.data.Dataset.range(8)), "set", "1")
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: d.batch(4).map(lambda x: x + 1).unbatch(),
+        lambda d: d.map(lambda x: x, num_parallel_calls=2).prefetch(2),
+        lambda d: d.map(lambda x: tf.random.stateless_uniform([], (1, 2))),
+    ],
+)
+def test_what_is_fine_is_not_warned_of(storage, make):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        storage.submit(make(tf.data.Dataset.range(8)), "set", "1")
+
+
+HASH = """
+import sys
+import tensorflow as tf
+from yogadl.adapters import tensorflow as adapter
+for _ in range(int(sys.argv[1])):  # moves the counters in the names of functions
+    tf.data.Dataset.range(3).map(lambda x: x)
+k = float(sys.argv[2])
+dataset = tf.data.Dataset.from_tensor_slices([1, 2]).interleave(lambda x: tf.data.Dataset.range(3))
+dataset = dataset.map(lambda x: (tf.cast(x, tf.float32) * k, tf.numpy_function(abs, [x], tf.int64)))
+dataset = dataset.shuffle(10)
+print(adapter._graph(dataset).sha256())
+"""
+
+
+def test_the_hash_of_a_graph_is_the_same_in_every_process():
+    def hashed(*arguments):
+        command = [sys.executable, "-c", HASH, *map(str, arguments)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+
+    assert hashed(0, 2) == hashed(7, 2) != hashed(0, 3)
+
+
+def test_a_killed_build_goes_on_after_the_records_that_are_sealed(tmp_path, storage):
+    read = []
+
+    def gen(stop):
+        for i in range(600):
+            if i == stop:
+                raise KeyError("killed")
+            read.append(i)
+            yield np.full(8192, i, np.int64)
+
+    def dataset(stop):
+        return tf.data.Dataset.from_generator(gen, args=[stop], output_signature=tf.TensorSpec([8192], tf.int64))
+
+    with pytest.raises(tf.errors.OpError, match="killed"):
+        storage.submit(dataset(500), "set", "1", part_bytes=2**21)
+    sealed = sorted((tmp_path / "set" / "parts").glob("*.mdb"))
+    assert len(sealed) > 2
+    before = {path: path.stat().st_mtime_ns for path in sealed}
+    read.clear()
+    storage.submit(dataset(-1), "set", "1", part_bytes=2**21)
+    ref = storage.fetch("set", "1")
+    assert [int(x[0]) for x in ref] == list(range(600))
+    assert {path: path.stat().st_mtime_ns for path in sealed} == before
+    assert read == list(range(600)), "the pipeline ran once, in order"
+    storage.verify("set", "1")
+
+
+def test_another_pipeline_does_not_go_on_with_what_a_killed_one_sealed(storage):
+    def dataset(k, stop):
+        def of(i):
+            with tf.control_dependencies([tf.debugging.assert_less(i, tf.constant(stop, tf.int64))]):
+                return tf.fill([8192], i * k)
+
+        return tf.data.Dataset.range(600).map(of)
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        storage.submit(dataset(1, 500), "set", "1", part_bytes=2**21)
+    storage.submit(dataset(3, 99_999), "set", "1", part_bytes=2**21)
+    assert [int(x[0]) for x in storage.fetch("set", "1")] == [3 * i for i in range(600)]

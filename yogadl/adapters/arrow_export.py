@@ -1,0 +1,280 @@
+"""Write records as Arrow: one Parquet file, or one file of Arrow's own format.
+
+Each field of a record is a column; nested dicts, tuples and lists are structs. docs/export.md says what
+becomes of each dtype.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._interfaces import Column
+from yogadl._leaf import BYTES, STR, Leaf, refuse
+from yogadl._spec import Field, Node, Spec
+from yogadl.errors import MissingDependencyError, UnsupportedDataError
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise MissingDependencyError(
+        "Parquet and Arrow files are written by pyarrow: pip install pyarrow"
+    ) from error
+
+# pyarrow has no annotations, so `Any` stands for its arrays, types and fields throughout.
+
+# Arrow counts in 31 bits what one array of lists or strings holds.
+_MAX_BYTES: Final = 2**30
+_UNITS: Final = frozenset({"s", "ms", "us", "ns"})
+_RECORD: Final = "record"  # the column of records that are a single value
+
+
+def open_writer(folder: Path, format: str, spec: Spec, fingerprint: str) -> "ArrowWriter":
+    """Return what writes ``records.parquet`` or ``records.arrow`` into a folder.
+
+    Raises:
+        UnsupportedDataError: if two fields would be one column.
+    """
+    return ArrowWriter(folder / f"records.{format}", format == "parquet", spec, fingerprint)
+
+
+class ArrowWriter:
+    """Write one file, a row group or record batch at a time.
+
+    Args:
+        path: The file.
+        is_parquet: Whether Parquet, or Arrow's own format.
+        spec: The structure of a record.
+        fingerprint: That of the data, kept in the file's metadata with the spec.
+    """
+
+    def __init__(self, path: Path, is_parquet: bool, spec: Spec, fingerprint: str) -> None:
+        self._spec = spec
+        leaves = [_field_of(field.leaf) for field in spec.fields]
+        described = {"spec": spec.to_json(), "fingerprint": fingerprint}
+        columns = _columns_of(spec, leaves)
+        self._schema = pa.schema(columns, {"yogadl": json.dumps(described)})
+        self._writer = (
+            pq.ParquetWriter(path, self._schema) if is_parquet else pa.ipc.new_file(path, self._schema)
+        )
+
+    def write(self, columns: Sequence[Column], first_record: int) -> None:
+        """Write the records that follow.
+
+        Raises:
+            UnsupportedDataError: if a text is no Unicode; names field and record.
+        """
+        count = len(columns[0])
+        if count > 1 and any(_bytes_of(column) > _MAX_BYTES for column in columns):
+            half = count // 2
+            self.write([column[:half] for column in columns], first_record)
+            self.write([column[half:] for column in columns], first_record + half)
+            return
+        leaves = [
+            _array_of(field, column, first_record)
+            for field, column in zip(self._spec.fields, columns, strict=True)
+        ]
+        arrays = _arrays_of(self._spec, iter(leaves), self._schema)
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+
+
+# The tree.
+
+
+def _columns_of(spec: Spec, leaves: Sequence[Any]) -> list[Any]:
+    """Return the columns of a table: a pa.field for each child of the record."""
+    rest = iter(leaves)
+    if isinstance(spec.tree, Leaf):
+        return [next(rest).with_name(_RECORD)]
+    return _fields_below(spec.tree, rest, "")
+
+
+def _fields_below(node: Any, rest: Iterator[Any], path: str) -> list[Any]:  # any node but a leaf
+    found = []
+    for key, child in zip(node.keys, node.children, strict=True):
+        if isinstance(child, Leaf):
+            found.append(next(rest).with_name(str(key)))
+        elif fields := _fields_below(child, rest, f"{path}/{key}"):  # Parquet has no struct of nothing
+            found.append(pa.field(str(key), pa.struct(fields), nullable=False))
+    names = [field.name for field in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UnsupportedDataError(
+                f"two fields of {path.lstrip('/') or 'the record'} would be the column {name!r}: rename one"
+            )
+    return found
+
+
+def _arrays_of(spec: Spec, rest: Iterator[Any], schema: Any) -> list[Any]:
+    if isinstance(spec.tree, Leaf):
+        return list(rest)
+    return _arrays_below(spec.tree, rest, list(schema))
+
+
+def _arrays_below(node: Node, rest: Iterator[Any], fields: Sequence[Any]) -> list[Any]:
+    assert not isinstance(node, Leaf)
+    known = {field.name: field for field in fields}
+    found = []
+    for key, child in zip(node.keys, node.children, strict=True):
+        if isinstance(child, Leaf):
+            found.append(next(rest))
+        elif str(key) in known:
+            inner = list(known[str(key)].type)
+            found.append(pa.StructArray.from_arrays(_arrays_below(child, rest, inner), fields=inner))
+    return found
+
+
+# A leaf.
+
+
+def _field_of(leaf: Leaf) -> Any:
+    """Return the column of a leaf, still without a name; its dtype is noted where Arrow has none like it."""
+    value = _value_type(leaf)
+    noted = {} if _is_plain(leaf) else {"yogadl.dtype": leaf.dtype}
+    if leaf.shape is None:
+        made = pa.struct(
+            [_item("shape", pa.list_(_item("item", pa.int64()))), _item("values", _list(value, None))]
+        )
+    else:
+        made = value
+        for size in reversed(leaf.shape):
+            made = _list(made, size)
+    # Only dates can be missing: numpy's NaT is Arrow's null.
+    return pa.field(
+        "", made, nullable=leaf.dtype.startswith(("datetime64", "timedelta64")), metadata=noted or None
+    )
+
+
+def _item(name: str, kind: Any) -> Any:
+    return pa.field(name, kind, nullable=False)
+
+
+def _list(kind: Any, size: int | None) -> Any:
+    """Return the type of a dimension; one of no size at all can't be read back from Parquet but as a list."""
+    return pa.list_(kind, size) if size else pa.list_(kind)
+
+
+def _unit_of(leaf: Leaf) -> str:
+    return leaf.dtype.partition("[")[2].rstrip("]")
+
+
+def _is_plain(leaf: Leaf) -> bool:
+    """Return whether Arrow has a type for this dtype."""
+    if leaf.dtype in (BYTES, STR):
+        return True
+    if leaf.dtype.startswith("datetime64"):
+        return _unit_of(leaf) in _UNITS | {"D"}
+    if leaf.dtype.startswith("timedelta64"):
+        return _unit_of(leaf) in _UNITS
+    return leaf.numpy_dtype.isbuiltin == 1 and leaf.numpy_dtype.kind in "biuf"
+
+
+def _value_type(leaf: Leaf) -> Any:
+    if leaf.dtype in (BYTES, STR):
+        return pa.binary() if leaf.dtype == BYTES else pa.string()
+    if leaf.dtype.startswith("datetime64") and _unit_of(leaf) == "D":
+        return pa.date32()
+    dtype = leaf.numpy_dtype
+    if _is_plain(leaf):
+        return pa.from_numpy_dtype(dtype)
+    if dtype.kind == "c":
+        return pa.list_(pa.from_numpy_dtype(f"f{dtype.itemsize // 2}"), 2)
+    # Times in units of hours and the like, and the small floats of ml_dtypes: their bits.
+    return pa.int64() if dtype.kind in "mM" else pa.from_numpy_dtype(f"u{dtype.itemsize}")
+
+
+def _array_of(field: Field, column: Column, first_record: int) -> Any:
+    """Return a column as Arrow has it."""
+    leaf = field.leaf
+    kind = _field_of(leaf).type
+    if leaf.shape == () and not leaf.is_numeric:
+        return _texts(field, column, range(first_record, first_record + len(column)))
+    if isinstance(column, np.ndarray):
+        shapes = np.tile(np.array(column.shape[1:], np.int64), (len(column), 1))
+        return _nested(_values(leaf, column), shapes, kind)
+    arrays = [np.asarray(value) for value in column]
+    lengths = [array.size for array in arrays]
+    if leaf.is_numeric:
+        parts = [array.reshape(-1) for array in arrays]
+        values = _values(leaf, np.concatenate(parts) if parts else np.empty(0, leaf.numpy_dtype))
+    else:
+        numbers = np.repeat(np.arange(first_record, first_record + len(arrays)), lengths)
+        values = _texts(field, [text for array in arrays for text in array.reshape(-1).tolist()], numbers)
+    if leaf.shape is not None:
+        shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(leaf.shape))
+        return _nested(values, shapes, kind)
+    ranks = [array.ndim for array in arrays]
+    sizes = pa.array([size for array in arrays for size in array.shape], pa.int64())
+    inner = list(kind)
+    children = [
+        _lists(sizes, np.array(ranks, np.int64), inner[0].type),
+        _lists(values, np.array(lengths, np.int64), inner[1].type),
+    ]
+    return pa.StructArray.from_arrays(children, fields=inner)
+
+
+def _values(leaf: Leaf, array: NDArray[Any]) -> Any:
+    """Return all numbers of a column, one after the other."""
+    flat, kind = np.ascontiguousarray(array).reshape(-1), _value_type(leaf)
+    if _is_plain(leaf):
+        return pa.array(flat, kind)
+    if flat.dtype.kind == "c":
+        parts = flat.view(f"f{flat.dtype.itemsize // 2}")
+        return pa.FixedSizeListArray.from_arrays(pa.array(parts), type=kind)
+    return pa.array(flat.view(np.int64 if flat.dtype.kind in "mM" else f"u{flat.dtype.itemsize}"))
+
+
+def _texts(field: Field, texts: Sequence[Any] | NDArray[Any], records: Sequence[int] | NDArray[Any]) -> Any:
+    """Return texts or bytes; `records` are the numbers of the records that they are of."""
+    try:
+        return pa.array(list(texts), _value_type(field.leaf))
+    except UnicodeEncodeError:
+        for text, record in zip(texts, records, strict=True):
+            if not _is_unicode(text):
+                problem = f"has half of a surrogate pair, which UTF-8 has no form for: {text!a:.60}"
+                raise refuse(field.name, int(record), problem) from None
+        raise
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _nested(values: Any, shapes: NDArray[np.int64], kind: Any) -> Any:
+    """Return values as lists of lists, one level for each dimension."""
+    kinds = []
+    for _ in range(shapes.shape[1]):
+        kinds.append(kind)
+        kind = kind.value_type
+    for axis in reversed(range(shapes.shape[1])):
+        # So many lists there are at this level in each record, all of one length.
+        outer = np.prod(shapes[:, :axis], axis=1, dtype=np.int64)
+        values = _lists(values, np.repeat(shapes[:, axis], outer), kinds[axis])
+    return values
+
+
+def _lists(values: Any, lengths: NDArray[np.int64], kind: Any) -> Any:
+    """Return values as lists of these lengths."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(values, type=kind)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind)
+
+
+def _bytes_of(column: Column) -> int:
+    if isinstance(column, np.ndarray):
+        return column.nbytes
+    # A text's bytes are at most four for each character; an array's at least one for each element.
+    return sum(value.nbytes if isinstance(value, np.ndarray) else 4 * len(value) for value in column)

@@ -1,0 +1,61 @@
+"""Know whether a folder lies on a network file system, from what Linux says of its mounts."""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+# File systems whose cache of a file is not the one of the machine that changes it, and whose locks may not
+# hold between machines. Lustre, GPFS, BeeGFS and CephFS are not among them: they keep both, as a disk does.
+_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "davfs", "ncpfs", "coda"})
+# By what the kernel appends to "fuse."; most others are local: ntfs-3g, fuse-overlayfs, mergerfs, gocryptfs.
+_NETWORK_FUSE: Final = frozenset(
+    {
+        "sshfs", "s3fs", "gcsfuse", "goofys", "rclone", "mount-s3", "mountpoint-s3", "blobfuse", "blobfuse2",
+        "glusterfs", "juicefs", "davfs", "davfs2", "smbnetfs", "curlftpfs", "seaweedfs", "alluxio-fuse",
+        "cvmfs2", "mfs", "mfsmount", "lizardfs", "ossfs", "cosfs", "obsfs",
+    }
+)  # fmt: skip
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
+
+
+def network_file_system(folder: Path) -> str | None:
+    """Return the name of the network file system that a folder lies on, ``None`` for a disk or unknown.
+
+    It is known on Linux only.
+    """
+    try:
+        mounts = _MOUNTINFO.read_text(errors="surrogateescape")
+    except OSError:
+        return None  # macOS, or a /proc that is hidden
+    name = file_system_of(mounts, os.path.realpath(folder))
+    return name if is_network(name) else None
+
+
+def is_network(name: str) -> bool:
+    """Return whether a file system of this name, as mountinfo has it, is read over the network."""
+    kind, _, subtype = name.partition(".")
+    return name in _NETWORK or (kind in ("fuse", "fuseblk") and subtype in _NETWORK_FUSE)
+
+
+def file_system_of(mountinfo: str, path: str) -> str:
+    """Return the type of the file system that an absolute path lies on; empty if none is found.
+
+    Args:
+        mountinfo: The content of ``/proc/self/mountinfo``: see proc(5).
+        path: The path, without symbolic links.
+    """
+    found, longest = "", -1
+    for line in mountinfo.splitlines():
+        # id, parent, device, root, mount point, options, any number of optional fields, -, type, ...
+        fields, _, described = line.partition(" - ")
+        columns, kind = fields.split(" "), described.partition(" ")[0]
+        if len(columns) < 6 or not kind:
+            continue
+        # A space in a name is written \040.
+        point = _ESCAPED.sub(lambda escape: chr(int(escape[1], 8)), columns[4]).rstrip("/")
+        # What is mounted later over the same folder hides what was there.
+        if (path == point or path.startswith(point + "/")) and len(point) >= longest:
+            found, longest = kind, len(point)
+    return found
