@@ -11,6 +11,7 @@ import pytest
 OPTIONAL = {
     "test_docs.py": "sybil",
     "adapters/test_arrays.py": "datasets",
+    "adapters/test_export_arrow.py": "pyarrow",
 }
 
 TESTS = Path(__file__).parent

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import yogadl
@@ -42,3 +43,14 @@ def test_no_module_imports_the_face(path):
                 module = PACKAGE / alias.name
                 is_module = module.with_suffix(".py").is_file() or (module / "__init__.py").is_file()
                 assert is_module, f"{path}:{node.lineno} imports {alias.name} from the face"
+
+
+def test_reading_a_cache_loads_no_lmdb(tmp_path):
+    yogadl.open_storage(tmp_path).submit({"x": np.arange(9)}, "d", "1")
+    code = (
+        "import sys, yogadl;"
+        f"ref = yogadl.open_storage({str(tmp_path)!r}).fetch('d', '1');"
+        "assert len(list(ref.stream(shuffle=True).batch(4))) == 3;"
+        "assert 'lmdb' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,5 +1,6 @@
-"""Checkpoints of tf.data iterators over a stream: exact, in new processes, and without reading what was skipped."""
+"""Checkpoints of tf.data iterators over a stream: exact, in new processes, reading nothing twice."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -84,6 +85,11 @@ def test_a_restored_iterator_that_began_at_a_cursor_goes_on_exactly(tmp_path):
     assert first + flat(iterator) == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
 
 
+def restored(iterator, path):
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    return list(itertools.islice(iterator, 4))  # two of them may wait in the last prefetch
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -101,10 +107,11 @@ def test_a_foreign_checkpoint_is_an_error_and_not_other_records(tmp_path, other)
     path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
     size, count = other.pop("size", 64), other.pop("count", RECORDS)
     iterator = iter(make(Watched(count), size, **other)[1])
-    tf.train.Checkpoint(iterator=iterator).read(path)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"CursorError.*another dataset"):
-        for _ in range(40):
-            next(iterator)
+    # Where the start differs tf.data itself sees another dataset.
+    with pytest.raises(
+        tf.errors.OpError, match=r"CursorError.*another dataset|dataset definition has not changed"
+    ):
+        restored(iterator, path)
 
 
 def test_the_seed_of_tensorflow_may_differ_where_it_is_restored(tmp_path):
@@ -141,7 +148,9 @@ def test_an_epoch_far_away_is_found(tmp_path):
     path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c"))
     iterator = iter(adapter.make_tf_dataset(stream, 3).repeat())
     tf.train.Checkpoint(iterator=iterator).read(path)
-    assert [flat([next(iterator)]) for _ in range(3)] == [stream.indices(e).tolist() for e in range(3000, 3003)]
+    assert [flat([next(iterator)]) for _ in range(3)] == [
+        stream.indices(e).tolist() for e in range(3000, 3003)
+    ]
 
 
 def run(code, *arguments, **options):

@@ -119,7 +119,9 @@ def ragged(*rows, **options):
 def test_ragged_tensors_come_back(storage, kind):
     rows = [ragged([1.0] * i, [], [2.0] * (i % 3), row_splits_dtype=kind) for i in range(20)]
     spec = tf.RaggedTensorSpec([3, None], tf.float32, 1, kind)
-    ref = assert_comes_back(storage, generated([(row, 7) for row in rows], (spec, tf.TensorSpec([], tf.int32))))
+    ref = assert_comes_back(
+        storage, generated([(row, 7) for row in rows], (spec, tf.TensorSpec([], tf.int32)))
+    )
     assert ref[4][0].flat_values.tolist() == [1.0] * 4 + [2.0]
     assert ref[4][0].row_splits_0.tolist() == [0, 4, 4, 5]
 
@@ -300,7 +302,9 @@ def test_a_killed_build_goes_on_after_the_records_that_are_sealed(tmp_path, stor
             yield np.full(8192, i, np.int64)
 
     def dataset(stop):
-        return tf.data.Dataset.from_generator(gen, args=[stop], output_signature=tf.TensorSpec([8192], tf.int64))
+        return tf.data.Dataset.from_generator(
+            gen, args=[stop], output_signature=tf.TensorSpec([8192], tf.int64)
+        )
 
     with pytest.raises(tf.errors.OpError, match="killed"):
         storage.submit(dataset(500), "set", "1", part_bytes=2**21)

@@ -295,3 +295,42 @@ def test_a_truncated_part_is_one_line(yoga, squares, root):
     ended = yoga("head", "squares", "1", "-s", root)
     assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
     assert "truncated" in ended.err
+
+
+def test_export_writes_files_for_other_programs(yoga, squares, root, tmp_path):
+    ended = yoga("export", "squares", "1", tmp_path / "out", "-s", root)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines()[1:] == [
+        f"  {tmp_path / 'out' / name}" for name in ("number.npy", "spec.json", "square.npy")
+    ]
+    assert np.load(tmp_path / "out" / "square.npy").tolist() == [n**2 for n in range(11)]
+
+
+def test_export_of_some_fields_as_json(yoga, squares, root, tmp_path):
+    out = yoga("export", "squares", "1", tmp_path / "out", "--field", "square", "--json", "-s", root).out
+    document = json.loads(out)
+    assert document == {
+        "storage": str(root),
+        "id": "squares",
+        "version": "1",
+        "folder": str(tmp_path / "out"),
+        "format": "npy",
+        "files": ["spec.json", "square.npy"],
+        "records": 11,
+        "size_bytes": sum(path.stat().st_size for path in (tmp_path / "out").iterdir()),
+    }
+
+
+def test_export_to_what_is_there_or_of_what_is_not_is_one_line(yoga, squares, root, tmp_path):
+    for words in (["squares", "1", root], ["squares", "3", tmp_path / "out"]):
+        ended = yoga("export", *words, "-s", root)
+        assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert yoga("export", "squares", "1", "out", "--format", "csv", "-s", root).code == 2
+    assert yoga("export", "squares", "1", "out", "--field", "cube", "-s", root).code == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_of_a_text_to_npy_is_one_line(yoga, squares, root, tmp_path):
+    ended = yoga("export", "more/texts", "2024-05", tmp_path / "out", "-s", root)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert "'text'" in ended.err

@@ -1,6 +1,7 @@
 """Gathering from parts that are mapped, not mapped, or only some of them."""
 
 import gc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,3 +100,19 @@ def test_gathered_memory_outlives_the_reader(open_reader):
     assert n.sum() == sum(range(50))
     assert odd.shape == (50, 3)
     assert ragged[3].tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at Linux's list of mappings")
+def test_a_reader_that_nobody_holds_lets_go_of_its_mapping_at_once(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit({"x": np.arange(9)}, "d", "1")
+    gc.disable()
+    try:
+        ref = storage.fetch("d", "1")
+        list(ref.stream().batch(4))
+        part = next(tmp_path.rglob("*.mdb")).name
+        assert part in Path("/proc/self/maps").read_text()
+        del ref
+        assert part not in Path("/proc/self/maps").read_text()
+    finally:
+        gc.enable()

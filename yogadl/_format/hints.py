@@ -6,13 +6,13 @@ shuffled epoch does not want. Told beforehand, the kernel reads just what is wan
 """
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from yogadl._format.reader import Reader, Rows
+from yogadl._format.fields import FixedField, Rows, VaryingField
 
 Int64s = NDArray[np.int64]
 
@@ -24,45 +24,51 @@ _TRUSTED_RECORDS: Final = 1 << 17
 
 
 class Hints:
-    """Give hints for one reader. Safe to use from several threads: at worst a hint is given twice."""
+    """Give hints for one cache. Safe to use from several threads: at worst a hint is given twice.
 
-    def __init__(self) -> None:
+    Args:
+        fields: The fields of a record.
+        open_part: Opens a part's file; the caller closes the descriptor.
+    """
+
+    def __init__(self, fields: Sequence[FixedField | VaryingField], open_part: Callable[[int], int]) -> None:
+        self._fields = fields
+        self._open_part = open_part
         self._trusted = 0
 
-    def give(self, reader: "Reader", rows: "Rows") -> None:
+    def give(self, rows: Rows) -> None:
         """Let the kernel read what these rows need, if it is not in memory."""
         if self._trusted > 0:
             self._trusted -= len(rows.indices)
             return
-        spans = [span for field in reader.fields if (span := field.span(rows, _LEAST_BYTES)) is not None]
+        spans = [span for field in self._fields if (span := field.span(rows, _LEAST_BYTES)) is not None]
         starts = np.concatenate([span[0] for span in spans]) if spans else np.empty(0, np.int64)
-        if not len(starts) or _are_resident(reader, rows, starts):
+        if not len(starts) or self._are_resident(rows, starts):
             self._trusted = _TRUSTED_RECORDS
             return
         ends = starts + np.concatenate([span[1] for span in spans])
         order = np.argsort(starts)
         rows.window.will_need(starts[order], ends[order])
 
+    def _are_resident(self, rows: Rows, starts: Int64s) -> bool:
+        """Return whether a sample of positions in the window is in memory.
 
-def _are_resident(reader: "Reader", rows: "Rows", starts: Int64s) -> bool:
-    """Return whether a sample of positions in the window is in memory.
-
-    Reading without waiting tells; mincore would not for files of others, which it calls resident always.
-    """
-    flag: Any = getattr(os, "RWF_NOWAIT", None)
-    if flag is None:
-        return True  # not Linux: no hints
-    sample = starts[np.linspace(0, len(starts) - 1, min(_SAMPLED_ROWS, len(starts))).astype(np.int64)]
-    parts = np.searchsorted(rows.window.offset, sample, side="right") - 1
-    buffer = bytearray(1)
-    for part, start in zip(parts.tolist(), sample.tolist(), strict=True):
-        descriptor = reader.open(part)
-        try:
-            os.preadv(descriptor, [buffer], start - int(rows.window.offset[part]), flag)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True  # a file system that can't tell
-        finally:
-            os.close(descriptor)
-    return True
+        Reading without waiting tells; mincore would not for files of others, which it calls resident always.
+        """
+        flag: Any = getattr(os, "RWF_NOWAIT", None)
+        if flag is None:
+            return True  # not Linux: no hints
+        sample = starts[np.linspace(0, len(starts) - 1, min(_SAMPLED_ROWS, len(starts))).astype(np.int64)]
+        parts = np.searchsorted(rows.window.offset, sample, side="right") - 1
+        buffer = bytearray(1)
+        for part, start in zip(parts.tolist(), sample.tolist(), strict=True):
+            descriptor = self._open_part(part)
+            try:
+                os.preadv(descriptor, [buffer], start - int(rows.window.offset[part]), flag)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True  # a file system that can't tell
+            finally:
+                os.close(descriptor)
+        return True

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -59,7 +60,9 @@ class Reader:
         self._part_records = int(counts[0]) if is_even else 0
         self._renew_after = _RENEW_PAGES if int(table.size_bytes.sum()) > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
-        self._hints = Hints()
+        # Not a method of ours: that would be a cycle, and the mapping would wait for the collector.
+        self._open_part = partial(_open_part, files, table)
+        self._hints = Hints(self.fields, self._open_part)
 
     @property
     def record_bytes(self) -> int:
@@ -79,7 +82,7 @@ class Reader:
     def will_need(self, indices: Int64s) -> None:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""
         if len(indices) and self.mapped_parts == len(self.table):
-            self._hints.give(self, Rows(self, self._window, indices))
+            self._hints.give(Rows(self, self._window, indices))
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row there."""
@@ -92,15 +95,11 @@ class Reader:
 
     def read(self, part: int, position: int, length: int) -> bytes:
         """Read from a part's file without mapping it."""
-        descriptor = self.open(part)
+        descriptor = self._open_part(part)
         try:
             return os.pread(descriptor, length, position)
         finally:
             os.close(descriptor)
-
-    def open(self, part: int) -> int:
-        """Open a part's file; the caller closes the descriptor."""
-        return open_part(self._files.path(self.table.sha256[part]), int(self.table.size_bytes[part]))
 
     def _new_window(self) -> Window:
         names, files = self.table.sha256, self._files
@@ -111,6 +110,11 @@ class Reader:
         if self._touched_pages > self._renew_after:
             self._touched_pages = 0
             self._window = self._new_window()  # whoever gathers from the old one still holds it
+
+
+def _open_part(files: PartFiles, table: PartTable, part: int) -> int:
+    """Open a part's file; the caller closes the descriptor."""
+    return open_part(files.path(table.sha256[part]), int(table.size_bytes[part]))
 
 
 class Rows:

@@ -174,7 +174,7 @@ def _is_plain(leaf: Leaf) -> bool:
         return _unit_of(leaf) in _UNITS | {"D"}
     if leaf.dtype.startswith("timedelta64"):
         return _unit_of(leaf) in _UNITS
-    return leaf.numpy_dtype.isbuiltin == 1 and leaf.numpy_dtype.kind in "biuf"
+    return leaf.numpy_dtype.type.__module__ == "numpy" and leaf.numpy_dtype.kind in "biuf"
 
 
 def _value_type(leaf: Leaf) -> Any:
@@ -276,5 +276,5 @@ def _lists(values: Any, lengths: NDArray[np.int64], kind: Any) -> Any:
 def _bytes_of(column: Column) -> int:
     if isinstance(column, np.ndarray):
         return column.nbytes
-    # A text's bytes are at most four for each character; an array's at least one for each element.
-    return sum(value.nbytes if isinstance(value, np.ndarray) else 4 * len(value) for value in column)
+    # A text's bytes are at most four for each character.
+    return sum(value.nbytes if hasattr(value, "nbytes") else 4 * len(value) for value in column)

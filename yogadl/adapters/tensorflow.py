@@ -7,6 +7,7 @@ docs/tensorflow.md.
 import hashlib
 import json
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from yogadl._leaf import BYTES, STR, BadValueError, Leaf, refuse
 from yogadl._sources import NO_RECORDS, Columns, Source
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 from yogadl._stream import Loader, RecordStream
+from yogadl._stream.arguments import whole
 from yogadl.adapters._tensorflow import pack
-from yogadl.adapters._tensorflow.gather import Epochs, Gather
+from yogadl.adapters._tensorflow.gather import FOREIGN, Epochs, Gather
 from yogadl.adapters._tensorflow.graph import Graph
 from yogadl.errors import ConfigurationError, MissingDependencyError, UnsupportedDataError
 
@@ -37,6 +39,9 @@ __all__ = ["cache", "make_tf_dataset", "source"]
 Dataset = Any
 Tensor = Any
 TypeSpec = Any
+
+# Functions of ours are graphs as they are: translating them takes time, and leaves files in /tmp.
+_as_it_is: Final = tf.autograph.experimental.do_not_convert
 
 # What tf.data can batch, slice and give back. Others (float8, int4, quantized) fail in its kernels.
 _DTYPES: Final = frozenset(
@@ -83,7 +88,8 @@ class DatasetSource:
         count = int(dataset.cardinality())
         if count == tf.data.INFINITE_CARDINALITY:
             raise UnsupportedDataError(
-                "the dataset never ends (its cardinality is infinite): cache it before repeat(), or take(n) of it"
+                "the dataset never ends (its cardinality is infinite): cache it before repeat(), or "
+                "take(n) of it"
             )
         if count == 0:
             raise UnsupportedDataError(NO_RECORDS)
@@ -131,34 +137,41 @@ class DatasetSource:
             except Exception as error:
                 error.add_note(f"while reading the records from {first} on of the tf.data pipeline")
                 raise
-            columns, count = self._columns(tf.nest.flatten(batch), first)
+            tensors = self._tensors(batch, lambda _, value: [value]) if self._is_plain else batch
+            columns, count = self._columns(tensors, first)
             yield first, first + count, columns
             first += count
         if not first:
             raise UnsupportedDataError(NO_RECORDS)
 
     def _batched(self) -> Dataset:
-        """Return the pipeline in batches of flat tuples of tensors."""
+        """Return the pipeline in batches of flat tuples of tensors, or of its own elements if all are dense."""
         is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks those, and only those
-        components = self._components
 
         def split(*element: Any) -> tuple[Tensor, ...]:
-            found: list[Tensor] = []
-            for component in components:
-                value = element if is_tuple else element[0]
-                for key in component.path:
-                    value = value[key]
-                found += component.split(value)
-            return tuple(found)
+            return tuple(self._tensors(element if is_tuple else element[0], _Component.split))
 
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
         count = max(1, min(_CHUNK_BYTES // max(1, fixed), _CHUNK_RECORDS))
-        for component in components:
+        for component in self._components:
             count = min(count, component.most)
-        dataset = self._dataset.map(split)
-        if all(component.is_dense for component in components):
-            return dataset.batch(count)
-        return dataset.ragged_batch(count)
+        if self._is_plain:
+            return self._dataset.batch(count)
+        return self._dataset.map(_as_it_is(split)).ragged_batch(count)
+
+    @property
+    def _is_plain(self) -> bool:
+        return all(component.is_dense and not component.is_ragged for component in self._components)
+
+    def _tensors(self, element: Any, taken: Callable[["_Component", Any], list[Tensor]]) -> list[Tensor]:
+        """Return what is taken of each component of an element, in order."""
+        found: list[Tensor] = []
+        for component in self._components:
+            value = element
+            for key in component.path:
+                value = value[key]
+            found += taken(component, value)
+        return found
 
     def _columns(self, tensors: Sequence[Tensor], first: int) -> tuple[Columns, int]:
         found: Columns = []
@@ -258,19 +271,21 @@ def _leaf_of(spec: TypeSpec, path: str) -> Node:
     }
     mend = mends.get(type(spec).__name__, "make it tensors")
     name = f"component {path!r}" if path else "the element"
-    raise UnsupportedDataError(f"{name} of the dataset is a {type(spec).__name__}, which has no stored form: {mend}")
+    raise UnsupportedDataError(
+        f"{name} of the dataset is a {type(spec).__name__}, which has no stored form: {mend}"
+    )
 
 
 def _ragged_of(spec: TypeSpec, path: str) -> Node:
-    """A ragged tensor is its flat values and row splits; one of ragged rank 0 a tensor that remembers that."""
+    """A ragged tensor is its flat values and row splits; of ragged rank 0, a tensor that remembers it."""
     dtype, shape = _dtype_of(spec.dtype, path), _shape_of(spec.shape)
     rank, splits = spec.ragged_rank, spec.row_splits_dtype.name
     if rank == 0:
         return Leaf(dtype, shape, 0, splits)
     if shape is None:
         raise UnsupportedDataError(
-            f"component {path!r} of the dataset is a ragged tensor of unknown rank, which has no stored form: "
-            "give it a shape (tf.ensure_shape, or the output_signature of a generator)"
+            f"component {path!r} of the dataset is a ragged tensor of unknown rank, which has no stored "
+            "form: give it a shape (tf.ensure_shape, or the output_signature of a generator)"
         )
     names, leaves = ["flat_values"], [Leaf(dtype, (None, *shape[rank + 1 :]), rank, splits)]
     for level in range(rank):
@@ -321,7 +336,8 @@ def _warn_of_what_varies(dataset: Dataset) -> None:
     graph = _graph(dataset)
     for what, mend in graph.doubts() if graph else ():
         warnings.warn(
-            f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: {mend}",
+            f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: "
+            f"{mend}",
             UserWarning,
             stacklevel=2,
         )
@@ -339,9 +355,9 @@ def make_tf_dataset(
 ) -> Dataset:
     """Return a stream as a `tf.data.Dataset`, of records or of batches.
 
-    Each of its iterators, and each repetition by ``repeat``, reads the stream's next epoch. Its iterators can be
-    saved with `tf.train.Checkpoint` and go on in a dataset that was made in the same way, without reading what was
-    skipped. Records are gathered by the batch, outside of Python's lock.
+    Each of its iterators, and each repetition by ``repeat``, reads the stream's next epoch. Its iterators
+    can be saved with `tf.train.Checkpoint` and go on in a dataset that was made in the same way, without
+    reading what was skipped. Records are gathered by the batch, outside of Python's lock.
 
     Args:
         stream: What `DataRef.stream` returned; one that a user made is read through `from_generator`.
@@ -363,8 +379,8 @@ def make_tf_dataset(
     """
     if isinstance(stream, Loader):
         raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
-        raise ConfigurationError(f"batch_size must be a positive integer or None, not {batch_size!r}")
+    if batch_size is not None:
+        batch_size = whole("batch_size", batch_size, 1)
     if not isinstance(stream, RecordStream):
         return _from_generator(stream, batch_size, drop_remainder, padding_field)
     # The loader checks its arguments, and those of the padding field.
@@ -394,19 +410,18 @@ def _from_generator(
 def _batches(
     stream: RecordStream, size: int, drop_remainder: bool, parts: "list[_Part]", tree: Node
 ) -> Dataset:
-    items = _items(stream, size, drop_remainder, parts, tree, "batches")
     static = size if drop_remainder else None
 
     def build(*tensors: Tensor) -> Any:
         rest = iter(tensors)
         return _assembled(tree, iter([part.batch(rest, static) for part in parts]))
 
-    return _with_sharding(items.map(build).prefetch(2), stream)
+    plan = _Plan(stream, size, drop_remainder, [part.name for part in parts], "batches")
+    return _with_sharding(_items(plan, parts, 2, build), stream)
 
 
 def _records(stream: RecordStream, parts: "list[_Part]", tree: Node) -> Dataset:
     size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // max(1, stream.source.record_bytes)))
-    items = _items(stream, size, False, parts, tree, "records")
 
     def build(*tensors: Tensor) -> tuple[Tensor, ...]:
         rest = iter(tensors)
@@ -416,67 +431,106 @@ def _records(stream: RecordStream, parts: "list[_Part]", tree: Node) -> Dataset:
         rest = iter(tensors)
         return _assembled(tree, iter([part.record(rest) for part in parts]))
 
+    plan = _Plan(stream, size, False, [part.name for part in parts], "records")
     if all(part.is_plain for part in parts):
-        chunks = items.map(lambda *tensors: decode(*build(*tensors)))
-        records = chunks.prefetch(1).unbatch()
+        records = _items(plan, parts, 1, lambda *tensors: decode(*build(*tensors))).unbatch()
     else:
-        records = items.map(build).prefetch(1).unbatch().map(decode)
+        # Not a map, which tf.data would make parallel: `_items` says why nothing may be read ahead here.
+        records = _items(plan, parts, 1, build).unbatch()
+        records = records.scan(
+            tf.constant(0), _as_it_is(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
+        )
     if stream.start.position == 0:
         records = records.apply(tf.data.experimental.assert_cardinality(len(stream)))
     records = _with_sharding(records, stream)
     if not any(part.is_remembered for part in parts):
         return records
     # A ragged tensor of ragged rank 0 is a plain tensor inside a function: only the structure tells.
-    spec = _assembled(tree, iter([part.remembered(spec) for part, spec in zip(
-        parts, _flat_specs(tree, records.element_spec), strict=True)]))
+    specs = zip(parts, _flat_specs(tree, records.element_spec), strict=True)
+    spec = _assembled(tree, iter([part.remembered(spec) for part, spec in specs]))
     found = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
     found._yogadl_origin = records  # whose functions it calls
     return found
 
 
-def _items(
-    stream: RecordStream, size: int, drop_remainder: bool, parts: "list[_Part]", tree: Node, kind: str
-) -> Dataset:
-    """Return a dataset of flat tuples of tensors: all parts of all items of an epoch, the next one each time."""
-    start, shard = stream.start, stream.shard
-    rows = shard.own(0), shard.own(start.position)
-    full, first = (count // size if drop_remainder else -(-count // size) for count in rows)
-    described = [stream.cursor(0), shard.rank, shard.ranks, shard.remainder, size, drop_remainder, kind]
-    described += [stream.spec.to_json(), [part.name for part in parts]]
-    seed = hashlib.sha256(json.dumps(described).encode()).digest()
+def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the components of an element, which arrive as they are or as one tuple."""
+    return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple) else tensors
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Say how the rows of a stream are cut into items, and what an iterator's checkpoint must match."""
+
+    stream: RecordStream
+    size: int
+    drop_remainder: bool
+    names: list[str]
+    kind: str
+
+    def items(self, position: int) -> int:
+        """Count the items from a position of an epoch to its end."""
+        rows = self.stream.shard.own(position)
+        return rows // self.size if self.drop_remainder else -(-rows // self.size)
+
+    def seed(self) -> bytes:
+        """Return a hash of all that decides what an item is."""
+        shard = self.stream.shard
+        described = [self.stream.cursor(0), shard.rank, shard.ranks, shard.remainder, self.size]
+        described += [self.drop_remainder, self.kind, self.stream.spec.to_json(), self.names]
+        return hashlib.sha256(json.dumps(described).encode()).digest()
+
+
+def _items(plan: _Plan, parts: "list[_Part]", ahead: int, build: Callable[..., Any]) -> Dataset:
+    """Return a dataset of all items of an epoch, of the next one each time that it is iterated over.
+
+    Which one that is a checkpoint knows only from a random dataset that is being read. So one is read beside
+    the items, at the very end: what lies within has come to its end, and is forgotten, while the last items
+    of the epoch still wait in some buffer. For the same reason nothing after this may read ahead.
+    """
+    stream = plan.stream
+    seed = plan.seed()
+    random = _random(seed)
+    full, first = plan.items(0), plan.items(stream.start.position)
 
     def tokens(count: int) -> list[int]:
-        found = _tokens(seed).take(1).repeat(count).batch(count)
-        return [_joined(*pair) for pair in next(iter(found)).numpy().tolist()]
+        again = _random(seed)
+        found = tf.data.Dataset.zip((again.batch(2), again)).take(1).repeat(count).batch(count)
+        return [_joined(*pair) for pair in next(iter(found))[0].numpy().tolist()]
 
-    epochs = Epochs(tokens, start.epoch)
-    gather = Gather(stream, size, epochs)
-    dtypes = [tf.dtypes.as_dtype(name) for part in parts for name in part.dtypes]
+    epochs = Epochs(tokens, stream.start.epoch)
+    gather = Gather(stream, plan.size, epochs)
+    dtypes = [tf.int64, *(tf.dtypes.as_dtype(name) for part in parts for name in part.dtypes)]
+    mine = int.from_bytes(seed[16:24], "little") >> 1
 
     def read(pair: Any, item: Any) -> list[Any]:
         columns, padding = gather.columns(_joined(*pair.tolist()), int(item))
-        return [array for part in parts for array in part.pack(columns, padding)]
+        return [np.int64(mine), *(array for part in parts for array in part.pack(columns, padding))]
 
     def call(pair: Tensor, item: Tensor) -> tuple[Tensor, ...]:
-        found = tf.numpy_function(read, (pair, item), dtypes, stateful=False)
-        return tuple(found)
+        return tuple(tf.numpy_function(read, (pair, item), dtypes, stateful=False))
 
-    items = tf.data.Dataset.zip((_tokens(seed), tf.data.Dataset.range(max(full, first)))).scan(
-        (tf.constant(True), tf.constant([0, 0], tf.int64)), _keep_first
-    )
+    def check(state: Tensor, whose: Tensor, *tensors: Tensor) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_equal(whose, np.int64(mine), FOREIGN)]):
+            return state, build(*map(tf.identity, tensors))
+
+    items = tf.data.Dataset.zip((random.batch(2), tf.data.Dataset.range(max(full, first))))
+    items = items.scan((tf.constant(True), tf.constant([0, 0], tf.int64)), _as_it_is(_keep_first))
     if first != full:
-        high, low = epochs.first_token >> 32, epochs.first_token & 0xFFFFFFFF
-        begun = tf.constant([high, low], tf.int64)
-        items = items.take_while(
-            lambda pair, item: item < tf.where(tf.reduce_all(pair == begun), np.int64(first), np.int64(full))
-        )
-    return items.map(call)
+        begun = tf.constant([epochs.first_token >> 32, epochs.first_token & 0xFFFFFFFF], tf.int64)
+
+        def is_inside(pair: Tensor, item: Tensor) -> Tensor:
+            return item < tf.where(tf.reduce_all(pair == begun), np.int64(first), np.int64(full))
+
+        items = items.take_while(_as_it_is(is_inside))
+    items = tf.data.Dataset.zip((items.map(_as_it_is(call)).prefetch(ahead), random))
+    return items.scan(tf.constant(0), _as_it_is(lambda state, element: check(state, *element[0])))
 
 
-def _tokens(seed: bytes) -> Dataset:
-    """Return an endless dataset of pairs, whose first one is another at each iteration: a fixed sequence.
+def _random(seed: bytes) -> Dataset:
+    """Return an endless dataset of numbers, others at each iteration: a fixed sequence of iterations.
 
-    `Dataset.random` would mix in what `tf.random.set_seed` was given, so that a checkpoint met other tokens.
+    `Dataset.random` would mix in what `tf.random.set_seed` was given, so that a checkpoint met others.
     """
     numbers = [int.from_bytes(seed[i : i + 8], "little") >> 2 for i in (0, 8)]
     variant = tf.raw_ops.RandomDatasetV2(
@@ -487,7 +541,7 @@ def _tokens(seed: bytes) -> Dataset:
         output_shapes=[[]],
         rerandomize_each_iteration=True,
     )
-    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64)).batch(2, drop_remainder=True)
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64))
 
 
 def _joined(high: int, low: int) -> int:
@@ -496,16 +550,20 @@ def _joined(high: int, low: int) -> int:
 
 
 def _keep_first(state: Any, element: Any) -> Any:
+    """Give every item of an epoch the epoch's first pair of numbers."""
     is_first, kept = state
-    pair = tf.where(is_first, element[0], kept)
-    return (tf.constant(False), pair), (pair, element[1])
+    pair, item = element
+    pair = tf.where(is_first, pair, kept)
+    return (tf.constant(False), pair), (pair, item)
 
 
 def _with_sharding(dataset: Dataset, stream: RecordStream) -> Dataset:
     """Say how tf.distribute may share the dataset out: not at all if it is one shard already."""
     policies = tf.data.experimental.AutoShardPolicy
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = policies.OFF if stream.shard.ranks > 1 else policies.DATA
+    options.experimental_distribute.auto_shard_policy = (
+        policies.OFF if stream.shard.ranks > 1 else policies.DATA
+    )
     return dataset.with_options(options)
 
 
@@ -522,7 +580,9 @@ def _flat_specs(node: Node, spec: TypeSpec) -> list[TypeSpec]:
     if isinstance(node, Leaf) or _is_ragged(node):
         return [spec]
     items = [spec[key] for key in node.keys] if isinstance(node, DictNode) else list(spec)
-    return [found for child, item in zip(node.children, items, strict=True) for found in _flat_specs(child, item)]
+    return [
+        found for child, item in zip(node.children, items, strict=True) for found in _flat_specs(child, item)
+    ]
 
 
 def _is_ragged(node: Node) -> bool:
@@ -554,16 +614,22 @@ def _parts_of(spec: Spec, padding_field: str | None, *, is_batched: bool) -> "tu
 
 def _part_of(path: str, leaf: Leaf, number: int, is_batched: bool) -> "_Part":
     if leaf.dtype not in (BYTES, STR) and leaf.dtype not in _DTYPES:
-        mend = "view it as int64 before it is cached" if leaf.dtype[:4] in ("date", "time") else "choose the others by ref.fields(...)"
-        raise UnsupportedDataError(f"field {path!r} has dtype {leaf.dtype}, which tf.data has no tensors for: {mend}")
+        mend = (
+            "view it as int64 before it is cached"
+            if leaf.dtype[:4] in ("date", "time")
+            else "choose the others by ref.fields(...)"
+        )
+        raise UnsupportedDataError(
+            f"field {path!r} has dtype {leaf.dtype}, which tf.data has no tensors for: {mend}"
+        )
     if leaf.shape is not None and None not in leaf.shape:
         return _FixedPart(path, leaf, number)
     if not is_batched:
         return _VaryingPart(path, leaf, number)
     if leaf.shape is None:
         raise UnsupportedDataError(
-            f"the values of field {path!r} differ in how many dimensions they have, so no batch can be made of "
-            "them: leave out batch_size, or choose the other fields by ref.fields(...)"
+            f"the values of field {path!r} differ in how many dimensions they have, so no batch can be made "
+            "of them: leave out batch_size, or choose the other fields by ref.fields(...)"
         )
     return _RowsPart(path, leaf, number)
 
@@ -681,7 +747,8 @@ class _VaryingPart(_Part):
             value = tf.reshape(_decoded(data, leaf.dtype), shape)
         if self.is_remembered:
             value = tf.raw_ops.RaggedTensorToVariant(
-                rt_nested_splits=[], rt_dense_values=value, batched_input=False)
+                rt_nested_splits=[], rt_dense_values=value, batched_input=False
+            )
             return value
         return value if leaf.shape is None else tf.ensure_shape(value, leaf.shape)
 
@@ -728,7 +795,9 @@ class _RaggedPart(_Part):
         self.name = name
         self._leaves = leaves
         self._numbers = numbers
-        self._uniform = [int(m[2]) if (m := _SPLITS.fullmatch(key)) and m[2] else None for key in node.keys[1:]]
+        self._uniform = [
+            int(m[2]) if (m := _SPLITS.fullmatch(key)) and m[2] else None for key in node.keys[1:]
+        ]
         self._columns = [
             (_FixedPart if None not in (leaf.shape or ()) else _VaryingPart)(name, leaf, number)
             for leaf, number in zip(leaves, numbers, strict=True)
@@ -778,7 +847,7 @@ def _ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None])
     Args:
         flat: Its flat values.
         splits: Its row splits, from the outermost in.
-        sizes: How many rows it has, then how many items the rows of each level have; ``None`` where that varies.
+        sizes: How many rows it has, then how many items the rows of each level have; ``None``: varying.
     """
     found = flat
     for level in reversed(range(len(splits))):
@@ -798,7 +867,9 @@ def _serialized(value: Any) -> bytes:  # bytes or str, or an array of them
     array = np.asarray(value, object)
     found = np.empty(array.size, object)
     found[:] = pack.encoded(array.ravel().tolist())
-    content: bytes = tf.make_tensor_proto(found.reshape(array.shape), tf.string, array.shape).SerializeToString()
+    content: bytes = tf.make_tensor_proto(
+        found.reshape(array.shape), tf.string, array.shape
+    ).SerializeToString()
     return content
 
 
@@ -813,14 +884,13 @@ def _decoded(data: Tensor, dtype: str) -> Tensor:
 # Both in one line.
 
 
-class _Pipeline:
+class _Pipeline(threading.local):
     """What builds the cache of a pipeline, for whoever compares builders: its graph is its argument."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
+    dataset: Dataset = None
 
     def __call__(self, graph: str) -> Dataset:
-        return self._dataset
+        return self.dataset
 
 
 def cache(
@@ -849,10 +919,16 @@ def cache(
         >>> folder.cleanup()
     """
 
+    pipeline = _Pipeline()
+    build_once = storage.cacheable(dataset_id, dataset_version)(pipeline)
+
     def apply(dataset: Dataset) -> Dataset:
         graph = _graph(dataset)
-        arguments = {"graph": graph.sha256() if graph else "unknown"}
-        ref = storage.cacheable(dataset_id, dataset_version)(_Pipeline(dataset))(**arguments)
+        pipeline.dataset = dataset
+        try:
+            ref = build_once(graph=graph.sha256() if graph else "unknown")
+        finally:
+            pipeline.dataset = None
         return make_tf_dataset(ref.stream(**stream_options))
 
     return apply

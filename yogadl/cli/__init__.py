@@ -47,6 +47,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Make something": {
         "build": "Build a version from a function in a Python file.",
+        "export": "Write a version to files that other programs read.",
         "demo": "Show in a few seconds what a cache does.",
     },
     "Keep order": {

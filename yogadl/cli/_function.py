@@ -18,10 +18,6 @@ from yogadl.cli._output import cut
 from yogadl.errors import ConfigurationError, YogaError
 
 
-class FunctionError(YogaError):
-    """Say in one line what a user's own code raised."""
-
-
 @dataclass(frozen=True)
 class Target:
     """Name a function in a file.
@@ -114,7 +110,7 @@ def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None
     """Turn whatever the user's code raises into one line, with where in the file it was.
 
     Raises:
-        FunctionError: in its place.
+        YogaError: in its place.
     """
     try:
         yield
@@ -124,7 +120,7 @@ def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None
         if isinstance(error, YogaError):
             raise
         hint = "" if shows_traceback else "; --traceback shows it all"
-        raise FunctionError(_told(error, path) + hint) from error
+        raise YogaError(_told(error, path) + hint) from error
 
 
 def _told(error: BaseException, path: Path) -> str:

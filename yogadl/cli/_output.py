@@ -126,15 +126,15 @@ def duration(elapsed_s: float) -> str:
 
 
 class Bar:
-    """Show how many bytes are done: on stderr, if that is a terminal, and only after two seconds."""
+    """Show how much is done: on stderr, if that is a terminal, and only after two seconds."""
 
-    def __init__(self, title: str, size_bytes: int) -> None:
+    def __init__(self, title: str, total: int, unit: str = "B") -> None:
         from tqdm import tqdm
 
         self._bar = tqdm(
             desc=title,
-            total=size_bytes,
-            unit="B",
+            total=total,
+            unit=unit,
             unit_scale=True,
             delay=_DELAY_S,
             disable=None,
@@ -148,9 +148,9 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def show(self, done_bytes: float) -> None:
-        """Move to where so many are done."""
-        self._bar.update(done_bytes - self._bar.n)
+    def show(self, done: float) -> None:
+        """Move to where so much is done."""
+        self._bar.update(done - self._bar.n)
 
     def clear(self) -> None:
         """Make room for a line of text; the bar comes back when it moves."""

@@ -52,8 +52,8 @@ def open_storage(location: str | os.PathLike[str]) -> CacheStorage:
     if network is not None:
         warnings.warn(
             f"{storage.folder.root} is on a network file system ({network}): reading at random is slow "
-            "there, and its file locks may not keep two machines from building the same. Keep caches on a local "
-            "disk of each machine; one that is built can be copied there, its dataset's folder as it is",
+            "there, and its file locks may not keep two machines from building the same. Keep caches on a "
+            "local disk of each machine; what is built can be copied there, a dataset's folder as it is",
             UserWarning,
             stacklevel=2,
         )

@@ -20,7 +20,6 @@ from yogadl._format.fingerprint import RunHash, fingerprint_of, hash_run
 from yogadl._format.layout import PartIndex, PartTable, SealedPart, join_parts
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
-from yogadl._format.writer import CacheWriter
 from yogadl._key import DatasetKey
 from yogadl._sources import Source
 from yogadl._spec import Spec
@@ -88,6 +87,8 @@ class Build:
             receipt = Receipt(sum(r.part.index.records for r in receipts), part, spec)
             self._keep(path, receipt, where, terms)
             receipts.append(receipt)
+
+        from yogadl._format.writer import CacheWriter  # loads lmdb, which reading does not need
 
         writer = CacheWriter(work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first)
         try:

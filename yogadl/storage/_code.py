@@ -74,7 +74,12 @@ class CodeReader:
         """Return the code of a class, or ``None`` if its source can't be told."""
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else {}
-        methods = [member for member in vars(cls).values() if isinstance(member, FunctionType)]
+        # From Python 3.14 on annotations are a function, too, with no node of its own.
+        methods = [
+            member
+            for name, member in vars(cls).items()
+            if isinstance(member, FunctionType) and not name.startswith("__annotate")
+        ]
         # Not only the methods' files: those of a dataclass may all have been made by exec.
         files = [names.get("__file__"), *(method.__code__.co_filename for method in methods)]
         for filename in dict.fromkeys(filter(None, files)):

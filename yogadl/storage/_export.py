@@ -72,8 +72,8 @@ def export(
 
     ``"npy"`` writes a ``.npy`` file for each field, which must not vary in length, and a ``spec.json`` that
     says which is which. ``"parquet"`` and ``"arrow"`` (the IPC file format) write one file, a column for each
-    field; they need pyarrow. What becomes of each kind of field: docs/export.md. Some tens of MB are in memory
-    at a time, however large the dataset.
+    field; they need pyarrow. What becomes of each kind of field: docs/export.md. Some tens of MB are in
+    memory at a time, however large the dataset.
 
     Args:
         ref: The records: a dataset, or some of it (``ref[:1000]``, ``ref.fields("image")``).
@@ -230,10 +230,10 @@ class NpyWriter:
     def write(self, columns: Sequence[Column], first_record: int) -> None:
         """Append to every file; none is kept open, since there may be thousands."""
         for path, column in zip(self._paths, columns, strict=True):
-            array: Any = column  # of a fixed field, as all are here
+            # As bytes, since datetimes give no buffer. Any: mypy knows of no array that does.
+            content: Any = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
             with path.open("ab") as file:
-                # As bytes: datetimes give no buffer.
-                file.write(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+                file.write(content)
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -242,7 +242,7 @@ class NpyWriter:
 def stored_dtype(leaf: Leaf) -> "np.dtype[Any]":
     """Return the dtype of numpy's own that holds a field: its bits, for those of ml_dtypes."""
     dtype = leaf.numpy_dtype
-    return dtype if dtype.isbuiltin == 1 or dtype.kind in "mM" else np.dtype(f"<u{dtype.itemsize}")
+    return dtype if dtype.type.__module__ == "numpy" else np.dtype(f"<u{dtype.itemsize}")
 
 
 def file_names(names: Sequence[str]) -> list[str]:

@@ -8,26 +8,21 @@ import importlib
 import importlib.util
 import inspect
 import json
-import os
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage._code import Code, CodeReader
+from yogadl.storage._modules import Libraries, is_ours, module_name, package_of, place_in_project
 from yogadl.storage._values import ValueForms, is_plain, shown_object, shown_value
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()
-_LEVELS_UP: Final = 2  # `Path(__file__).parents[2]`; "/" and "/data" are not of a project
-_OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
 _CACHED: Final = type(functools.lru_cache(len))
-_HEAP_TYPE: Final = 1 << 9  # a class made by a program, not by the interpreter
 # What a module knows of itself: where it lies and how it was started, which builds nothing.
 _OF_A_MODULE: Final = frozenset(
     {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__cached__"}
@@ -85,10 +80,10 @@ class Builder:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a manifest keeps of it."""
-        found = {
-            ingredient.label: [ingredient.sha256, "" if ingredient.key == "builder" else ingredient.text]
-            for ingredient in self.ingredients
-        }
+        found: dict[str, list[str]] = {}
+        for ingredient in self.ingredients:
+            # One for each global, whoever reads it.
+            found.setdefault(ingredient.label, [ingredient.sha256, ingredient.text])
         return {
             "function": self.function,
             "source": self.source,
@@ -132,7 +127,7 @@ def builder_of(
     inner = inspect.unwrap(function)
     source = reader.of_function(inner).text if isinstance(inner, FunctionType) else ""
     return Builder(
-        f"{_module_name(named.__module__)}.{named.__qualname__}",
+        _dotted(module_name(named.__module__), named.__qualname__),
         source or None,
         {name: shown_value(name, value) for name, value in bound.items()},
         tuple(walk.found.values()),
@@ -142,8 +137,10 @@ def builder_of(
 
 def _seen_through(function: Any) -> Any:  # anything that can be called
     """Return what is called without wrappers that return what it returns: functools.cache, and our own."""
-    is_ours = isinstance(function, FunctionType) and _is_ours(function.__code__.co_filename)
-    if (is_ours or isinstance(function, _CACHED)) and hasattr(function, "__wrapped__"):
+    is_one = isinstance(function, _CACHED) or (
+        isinstance(function, FunctionType) and is_ours(function.__code__.co_filename)
+    )
+    if is_one and hasattr(function, "__wrapped__"):
         return _seen_through(function.__wrapped__)
     return function
 
@@ -163,15 +160,19 @@ def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     return found
 
 
+class _Unloaded(ModuleType):
+    """A library's module that is not loaded just to be named: it may be TensorFlow."""
+
+
 class _Walk:
     """Visit everything once, in an order that is the same in every process."""
 
     def __init__(self, function: Any, reader: CodeReader, thorough: bool) -> None:
         self.found: dict[str, Ingredient] = {}
         self.libraries: dict[str, str] = {}
-        self._own_package = _package_of(function)
+        self._libraries = Libraries(package_of(function))
         self._reader = reader
-        self._values = ValueForms(self._of_code, self._is_library_class, thorough)
+        self._values = ValueForms(self._of_code, self._libraries.have_class, thorough)
         self._thorough = thorough
         self._numbers: dict[str, int] = {}
         self._queue: deque[Callable[[], None]] = deque()
@@ -199,9 +200,8 @@ class _Walk:
 
     def add_builder(self, function: Any) -> None:  # anything that can be called
         """Add the builder itself, and all that it leads to."""
-        if isinstance(function, FunctionType) and not self._is_library(*_home(function)):
-            name = f"{_module_name(function.__module__)}.{function.__qualname__}"
-            self._add_function(function, f"function {name}", "builder", with_defaults=False)
+        if isinstance(function, FunctionType) and not self._libraries.have_function(function):
+            self._add_function(function, f"function {_name_of(function)}", "builder", with_defaults=False)
         else:
             self._add("what is called", "builder", self._values.form(function, "what is called"), "")
         while self._queue:
@@ -216,26 +216,28 @@ class _Walk:
 
     def _of_code(self, value: Any, where: str) -> str:  # a function, a class or a module
         if isinstance(value, ModuleType):
-            if self._is_library(value.__name__, _file_of(value)):
+            if self._is_library_module(value):
                 return self._library(value.__name__, "")
             return self._queued(value, "module", value.__name__, "", self._add_module)
         if isinstance(value, type):
-            if self._is_library_class(value):
+            if self._libraries.have_class(value):
                 return self._library(value.__module__, value.__qualname__)
             return self._queued(value, "class", value.__module__, value.__qualname__, self._add_class)
-        if self._is_library(*_home(value)):
-            return self._library(value.__module__, value.__qualname__) + self._closed_over(value, where)
-        return self._queued(value, "function", value.__module__, value.__qualname__, self._add_called)
+        # As it was written: functools.wraps gives a decorator's function the name of what it decorates.
+        module, name = value.__globals__.get("__name__"), value.__code__.co_qualname
+        if self._libraries.have_function(value):
+            return self._library(module, name) + self._closed_over(value, where)
+        return self._queued(value, "function", module, name, self._add_called)
 
     def _queued(
-        self, value: Any, kind: str, module: str, name: str, add: Callable[[Any, str, str], None]
+        self, value: Any, kind: str, module: str | None, name: str, add: Callable[[Any, str, str], None]
     ) -> str:
         """Return the token for a piece of code, and have it visited later."""
         # Without the module: the same file may be __main__ here and imported there.
         key = f"{kind} {name}"
         number = self._numbers[key] = self._numbers.get(key, 0) + 1
         suffix = f" #{number}" if number > 1 else ""
-        label = " ".join(filter(None, (kind, ".".join(filter(None, (_module_name(module), name)))))) + suffix
+        label = f"{kind} {_dotted(module_name(module), name)}{suffix}"
         self._queue.append(lambda: add(value, label, key + suffix))
         return key + suffix
 
@@ -317,7 +319,7 @@ class _Walk:
     def _add_references(
         self, code: Code, owner: str, key: str, closure: Mapping[str, Any], module: Mapping[str, Any]
     ) -> None:
-        where = _module_name(str(module.get("__name__", "")))
+        where = module_name(str(module.get("__name__", "")))
         for reference in code.references:
             name, value = reference.name, _MISSING
             if reference.module:
@@ -332,13 +334,13 @@ class _Walk:
                 value = module.get(name, _MISSING)
             value, taken = self._followed(value, reference.attributes)
             spelt = ".".join((name, *taken))
-            label = f"global {where}.{spelt}"
+            label = f"global {_dotted(where, spelt)}"
             if reference.module:
                 label = f"import {'.'.join((reference.module, *taken))}"
             elif name in closure:
                 label = f"closure variable {spelt!r} of {owner}"
             whole = f"{key} {reference.module} {'.'.join((name, *reference.attributes))}"
-            place = _place(value, module)
+            place = place_in_project(value, module)
             if value is _MISSING or place:
                 self._add(label, whole, place or "not bound", place or "not bound")
             else:
@@ -353,7 +355,7 @@ class _Walk:
             return value, ()
         name, rest = attributes[0], attributes[1:]
         is_module = isinstance(value, ModuleType)
-        if is_module and self._is_library(value.__name__, _file_of(value)):
+        if is_module and self._is_library_module(value):
             return value, ()
         found = self._of_module(value, name) if is_module else _stored(value, name)
         if found is _MISSING:
@@ -374,15 +376,16 @@ class _Walk:
         if not self._thorough:
             return sys.modules.get(name, _MISSING)  # loading it takes time, which a warning is not worth
         try:
-            spec = None if top in sys.modules else importlib.util.find_spec(top)
-            found = importlib.util.module_from_spec(spec) if spec else sys.modules.get(top)
-            if self._is_library(top, _file_of(found)):
-                made = ModuleType(name)  # not loaded just to be named: it may be TensorFlow
-                made.__file__ = _file_of(found)
-                return made
+            loaded = sys.modules.get(top)
+            spec = None if loaded else importlib.util.find_spec(top)
+            if (loaded and self._libraries.have_module(loaded)) or (spec and self._libraries.have_spec(spec)):
+                return _Unloaded(name)
             return importlib.import_module(name)
         except (ImportError, ValueError):
             return _MISSING
+
+    def _is_library_module(self, module: ModuleType) -> bool:
+        return isinstance(module, _Unloaded) or self._libraries.have_module(module)
 
     def _of_module(self, module: ModuleType, name: str) -> Any:
         if name in vars(module):
@@ -393,80 +396,13 @@ class _Walk:
         except (ImportError, KeyError):
             return getattr(module, name, _MISSING)
 
-    def _is_library_class(self, cls: type) -> bool:
-        if cls.__module__ == "builtins":  # what exec without a __name__ makes claims to be one
-            return not cls.__flags__ & _HEAP_TYPE
-        return self._is_library(cls.__module__, _file_of(sys.modules.get(cls.__module__)))
 
-    def _is_library(self, module: str | None, file: str | None) -> bool:
-        """Return whether code is others': Python's, ours, or installed, and not of the builder's package."""
-        top = (module or "").partition(".")[0]
-        if file is None or file.startswith("<"):
-            return top != "__main__" and top in sys.stdlib_module_names
-        if _is_ours(file):
-            return True
-        if "site-packages" in file or "dist-packages" in file:
-            return top != self._own_package
-        return any(file.startswith(folder) for folder in _standard_library())
+def _name_of(function: FunctionType) -> str:
+    return _dotted(module_name(function.__globals__.get("__name__")), function.__code__.co_qualname)
 
 
-@functools.cache  # the same for as long as the process lives
-def _standard_library() -> tuple[str, ...]:
-    return tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_OUR_FOLDER)
-
-
-def _file_of(module: ModuleType | None) -> str | None:
-    """Return the file of a module, or the first folder of a package that has none."""
-    file = getattr(module, "__file__", None)
-    return file or next(iter(getattr(module, "__path__", None) or ()), None)
-
-
-def _home(function: FunctionType) -> tuple[str | None, str | None]:
-    """Return the module that a function was written in, and its file."""
-    names = function.__globals__
-    file = function.__code__.co_filename
-    return names.get("__name__"), names.get("__file__") if file.startswith("<") else file
-
-
-def _place(value: Any, module: Mapping[str, Any]) -> str:
-    """Return where a path lies from the folder of its module's project, if it is in it, or just above.
-
-    `Path(__file__).parent` is another path on every machine, and means the same.
-    """
-    file = module.get("__file__")
-    if not isinstance(value, str | PurePath) or not os.path.isabs(value) or not file:
-        return ""
-    folder = Path(file).parent
-    for _ in filter(None, (module.get("__package__") or "").split(".")):
-        folder = folder.parent
-    is_above = PurePath(value) in folder.parents[:_LEVELS_UP] and len(PurePath(value).parts) > _LEVELS_UP
-    if is_above or PurePath(value).is_relative_to(folder):
-        return f"{type(value).__name__} {os.path.relpath(value, folder)!a} of the project's folder"
-    return ""
-
-
-def _package_of(function: Any) -> str:  # anything that can be called
-    """Return the top-level package of a builder: the user's own, even where it is installed."""
-    function = inspect.unwrap(function)
-    function = getattr(function, "__func__", function)
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return _module_name(module).partition(".")[0]
-
-
-def _module_name(module: str | None) -> str:
-    """Return what a module would be called if it were not the one that was started."""
-    if module not in ("__main__", "__mp_main__"):
-        return module or ""
-    main = sys.modules.get(module)
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name not in ("__main__", "__mp_main__"):
-        return str(spec.name)
-    file = getattr(main, "__file__", None)
-    return Path(file).stem if file else module
+def _dotted(*names: str) -> str:
+    return ".".join(filter(None, names))
 
 
 def _stored(value: Any, name: str) -> Any:
@@ -489,8 +425,10 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _functions_of(cls: type) -> Iterator[FunctionType]:
-    for _, member in sorted(vars(cls).items()):
-        inner = [getattr(member, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
+    for name, member in sorted(vars(cls).items()):
+        if name.startswith("__annotate"):
+            continue  # what Python 3.14 makes of annotations
+        inner = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel", "func")]
         for function in (member, *inner):
             if isinstance(function, FunctionType):
                 yield function

@@ -81,13 +81,15 @@ class Describer:
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     """Say what differs between two builders; nothing if they are the same or one is unknown."""
-    changes = []
+    changes, said = [], set()
     if then.get("source") and now.get("source") and not _is_same_code(then["source"], now["source"]):
         changes.append("its source code: " + _changed_line(then["source"], now["source"]))
+        said.add(f"function {now.get('function')}")
     before, after = then.get("arguments"), now.get("arguments")
     if isinstance(before, dict) and isinstance(after, dict):
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
+                said.add(f"argument {name!r}")
                 changes.append(
                     f"argument {name!r}: {before.get(name, _ABSENT)} -> {after.get(name, _ABSENT)}"
                 )
@@ -96,7 +98,7 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
         for change in _differences(_ingredients(then), _ingredients(now))
         # What one of them lacks, the code that reads it tells; of code without source nothing can be told.
         if change.before not in ("", _ABSENT) and change.after not in ("", _ABSENT)
-        if not change.what.startswith("argument ")
+        if change.what not in said
     ]
     return "; ".join(changes)
 
@@ -174,15 +176,11 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
 
 
 def _ingredients(builder: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return hash and text of each ingredient; of the builder itself the text is its source."""
-    found = {}
+    """Return hash and text of each ingredient, by its label."""
     try:
-        for label, sha256, text in builder.get("ingredients") or ():
-            is_builder = not text and label == f"function {builder.get('function')}"
-            found[str(label)] = str(sha256), str((is_builder and builder.get("source")) or text)
-    except (TypeError, ValueError):
+        return {str(label): (str(sha256), str(text)) for label, sha256, text in builder["ingredients"]}
+    except (KeyError, TypeError, ValueError):
         return {}  # a manifest's provenance is free-form: another library may write its own
-    return found
 
 
 def _differences(then: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> list[Difference]:

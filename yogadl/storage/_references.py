@@ -30,7 +30,8 @@ class _Scope:
     is_class: bool
     bound: set[str] = field(default_factory=set)
     imported: dict[str, Reference] = field(default_factory=dict)
-    outer: set[str] = field(default_factory=set)  # by `global` and `nonlocal`
+    declared_global: set[str] = field(default_factory=set)
+    declared_outer: set[str] = field(default_factory=set)  # by `nonlocal`
 
 
 def names_read(node: ast.AST) -> tuple[Reference, ...]:
@@ -78,6 +79,8 @@ class _Finder(ast.NodeVisitor):
                 return
             if name in scope.bound:
                 return
+            if name in scope.declared_global:
+                break
         self.found.add(Reference(name, attributes))
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -156,11 +159,13 @@ def _scope_of(nodes: Iterable[ast.AST]) -> _Scope:
                 scope.bound.add(name)
             case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
                 scope.bound.add(name)
-            case ast.Global(names=names) | ast.Nonlocal(names=names):
-                scope.outer |= set(names)
+            case ast.Global(names=names):
+                scope.declared_global |= set(names)
+            case ast.Nonlocal(names=names):
+                scope.declared_outer |= set(names)
             case ast.Import() | ast.ImportFrom():
                 scope.imported |= _imported(node)
-    scope.bound -= scope.outer
+    scope.bound -= scope.declared_global | scope.declared_outer
     return scope
 
 

@@ -23,7 +23,11 @@ HOOK: Final = "__yogadl_version__"
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _SHOWN: Final = 120
-_SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+# By whole words: a tokenizer is none.
+_SECRET: Final = re.compile(
+    r"(?:^|[_.])(?:(?:api|access|private|secret|auth)_?key|token|secret|passw(?:or)?d|passphrase|credential)s?(?:$|[_.])",
+    re.IGNORECASE,
+)
 _SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _CONTAINERS: Final = (tuple, list, set, frozenset, dict)
 # Beyond these, a warning that may never come is not worth the time: see `ValueForms`, `thorough`.
@@ -137,7 +141,7 @@ class ValueForms:
             return f"{described} {self._forms(value.ravel().tolist(), where)}"
         if not self._thorough and value.nbytes > _CHEAP_BYTES:
             return described
-        return f"{described} {hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
+        return f"{described} {_sha256_of(value)}"
 
     def _tensor(self, value: Any, where: str) -> str:  # torch, jax, TensorFlow, ...
         value = value.detach() if hasattr(value, "detach") else value
@@ -255,8 +259,7 @@ def shown_value(name: str, value: Any) -> str:
     if isinstance(value, np.ndarray) and value.dtype != object:
         if value.nbytes > _CHEAP_BYTES:
             return f"array {value.dtype}{list(value.shape)}"
-        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
-        return f"array {value.dtype}{list(value.shape)} {content}"
+        return f"array {value.dtype}{list(value.shape)} {_sha256_of(value)[:16]}"
     if isinstance(value, set | frozenset):
         value = sorted(map(repr, value))  # a set of strings has another order in every process
     return shortened(_ADDRESS.sub("", repr(value)))
@@ -291,6 +294,15 @@ def _rank(item: Any) -> tuple[str, str]:
     """Order the items of a set before they are described, so that it does not depend on the hash seed."""
     known = ascii(item) if type(item) in _SCALARS else getattr(item, "__qualname__", "")
     return type(item).__name__, known
+
+
+def _sha256_of(array: Any) -> str:  # an array or a scalar of numpy
+    if not array.nbytes:
+        return hashlib.sha256().hexdigest()
+    # As bytes, since datetimes give no buffer; a large array is not copied if its memory is in order. Any:
+    # mypy knows of no array that is a buffer.
+    content: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _dtype(dtype: np.dtype[Any]) -> str:

@@ -25,6 +25,12 @@ _MOST_EPOCHS: Final = 2**17
 _EXIT_S: Final = 10.0
 _QUIET_S: Final = 0.05
 
+# tf.data makes an error of its own class of any, so the text has to name ours.
+FOREIGN: Final = (
+    "CursorError: the iterator's checkpoint is of another dataset, order, shard, start or batch size: "
+    "restore it into the dataset that it was saved from, or go on by stream.cursor(delivered=...)"
+)
+
 
 class Epochs:
     """Know which epoch a token stands for: the n-th of a fixed sequence is the n-th epoch. Thread-safe.
@@ -55,11 +61,7 @@ class Epochs:
         while token not in self._numbers:
             with self._lock:
                 if token not in self._numbers and len(self._numbers) >= _MOST_EPOCHS:
-                    raise CursorError(
-                        "CursorError: the iterator's checkpoint is of another dataset, order, shard, start or "
-                        "batch size: restore it into the dataset that it was saved from, or move between them "
-                        "with stream.cursor(delivered=...)"
-                    )
+                    raise CursorError(FOREIGN)
                 if token not in self._numbers:
                     self._extend(8 * len(self._numbers))
         return self._numbers[token]

@@ -97,9 +97,13 @@ class _Hasher:
             function = self._functions.get(name)
             if function is None:
                 return name
-            arguments = {argument.name: f"argument {i}" for i, argument in enumerate(function.signature.input_arg)}
+            arguments = {
+                argument.name: f"argument {i}" for i, argument in enumerate(function.signature.input_arg)
+            }
             numbers = {node.name: str(i) for i, node in enumerate(function.node_def)}
-            results = [_renamed(function.ret[result.name], numbers) for result in function.signature.output_arg]
+            results = [
+                _renamed(function.ret[result.name], numbers) for result in function.signature.output_arg
+            ]
             nodes = []
             for node in function.node_def:
                 copied = type(node)()

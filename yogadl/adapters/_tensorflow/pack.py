@@ -17,9 +17,7 @@ Arrays = list[NDArray[Any]]
 
 def encoded(values: Sequence[Any]) -> list[bytes]:
     """Return bytes and str as bytes."""
-    return [
-        value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass") for value in values
-    ]
+    return [value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass") for value in values]
 
 
 def texts(column: Column) -> Arrays:
@@ -59,7 +57,7 @@ def ragged_rank(leaf: Leaf) -> int:
 
 
 def rows(leaf: Leaf, column: Column) -> Arrays:
-    """Pack varying values as one ragged tensor: its flat values, then its row splits from the outermost in."""
+    """Pack varying values as one ragged tensor: flat values, then row splits from the outermost in."""
     assert leaf.shape is not None
     rank = ragged_rank(leaf)
     values = [np.asarray(value, leaf.numpy_dtype) for value in column]

@@ -1,0 +1,63 @@
+"""Write a version to files that other programs read.
+
+npy: a .npy file for each field, which must not vary in length, and a spec.json that says which is which.
+parquet, arrow: one file, a column for each field; they need pyarrow. All is written or nothing: the folder
+appears at the end.
+
+Example:
+  yogadl export squares 1 out -s /data/caches
+  yogadl export squares 1 out --format parquet --field number -s /data/caches
+"""
+
+import argparse
+
+from yogadl.cli._arguments import add_json, add_key, add_storage
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import Bar, counted, say, say_json, size
+from yogadl.storage import export
+from yogadl.storage._export import FORMATS, NPY
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_key(parser)
+    parser.add_argument("folder", metavar="DIR", help="where to: made, or there and empty")
+    add_storage(parser)
+    parser.add_argument("--format", choices=FORMATS, default=NPY, help=f"what to write (default: {NPY})")
+    parser.add_argument(
+        "--field",
+        metavar="NAME",
+        action="append",
+        help="only this key of the records; may be repeated",
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write it, and say what was written."""
+    storage = open_existing(arguments.storage)
+    # Allowed, but not used: pickled fields are refused before anything is read.
+    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
+    if arguments.field:
+        ref = ref.fields(*arguments.field)
+    with Bar("exporting", len(ref), " records") as bar:
+        done = export(ref, arguments.folder, arguments.format, progress=lambda records, _: bar.show(records))
+    if arguments.json:
+        say_json(
+            {
+                "storage": str(storage.folder.root),
+                "id": arguments.id,
+                "version": arguments.version,
+                "folder": str(done.folder),
+                "format": arguments.format,
+                "files": list(done.files),
+                "records": done.records,
+                "size_bytes": done.size_bytes,
+            }
+        )
+        return 0
+    files = f"{counted(len(done.files), 'file')} of {size(done.size_bytes)}"
+    say(f"Wrote {counted(done.records, 'record')} of {arguments.id} {arguments.version} to {files}:")
+    for name in done.files:
+        say(f"  {done.folder / name}")
+    return 0

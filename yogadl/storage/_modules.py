@@ -1,0 +1,136 @@
+"""Know modules: whose they are, what they are called, and where their project lies."""
+
+import functools
+import importlib.metadata
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path, PurePath
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+_OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
+_LEVELS_UP: Final = 2  # `Path(__file__).parents[2]`; "/" and "/data" are not of a project
+_HEAP_TYPE: Final = 1 << 9  # of a class: made by a program, not by the interpreter
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Tell the user's own code from that of others.
+
+    Args:
+        own_package: The top-level package of the builder: the user's own, even where it is installed.
+    """
+
+    own_package: str
+
+    def have(self, module: str | None, file: str | None) -> bool:
+        """Return whether a module is others': Python's, ours, or installed."""
+        top = (module or "").partition(".")[0]
+        if file is None or file.startswith("<"):
+            return top != "__main__" and top in sys.stdlib_module_names
+        if is_ours(file):
+            return True
+        if any(file.startswith(folder) for folder in _standard_library()):
+            return top != self.own_package or "site-packages" not in file
+        return top != self.own_package and _is_installed(top, file)
+
+    def have_module(self, module: ModuleType) -> bool:
+        """Return whether a module is others'."""
+        return self.have(module.__name__, file_of(module))
+
+    def have_function(self, function: FunctionType) -> bool:
+        """Return whether a function was written by others."""
+        names, file = function.__globals__, function.__code__.co_filename
+        return self.have(names.get("__name__"), names.get("__file__") if file.startswith("<") else file)
+
+    def have_class(self, cls: type) -> bool:
+        """Return whether a class was written by others."""
+        if cls.__module__ == "builtins":  # what exec without a __name__ makes claims to be one
+            return not cls.__flags__ & _HEAP_TYPE
+        return self.have(cls.__module__, file_of(sys.modules.get(cls.__module__)))
+
+    def have_spec(self, spec: ModuleSpec) -> bool:
+        """Return whether a module that was not loaded yet is others'."""
+        folder = next(iter(spec.submodule_search_locations or ()), None)
+        return self.have(spec.name, spec.origin if spec.has_location else folder)
+
+
+@functools.cache  # the same for as long as the process lives
+def _standard_library() -> tuple[str, ...]:
+    return tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+def _is_installed(top: str, file: str) -> bool:
+    if "site-packages" in file or "dist-packages" in file:
+        return True
+    # By `pip install --target`, maybe among the user's own files.
+    folder = next((parent for parent in Path(file).parents if parent.name == top), Path(file)).parent
+    return _has_distributions(folder) and top in _distributed()
+
+
+@functools.cache  # what is installed, is
+def _has_distributions(folder: Path) -> bool:
+    return next(folder.glob("*.dist-info"), None) is not None
+
+
+@functools.cache  # reads a file of each, and is rarely asked
+def _distributed() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+def is_ours(file: str) -> bool:
+    """Return whether a file is one of this library."""
+    return file.startswith(_OUR_FOLDER)
+
+
+def file_of(module: ModuleType | None) -> str | None:
+    """Return the file of a module, or the first folder of a package that has none."""
+    file = getattr(module, "__file__", None)
+    return file or next(iter(getattr(module, "__path__", None) or ()), None)
+
+
+def module_name(module: str | None) -> str:
+    """Return what a module would be called if it were not the one that was started."""
+    if module not in ("__main__", "__mp_main__"):
+        return module or ""
+    main = sys.modules.get(module)
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name not in ("__main__", "__mp_main__"):
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else module
+
+
+def package_of(function: Any) -> str:  # anything that can be called
+    """Return the top-level package of a builder."""
+    function = inspect.unwrap(function)
+    function = getattr(function, "__func__", function)
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module_name(module).partition(".")[0]
+
+
+def place_in_project(value: Any, names: Mapping[str, Any]) -> str:
+    """Return where a path lies, from the folder of a module, if it is in the module's project or just above.
+
+    `Path(__file__).parent` is another path on every machine, and means the same.
+
+    Args:
+        value: The path; anything else has no place.
+        names: What the module has, ``__file__`` above all.
+    """
+    file = names.get("__file__")
+    if not isinstance(value, str | PurePath) or not os.path.isabs(value) or not file:
+        return ""
+    project = Path(file).parent
+    for _ in filter(None, (names.get("__package__") or "").split(".")):
+        project = project.parent
+    path = PurePath(value)
+    is_above = path in project.parents[:_LEVELS_UP] and len(path.parts) > _LEVELS_UP
+    if is_above or path.is_relative_to(project):
+        return f"{type(value).__name__} {os.path.relpath(path, Path(file).parent)!a} from its module"
+    return ""
