@@ -27,7 +27,8 @@ TRAIN = """
     tf.config.experimental.enable_op_determinism()
     ref = yogadl.open_storage(root).fetch("points", "1")
     stream = ref.stream(shuffle=True, shuffle_seed=3)
-    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+    layers = keras.layers
+    model = keras.Sequential([keras.Input([4]), layers.Dense(8, activation="tanh"), layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.01), "mse")
     if begin:
         model = keras.models.load_model(f"{folder}/model.keras")

@@ -292,10 +292,11 @@ if __name__ == "__main__":
 
 
 def run(folder, *arguments, seed="0", **environment):
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(folder), **environment},
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(path), **environment},
         capture_output=True,
         text=True,
     )

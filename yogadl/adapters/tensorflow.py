@@ -145,7 +145,7 @@ class DatasetSource:
             raise UnsupportedDataError(NO_RECORDS)
 
     def _batched(self) -> Dataset:
-        """Return the pipeline in batches of flat tuples of tensors, or of its own elements if all are dense."""
+        """Return the pipeline in batches: of flat tuples of tensors, or of its elements if all are dense."""
         is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks those, and only those
 
         def split(*element: Any) -> tuple[Tensor, ...]:

@@ -5,12 +5,13 @@ import warnings
 from typing import Any
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._base import CacheStorage, DatasetInfo, Pruned
+from yogadl.storage._base import CacheStorage, DatasetInfo
 from yogadl.storage._export import Exported, export
 from yogadl.storage._local import LFSConfigurations, LFSStorage
 from yogadl.storage._mounts import network_file_system
 from yogadl.storage._partitions import PartitionedBuild
 from yogadl.storage._provenance import Difference, Explanation
+from yogadl.storage._prune import Pruned
 from yogadl.storage._verify import Verified
 
 __all__ = [

@@ -16,29 +16,29 @@ from typing import Any, Final, ParamSpec
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._interfaces import Storage
-from yogadl._key import RESERVED_NAMES, DatasetKey, is_dataset_id, is_version
+from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl._sources import open_source
 from yogadl._spec import Spec
 from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, content_of, publish, trashed_names
-from yogadl.storage._cached import CachedRecords, Published, open_table
+from yogadl.storage._cached import CachedRecords, Published
 from yogadl.storage._export import Exported, export
 from yogadl.storage._folder import Folder
 from yogadl.storage._ingredients import Builder
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
 from yogadl.storage._progress import shown
 from yogadl.storage._provenance import Describer, Explanation, describe_machine, difference, explain
+from yogadl.storage._prune import GRACE_S, Pruned, Pruning
 from yogadl.storage._values import HOOK
-from yogadl.storage._verify import Verified, part_files, verify
+from yogadl.storage._verify import Verified, verify
 
 _log = logging.getLogger("yogadl")
 
 P = ParamSpec("P")
 # The version that is worked out from the builder itself.
 AUTO: Final = "auto"
-GRACE_S: Final = 30 * 86_400.0
 
 # Which keys this context is building, so that a builder that asks for itself fails instead of waiting.
 _building: ContextVar[frozenset[tuple[Path, DatasetKey]]] = ContextVar("building", default=frozenset())
@@ -58,14 +58,6 @@ class DatasetInfo:
     digest: str
     created: float
     builder: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What `prune` removed, or would."""
-
-    files: tuple[str, ...]
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -502,58 +494,11 @@ class CacheStorage(Storage):
             grace_s: How long what nobody names is kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
         """
-        now = time.time()
+        pruning = Pruning(self.folder, time.time(), grace_s)
         doomed: list[str] = []
         for dataset_id in self._ids_with("versions", "trash", "parts"):
-            doomed += self._prunable(dataset_id, now, grace_s)
-        size = 0
-        for name in doomed:
-            size += self.folder.size(name) or 0
-            if not dry_run:
-                self.folder.remove(name)
-        return Pruned(tuple(doomed), size)
-
-    def _prunable(self, dataset_id: str, now: float, grace_s: float) -> list[str]:
-        doomed, kept = [], set()
-        for name in self.folder.names(f"{dataset_id}/trash", _names.MANIFEST_SUFFIX):
-            try:
-                version, stamp = _names.split_trashed(name[len(dataset_id) + len("/trash/") :])
-                key = DatasetKey(dataset_id, version)
-            except ValueError:
-                continue  # not ours
-            if now - stamp / 1e9 > grace_s:
-                doomed.append(name)
-            else:
-                kept |= self._named_files(key, name)
-        for version in self.versions(dataset_id):
-            key = DatasetKey(dataset_id, version)
-            kept |= self._named_files(key, _names.manifest(key))
-        if self.has_builder(dataset_id):
-            return doomed  # its parts are named by no manifest yet
-        for below in ("parts", "tables", "builds"):
-            for name in self.folder.names(f"{dataset_id}/{below}"):
-                is_stray = name not in kept and _names.is_ours(dataset_id, name)
-                if is_stray and self.folder.age_s(name, now) >= grace_s:
-                    doomed.append(name)
-        # What a killed process was writing just then.
-        for below in RESERVED_NAMES:
-            for name in self.folder.unfinished(f"{dataset_id}/{below}"):
-                if self.folder.age_s(name, now) >= grace_s:
-                    doomed.append(name)
-        return doomed
-
-    def _named_files(self, key: DatasetKey, name: str) -> set[str]:
-        """Return the files that a manifest names.
-
-        Raises:
-            CacheFormatError: if it can't be read; then nothing may be removed.
-        """
-        content = self.folder.read(name)
-        if content is None:
-            return set()
-        manifest = read_manifest(content, key, name)
-        named = {_names.table(key.id, manifest.table_sha256)}
-        return named | part_files(key.id, open_table(self.folder, manifest))
+            doomed += pruning.doomed(dataset_id, self.versions(dataset_id), self.has_builder)
+        return pruning.count(doomed) if dry_run else pruning.remove(doomed)
 
 
 def _bumped(version: str) -> str:

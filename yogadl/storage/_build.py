@@ -163,6 +163,10 @@ class Build:
             document = json.loads(content or b"")
             if any(document[term] != value for term, value in terms.items()):
                 return None
+            for name_of in (_names.part, _names.index):
+                self.folder.touch(
+                    name_of(self.key.id, document["sha256"])
+                )  # or a prune might take it just now
             part = read_sealed(self.folder, self.key.id, document["sha256"], document["index_sha256"])
             return Receipt(document["first"], part, Spec.from_json(document["spec"]))
         except (ValueError, KeyError, TypeError, StorageError):

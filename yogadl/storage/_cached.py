@@ -4,7 +4,7 @@ import hashlib
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from yogadl._format.arrays import ArrayFile
 from yogadl._format.layout import PartTable
@@ -20,9 +20,6 @@ from yogadl.storage._build import PartPaths
 from yogadl.storage._folder import Folder
 from yogadl.storage._mounts import network_file_system
 
-if TYPE_CHECKING:
-    from yogadl.storage._base import CacheStorage
-
 
 @dataclass(frozen=True)
 class Published:
@@ -30,6 +27,15 @@ class Published:
 
     manifest: Manifest
     digest: str
+
+
+class Catalogue(Protocol):
+    """Where manifests are found: what a reference needs of its storage, picklable."""
+
+    folder: Folder
+
+    def published(self, key: DatasetKey, digest: str | None = None) -> Published:
+        """Return the manifest of a version; with a digest that very one."""
 
 
 class CachedRecords:
@@ -45,7 +51,7 @@ class CachedRecords:
         allow_pickle: Whether pickled fields may be read.
     """
 
-    def __init__(self, storage: "CacheStorage", key: DatasetKey, digest: str, allow_pickle: bool) -> None:
+    def __init__(self, storage: Catalogue, key: DatasetKey, digest: str, allow_pickle: bool) -> None:
         self._storage = storage
         self._key = key
         self._digest = digest

@@ -147,6 +147,11 @@ class Folder:
         except OSError:
             return 0.0
 
+    def touch(self, name: str) -> None:
+        """Make a file young again, so that pruning leaves it alone; nothing happens if it is gone."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(name))
+
     def remove(self, name: str) -> int:
         """Remove a file if it is there; return how many bytes it had."""
         path = self.path(name)

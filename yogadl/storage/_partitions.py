@@ -8,7 +8,8 @@ import multiprocessing
 import pickle
 import secrets
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from yogadl._key import DatasetKey
 from yogadl._sources import Columns, Source, open_source
@@ -17,11 +18,16 @@ from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, DatasetNotFoundError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, Receipt, content_of, publish, read_sealed
+from yogadl.storage._cached import Catalogue
 from yogadl.storage._folder import Folder
 from yogadl.storage._provenance import describe_machine
 
-if TYPE_CHECKING:
-    from yogadl.storage._base import CacheStorage
+
+class BuildSite(Catalogue, Protocol):
+    """Where caches are built: what a partitioned build needs of its storage, picklable."""
+
+    def building(self, key: DatasetKey) -> AbstractContextManager[None]:
+        """Hold the right to build this version."""
 
 
 class PartitionedBuild:
@@ -34,7 +40,7 @@ class PartitionedBuild:
         run: What tells this build from others of the same key.
     """
 
-    def __init__(self, storage: "CacheStorage", key: DatasetKey, partitions: int, run: str) -> None:
+    def __init__(self, storage: BuildSite, key: DatasetKey, partitions: int, run: str) -> None:
         if type(partitions) is not int or partitions < 1:
             raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
         DatasetKey("run", run)  # it becomes part of a path
@@ -162,7 +168,7 @@ class _Share:
 
 
 def build_with_workers(
-    storage: "CacheStorage",
+    storage: BuildSite,
     key: DatasetKey,
     source: Source,
     workers: int,

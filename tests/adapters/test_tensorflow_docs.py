@@ -1,0 +1,28 @@
+"""The examples of the pages about TensorFlow, and of the adapter's docstrings, run."""
+
+import doctest
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+from yogadl.adapters import tensorflow as adapter
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", ["tensorflow.md", "migrating.md"])
+def test_the_examples_of_a_page_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / name).read_text("utf-8"), re.M | re.S)
+    assert blocks
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        exec(compile("\n".join(blocks), name, "exec"), {"__name__": name})
+
+
+def test_the_examples_of_the_docstrings_run():
+    failed, tried = doctest.testmod(adapter)
+    assert tried
+    assert not failed
