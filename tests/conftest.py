@@ -12,6 +12,12 @@ OPTIONAL = {
     "test_docs.py": "sybil",
     "adapters/test_arrays.py": "datasets",
     "adapters/test_export_arrow.py": "pyarrow",
+    "adapters/test_tensorflow.py": "tensorflow",
+    "adapters/test_tensorflow_cache.py": "tensorflow",
+    "adapters/test_tensorflow_docs.py": "tensorflow",
+    "adapters/test_tensorflow_keras.py": "tensorflow",
+    "adapters/test_tensorflow_resume.py": "tensorflow",
+    "adapters/test_tensorflow_source.py": "tensorflow",
 }
 
 TESTS = Path(__file__).parent

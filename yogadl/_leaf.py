@@ -300,14 +300,10 @@ def unwrapped(values: list[Any]) -> list[Any]:
 
 def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     # Joining the buffers is several times faster than np.stack on small arrays (benchmarks/build.py).
-    # Custom dtypes and datetimes export no buffer, and non-contiguous arrays none that joins.
-    if dtype.kind in "biufc" and dtype.isbuiltin == 1:
-        try:
-            joined = bytearray().join(arrays)  # type: ignore[arg-type]  # any contiguous buffer joins
-        except BufferError:
-            pass
-        else:
-            return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
+    # Custom dtypes and datetimes export no buffer; memory of another order would be joined as it lies.
+    if dtype.name in _NUMPY_DTYPES and all(array.flags.c_contiguous for array in arrays):
+        joined = bytearray().join(arrays)  # type: ignore[arg-type]  # any contiguous buffer joins
+        return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
     return np.ascontiguousarray(np.stack(arrays))  # np.stack keeps the order of the memory it is given
 
 

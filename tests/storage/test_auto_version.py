@@ -5,6 +5,7 @@ import importlib
 import itertools
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -319,6 +320,139 @@ def test_it_is_the_same_in_every_process_however_it_was_started(storage, load, t
     run(folder, "-O", "-m", "runs", root, seed="3")
     run(elsewhere, "imports.py", root, PYTHONDONTWRITEBYTECODE="1")
     assert len(storage.versions("d")) == 1
+
+
+KINDS = {
+    "data": """\
+import contextlib
+import functools
+import typing
+
+import work
+from work import Config, Table
+
+
+def traced(tag):
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*args):
+            return [*function(*args), tag]
+
+        return call
+
+    return decorate
+
+
+@contextlib.contextmanager
+def opened(n):
+    yield n + 1
+
+
+@functools.singledispatch
+def size(v):
+    return 0
+
+
+@size.register
+def _(v: int):
+    return v + 2
+
+
+class Pair(typing.NamedTuple):
+    a: int = 3
+
+    def total(self):
+        return self.a + 4
+
+
+class Made:
+    class Inner:
+        def get(self):
+            return 5
+
+    @staticmethod
+    def still():
+        return 6
+
+    @classmethod
+    def of(cls):
+        return cls.Inner().get() + 7
+
+    @property
+    def value(self):
+        return 8
+
+    @functools.cached_property
+    def slow(self):
+        return 9
+
+
+def factory():
+    limit = 10
+
+    class Local:
+        def get(self):
+            return limit
+
+    return Local
+
+
+Local = factory()
+total = 11
+rows = Table()
+fill = rows.fill
+
+
+@traced(12)
+def build():
+    global total
+    with opened(1) as n:
+        made = [n, size(1), Pair().total(), Made.still(), Made.of(), Made().value, Made().slow, Local().get()]
+    made += [Config.SIZE, Config().DEPTH, fill(), *work.Numbers()]
+    made += [make(1) for make in (lambda v: v + 13, abs)] if len(made) else []
+    total += 0
+    return made
+""",
+    "work": """\
+class Config:
+    SIZE = 14
+    DEPTH = 15
+
+
+class Table:
+    __slots__ = ("rows",)
+
+    def __init__(self):
+        self.rows = 16
+
+    def fill(self):
+        return self.rows
+
+
+class Numbers:
+    def __iter__(self):
+        return iter([17])
+""",
+}
+
+
+@pytest.mark.parametrize("number", range(1, 18))
+def test_code_of_every_kind_counts(storage, load, number):
+    project = load(**KINDS)
+    assert len(auto(storage, project.build)) == 1
+    assert len(auto(storage, load(**KINDS).build)) == 1
+    module = "data" if number < 14 else "work"
+    (old,) = re.findall(rf".*\b{number}\b.*", KINDS[module])[-1:]
+    edited = KINDS[module].replace(old, re.sub(rf"\b{number}\b", "99", old))
+    assert len(auto(storage, load(**{**KINDS, module: edited}).build)) == 2
+
+
+@pytest.mark.parametrize("name", ["SIZE", "DEPTH"])
+def test_a_class_that_a_script_changes_counts_as_it_is(storage, load, monkeypatch, name):
+    project = load(**KINDS)
+    assert len(auto(storage, project.build)) == 1
+    monkeypatch.setattr(project.Config, name, 99)
+    assert len(auto(storage, project.build)) == 2
 
 
 # Arguments.

@@ -13,6 +13,7 @@ from yogadl._format.hints import Hints
 from yogadl._format.layout import PartTable
 from yogadl._format.window import Window, open_part
 from yogadl._spec import Spec
+from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
 
@@ -93,13 +94,25 @@ class Reader:
             parts = np.searchsorted(first, indices, side="right") - 1
         return parts, indices - first[parts]
 
-    def read(self, part: int, position: int, length: int) -> bytes:
-        """Read from a part's file without mapping it."""
-        descriptor = self._open_part(part)
+    def read(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[bytes]:
+        """Read from parts' files without mapping them; each file is opened once."""
+        found = [b""] * len(parts)
+        opened, descriptor = -1, -1
         try:
-            return os.pread(descriptor, length, position)
+            for number in np.argsort(parts, kind="stable").tolist():
+                part, length = int(parts[number]), int(lengths[number])
+                if part != opened:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        descriptor = -1
+                    opened, descriptor = part, self._open_part(part)
+                found[number] = os.pread(descriptor, length, int(positions[number]))
+                if len(found[number]) != length:
+                    raise CacheFormatError(f"part {self.table.sha256[part]} ended early: it was truncated")
         finally:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
+        return found
 
     def _new_window(self) -> Window:
         names, files = self.table.sha256, self._files
@@ -158,17 +171,16 @@ class Rows:
         here = np.flatnonzero(is_mapped)
         if len(here):
             out[here] = view[(positions[here] + self.window.offset[parts[here]]) // step].view(out.dtype)
-        for number in np.flatnonzero(~is_mapped).tolist():
-            content = self._reader.read(int(parts[number]), int(positions[number]), row_bytes)
-            out[number] = np.frombuffer(content, out.dtype)[0]
+        away = np.flatnonzero(~is_mapped)
+        content = self._reader.read(parts[away], positions[away], np.full(len(away), row_bytes))
+        out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
     def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
         """Return the bytes at these positions of their parts' files."""
         parts, _ = self.located()
         if (parts >= self._reader.mapped_parts).any():
-            where = zip(parts.tolist(), positions.tolist(), lengths.tolist(), strict=True)
-            return [self._reader.read(part, position, length) for part, position, length in where]
+            return self._reader.read(parts, positions, lengths)
         starts = positions + self.window.offset[parts]
         memory = self.window.bytes
         ends = (starts + lengths).tolist()

@@ -232,7 +232,7 @@ def _spans(node: _Function, places: Iterable[tuple[int, int]]) -> bool:
 
 
 def _returns(node: _Function, code: CodeType) -> bool:
-    """Return whether a lambda is but the constant that this code returns: Python 3.12 notes no place for it."""
+    """Return whether a lambda is the constant that this code returns; Python 3.12 notes no place for it."""
     if not isinstance(node.body, ast.Constant):
         return False
     names = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
