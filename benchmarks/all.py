@@ -3,20 +3,24 @@
 Run ``python benchmarks/all.py``, on a machine that does nothing else; options as for each of them.
 """
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 from _measure import HEADER
 
-SCRIPTS = ("gather", "parts", "blocks", "start", "memory", "build")
+SCRIPTS = ("gather", "prefetch", "parts", "blocks", "start", "memory", "build")
+# These need a framework's packages, and are run where they are installed.
+OPTIONAL = {"columns": "datasets", "tf_data": "tensorflow"}
 
 
 def main() -> int:
     """Print the table; return 1 if a script failed. A missed bar is a row, not a failure."""
     folder = Path(__file__).parent
     rows, failed = [], []
-    for name in SCRIPTS:
+    installed = [name for name, package in OPTIONAL.items() if importlib.util.find_spec(package)]
+    for name in (*SCRIPTS, *installed):
         command = [sys.executable, str(folder / f"{name}.py"), *sys.argv[1:]]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if "--help" in sys.argv or "-h" in sys.argv:

@@ -13,6 +13,7 @@ from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._leaf import BadValueError, refuse
+from yogadl._memory import settle_allocator
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError
 
@@ -55,6 +56,7 @@ class CacheWriter:
         self.spec = spec
         self.records = first_record
         self.size_bytes = 0
+        settle_allocator()
         self._folder = folder
         self._part_bytes = part_bytes
         self._on_sealed = on_sealed

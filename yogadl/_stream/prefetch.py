@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from yogadl._memory import settle_allocator
 from yogadl._stream.items import Read
 
 _EXIT_TIMEOUT_S = 5.0
-# Just below the 32 MiB from which on glibc always maps anew.
-_SETTLING_BYTES = 31 * 2**20
 _NOTHING: Read = (0, iter(()))
 
 
@@ -75,7 +72,7 @@ class _Feed:
 
     def start(self, reads: Iterator[Read]) -> None:
         """Start the thread that fills the queue with `reads`."""
-        _settle_allocator()
+        settle_allocator()
         self._thread = threading.Thread(target=self._fill, args=(reads,), name="yogadl-prefetch", daemon=True)
         # A daemon thread that is in the middle of a copy while the interpreter is taken down is asking
         # for a crash, so at exit its copy is waited for. Forgotten again by `stop`.
@@ -143,12 +140,3 @@ class _Feed:
                 self._ready.append((read, error))
                 self._held += read[0]
                 self._changed.notify()
-
-
-def _settle_allocator() -> None:
-    """Free one large array that nobody touched.
-
-    glibc maps each large array anew, page by page, until a larger one has been freed; memory that comes
-    out of another thread's arena pays that for every batch, half of the throughput (benchmarks/prefetch.py).
-    """
-    np.empty(_SETTLING_BYTES, np.uint8)
