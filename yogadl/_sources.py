@@ -172,11 +172,19 @@ class ArraysSource:
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield slices of the arrays."""
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
-        count = max(1, min(_CHUNK_BYTES // max(fixed, 1), 64 * _CHUNK_RECORDS))
+        most = max(1, min(_CHUNK_BYTES // max(fixed, 1), 64 * _CHUNK_RECORDS))
+        # Values of unknown length may be large: start with one, and go by what they took.
+        count, first = most, start
         if not all(isinstance(column, np.ndarray) for column in self._columns):
-            count = min(count, _CHUNK_RECORDS)
-        for first in range(start, self.length, count):
-            yield self.columns(slice(first, first + count), first)
+            count, most = 1, min(most, _CHUNK_RECORDS)
+        while first < self.length:
+            columns = self.columns(slice(first, first + count), first)
+            yield columns
+            taken = min(count, self.length - first)
+            first += taken
+            if count != most:
+                size = sum(map(size_of, columns)) // taken
+                count = max(1, min(most, 8 * count, _CHUNK_BYTES // max(size, 1)))
 
     def columns(self, chosen: Any, first_record: int = 0) -> Columns:
         """Return the chosen rows of every column; a slice gives views where that needs no conversion."""

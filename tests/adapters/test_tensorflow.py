@@ -208,6 +208,15 @@ def test_ragged_tensors_get_one_more_dimension(tmp_path):
     assert [b.to_list() for b in ours] == [b.to_list() for b in plain.batch(4)]
 
 
+@pytest.mark.parametrize("size", [None, 2])
+def test_values_without_elements_come_back(size):
+    # tf.data's own unbatch crashes the process at them.
+    ref = yogadl.from_source({"id": np.arange(5), "none": np.zeros((5, 2, 0))})
+    dataset = adapter.make_tf_dataset(ref.stream(), size)
+    assert dataset.element_spec["none"].shape.as_list()[-2:] == [2, 0]
+    assert ids(dataset) == list(range(5))
+
+
 def test_values_of_unknown_rank_make_records_but_no_batches():
     ref = yogadl.from_source([np.zeros((1,) * (i % 3)) for i in range(20)])
     assert [x.shape.rank for x in adapter.make_tf_dataset(ref.stream())] == [i % 3 for i in range(20)]

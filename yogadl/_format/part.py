@@ -74,17 +74,24 @@ class PartWriter:
         self._run = self._run.then(hashed.result())
         return size
 
+    def close(self) -> None:
+        """Write what is left; the part takes no more records.
+
+        Raises:
+            StorageError: if the disk is full.
+        """
+        for field in self._fields:
+            field.flush()
+        self._database.close()
+
     def seal(self) -> SealedPart:
-        """Finish the file, check that a plain mmap finds every block, and return its names.
+        """Check that a plain mmap finds every block, and return its names.
 
         The file and its content are on the disk when this returns.
 
         Raises:
             StorageError: if the disk is full or does not give back what was written.
         """
-        for field in self._fields:
-            field.flush()
-        self._database.close()
         try:
             with self.path.open("rb") as file, ThreadPoolExecutor(1) as pool:
                 synced = pool.submit(os.fsync, file.fileno())
@@ -145,7 +152,7 @@ class _FieldWriter:
         self._rows_per_block = rows_per_block(self.row_bytes, block_records)
         self._pending: list[NDArray[np.uint8]] = []
         self._pending_rows = 0
-        self._heap: list[bytes] = []
+        self._heap: list[bytes | memoryview] = []
         self._heap_bytes = 0
         self._elements = 0
         self._heap_first_record: list[int] = []
@@ -206,18 +213,19 @@ class _FieldWriter:
             entries[placed, 0] = len(self._blocks["heap"].keys)
             entries[placed, 1] = ends[placed] - lengths[placed] - first + self._heap_bytes
             entries[placed, 2] = lengths[placed]
-            # A copy, since a view would keep alive, or follow, an array that is the caller's to reuse.
-            self._heap.append(column.data[first : int(ends[end - 1])].tobytes())
+            self._heap.append(column.data[first : int(ends[end - 1])].data)
             self._heap_bytes += len(self._heap[-1])
             self._elements += int(elements[placed].sum())
             start = end
+        # A copy of what is left: a view would keep alive, or follow, an array that is the caller's to reuse.
+        self._heap = [bytes(piece) for piece in self._heap]
         if self.row_bytes > 4 * ENTRY_WORDS:
             entries[:, ENTRY_WORDS : ENTRY_WORDS + column.shapes.shape[1]] = column.shapes
         return entries
 
     def _put_heap(self) -> None:
         values, self._heap, self._heap_bytes = self._heap, [], 0
-        self._put("heap", b"".join(values))
+        self._put("heap", values[0] if len(values) == 1 else b"".join(values))
 
     def _put(self, kind: BlockKind, value: bytes | memoryview) -> None:
         blocks = self._blocks[kind]

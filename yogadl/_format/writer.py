@@ -146,11 +146,16 @@ class CacheWriter:
         """Hand the part in progress to the sealing thread, once that has done the one before."""
         if self._part is None:
             return
-        self._wait()
         part, self._part = self._part, None
         if part.records == 0:
             part.abandon()
             return
+        try:
+            part.close()
+            self._wait()
+        except BaseException:
+            part.abandon()
+            raise
         self._sealing = self._sealer.submit(self._seal, part, self.spec)
 
     def _seal(self, part: PartWriter, spec: Spec) -> None:

@@ -622,7 +622,8 @@ def _part_of(path: str, leaf: Leaf, number: int, is_batched: bool) -> "_Part":
         raise UnsupportedDataError(
             f"field {path!r} has dtype {leaf.dtype}, which tf.data has no tensors for: {mend}"
         )
-    if leaf.shape is not None and None not in leaf.shape:
+    is_empty = leaf.shape is not None and 0 in leaf.shape and not is_batched  # at which unbatch crashes
+    if leaf.shape is not None and None not in leaf.shape and not is_empty:
         return _FixedPart(path, leaf, number)
     if not is_batched:
         return _VaryingPart(path, leaf, number)

@@ -128,8 +128,8 @@ class Build:
     def _keep(self, path: Path, receipt: Receipt, where: str, terms: dict[str, Any]) -> None:
         """Move a sealed part to its place, then note that it is there."""
         part = receipt.part
-        self.folder.adopt(path.with_suffix(".idx"), _names.index(self.key.id, part.sha256))
-        self.folder.adopt(path, _names.part(self.key.id, part.sha256))
+        index, name = _names.index(self.key.id, part.sha256), _names.part(self.key.id, part.sha256)
+        self.folder.adopt({index: path.with_suffix(".idx"), name: path})
         document = {
             "first": receipt.first_record,
             "sha256": part.sha256,

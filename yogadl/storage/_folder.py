@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -88,13 +88,16 @@ class Folder:
         except OSError as error:
             raise storage_error(error, f"can't write {path}") from error
 
-    def adopt(self, path: Path, name: str) -> None:
-        """Move a finished file, on the same file system, to its name."""
-        target = self.path(name)
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Move finished files, on the same file system, to their names, in this order."""
+        target = self.root
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-            sync_folder(target.parent)
+            for name, path in files.items():
+                target = self.path(name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
+            for folder in {self.path(name).parent for name in files}:
+                sync_folder(folder)
         except OSError as error:
             raise storage_error(error, f"can't write {target}") from error
 
