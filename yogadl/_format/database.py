@@ -15,8 +15,11 @@ from yogadl._format.layout import PAGE_HEADER_BYTES
 from yogadl.errors import StorageError
 
 # What is put between two commits stays in memory, and is written out in one go. The page cache keeps what was
-# written in one go in pages of 2 MiB where it can, which makes gathering 3 KB rows a tenth faster.
-_COMMIT_BYTES: Final = 32 * 2**20
+# written in one go in pages of 2 MiB where it can, which makes gathering 3 KB rows a tenth faster
+# (benchmarks/gather.py); small commits are written while they are in the processor's cache, which makes
+# building small rows a third faster (benchmarks/build.py).
+LARGE_COMMIT_BYTES: Final = 32 * 2**20
+SMALL_COMMIT_BYTES: Final = 4 * 2**20
 # Room in the map for the B-tree's own pages, a few bytes a block.
 _MAP_SLACK_BYTES: Final = 64 * 2**20
 # With less than this free, an input/output error means a full disk.
@@ -26,8 +29,9 @@ _FULL_BYTES: Final = 64 * 2**20
 class Database:
     """An LMDB file being filled, in transactions of bounded size."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, commit_bytes: int) -> None:
         self._path = path
+        self._commit_bytes = commit_bytes
         self._uncommitted_bytes = 0
         self._size_bytes = _MAP_SLACK_BYTES
         try:
@@ -51,7 +55,7 @@ class Database:
         """Store a value; it gets pages of its own."""
         size = len(value)
         try:
-            if self._uncommitted_bytes + size > _COMMIT_BYTES:
+            if self._uncommitted_bytes + size > self._commit_bytes:
                 self._commit(size)
             if not self._transaction.put(key, value, overwrite=False):
                 raise StorageError(

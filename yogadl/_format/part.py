@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,13 @@ from yogadl._format.columns import (
     as_heap,
     entry_words,
 )
-from yogadl._format.database import Database, disk_error, find_blocks
+from yogadl._format.database import (
+    LARGE_COMMIT_BYTES,
+    SMALL_COMMIT_BYTES,
+    Database,
+    disk_error,
+    find_blocks,
+)
 from yogadl._format.fingerprint import RunHash
 from yogadl._format.layout import (
     HEAP_BLOCK_BYTES,
@@ -34,6 +41,8 @@ from yogadl._format.layout import (
 )
 from yogadl._leaf import Leaf
 from yogadl.errors import StorageError
+
+_LARGE_ROW_BYTES: Final = 1024
 
 
 class PartWriter:
@@ -58,7 +67,11 @@ class PartWriter:
         self.records = 0
         self.size_bytes = 0
         self._run = RunHash()
-        self._database = Database(path)
+        has_large_rows = any(
+            shape is None or _bytes_of(leaf, shape) >= _LARGE_ROW_BYTES
+            for leaf, shape in zip(leaves, shapes, strict=True)
+        )
+        self._database = Database(path, LARGE_COMMIT_BYTES if has_large_rows else SMALL_COMMIT_BYTES)
         self._fields = [
             _FieldWriter(self._database, number, leaf, shape, block_records)
             for number, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True))
