@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.machinery
 import importlib.util
 import inspect
 import json
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from yogadl.cli._errors import error_line
@@ -138,6 +139,13 @@ def _told(error: BaseException, path: Path) -> str:
     return f"{where}{kind}{text and ': '}{text}{told and f' ({told})'}"
 
 
+class _FreshLoader(importlib.machinery.SourceFileLoader):
+    """Compile a file as it is now: what Python cached of it is told stale by second and size alone."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _module(path: Path) -> ModuleType:
     name = path.stem
     other = sys.modules.get(name)
@@ -148,9 +156,11 @@ def _module(path: Path) -> ModuleType:
     sys.path.insert(len(sys.path) if is_taken else 0, str(path.parent))
     if is_taken:
         name = f"_yogadl_build_{name}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise ConfigurationError(f"{path} is no Python file; its name must end in .py")
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
