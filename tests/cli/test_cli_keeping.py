@@ -140,21 +140,26 @@ def test_undelete_of_nothing_is_one_line(yoga, squares, root):
     assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
 
 
+def files_of(root):
+    """All but the locks: asking whether one is held touches it, with older versions of filelock."""
+    return {path: state for path, state in tree_of(root).items() if path.suffix != ".lock"}
+
+
 def test_prune_keeps_what_is_young(yoga, squares, root):
     yoga("rm", "squares", "2", "-s", root)
-    before = tree_of(root)
+    before = files_of(root)
     ended = yoga("prune", "-s", root)
     assert ended.out == "There is nothing to remove that is older than 30 days.\n"
-    assert tree_of(root) == before
+    assert files_of(root) == before
 
 
 def test_prune_without_grace_frees_the_disk(yoga, squares, root):
     yoga("rm", "squares", "2", "-s", root)
-    before = tree_of(root)
+    before = files_of(root)
     dry = yoga("prune", "--grace", "0", "--dry-run", "-s", root)
-    assert tree_of(root) == before
+    assert files_of(root) == before
     document = json.loads(yoga("prune", "--grace", "0", "--dry-run", "--json", "-s", root).out)
-    assert tree_of(root) == before
+    assert files_of(root) == before
     assert dry.out.splitlines()[:-1] == [f"  {name}" for name in document["files"]]
     assert dry.out.splitlines()[-1].startswith(f"Would remove {len(document['files'])} files, ")
     sizes = [(root / name).stat().st_size for name in document["files"]]
