@@ -504,8 +504,9 @@ def _items(plan: _Plan, parts: "list[_Part]", ahead: int, build: Callable[..., A
     mine = int.from_bytes(seed[16:24], "little") >> 1
 
     def read(pair: Any, item: Any) -> list[Any]:
-        columns, padding = gather.columns(_joined(*pair.tolist()), int(item))
-        return [np.int64(mine), *(array for part in parts for array in part.pack(columns, padding))]
+        with gather.calls:
+            columns, padding = gather.columns(_joined(*pair.tolist()), int(item))
+            return [np.int64(mine), *(array for part in parts for array in part.pack(columns, padding))]
 
     def call(pair: Tensor, item: Tensor) -> tuple[Tensor, ...]:
         return tuple(tf.numpy_function(read, (pair, item), dtypes, stateful=False))

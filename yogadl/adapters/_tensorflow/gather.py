@@ -74,6 +74,9 @@ class Gather:
         stream: Whose rows.
         size: How many make an item.
         epochs: What the tokens stand for.
+
+    Attributes:
+        calls: To be entered by whoever calls, around all that it does in Python.
     """
 
     def __init__(self, stream: RecordStream, size: int, epochs: Epochs) -> None:
@@ -85,28 +88,27 @@ class Gather:
         self._ahead = max(size, _AHEAD_BYTES // max(1, stream.source.record_bytes))
         self._kept: OrderedDict[tuple[int, int], tuple[Indices, list[int]]] = OrderedDict()
         self._lock = ProcessLock()
-        self._calls = Calls()
+        self.calls = Calls()
         self._fields = len(stream.spec.fields)
 
     def columns(self, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
         """Return an item's columns, and which of its rows are padding."""
-        with self._calls:
-            epoch = self._epochs.number(token)
-            first = item * self._size
-            block, within = first // self._block, first % self._block
-            indices, announced = self._indices(epoch, block)
-            chosen = indices[within : within + self._size]
-            last = within + len(chosen)
-            if announced[0] < min(len(indices), last + self._ahead // 2):
-                start, announced[0] = max(announced[0], within), min(len(indices), last + self._ahead)
-                announce(self._source, indices[start : announced[0]])
-            try:
-                found = list(self._source.columns(chosen))
-            except StopIteration as error:  # which tf.data would take for the end of the epoch
-                raise RuntimeError("the source raised StopIteration while records were read") from error
-            if not len(chosen):
-                raise RuntimeError(f"there is no item {item} in epoch {epoch}: please report this")
-            return found, self._padding(epoch, first, len(chosen))
+        epoch = self._epochs.number(token)
+        first = item * self._size
+        block, within = first // self._block, first % self._block
+        indices, announced = self._indices(epoch, block)
+        chosen = indices[within : within + self._size]
+        last = within + len(chosen)
+        if announced[0] < min(len(indices), last + self._ahead // 2):
+            start, announced[0] = max(announced[0], within), min(len(indices), last + self._ahead)
+            announce(self._source, indices[start : announced[0]])
+        try:
+            found = list(self._source.columns(chosen))
+        except StopIteration as error:  # which tf.data would take for the end of the epoch
+            raise RuntimeError("the source raised StopIteration while records were read") from error
+        if not len(chosen):
+            raise RuntimeError(f"there is no item {item} in epoch {epoch}: please report this")
+        return found, self._padding(epoch, first, len(chosen))
 
     def _indices(self, epoch: int, block: int) -> tuple[Indices, list[int]]:
         key = (epoch, block)
@@ -147,6 +149,7 @@ class Calls:
     def __enter__(self) -> None:
         with self._lock:
             if self._is_closing:
+                self._quiet_since = time.monotonic()  # a call that is refused is in Python, too
                 raise RuntimeError("the interpreter is shutting down")
             self._count += 1
 
