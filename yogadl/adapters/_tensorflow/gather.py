@@ -24,6 +24,7 @@ _TOKENS: Final = 256
 _MOST_EPOCHS: Final = 2**17
 _EXIT_S: Final = 10.0
 _QUIET_S: Final = 0.05
+_BUSY_S: Final = 2.0
 
 # tf.data makes an error of its own class of any, so the text has to name ours.
 FOREIGN: Final = (
@@ -89,7 +90,6 @@ class Gather:
         self._kept: OrderedDict[tuple[int, int], tuple[Indices, list[int]]] = OrderedDict()
         self._lock = ProcessLock()
         self.calls = Calls()
-        self._fields = len(stream.spec.fields)
 
     def columns(self, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
         """Return an item's columns, and which of its rows are padding."""
@@ -162,6 +162,8 @@ class Calls:
         """Refuse new calls, and wait until those in flight have left Python."""
         with self._lock:
             self._is_closing = True
+            if time.monotonic() - self._quiet_since < _BUSY_S:  # another may just be on its way in
+                self._quiet_since = time.monotonic()
         limit = time.monotonic() + _EXIT_S
         while time.monotonic() < limit:
             with self._lock:
