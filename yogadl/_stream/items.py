@@ -65,7 +65,7 @@ class Batches:
 
     def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
-        finish = self._finish(run)
+        finish = self.finish(run)
         columns_of = run.source.columns
         batch = cut.size
         alone = max(1, run.source.record_bytes) * batch
@@ -88,7 +88,7 @@ class Batches:
                 del columns
                 first, size = last, min(2 * size, most)
 
-    def _finish(self, run: Run) -> Finish:
+    def finish(self, run: Run) -> Finish:
         """Return what makes a batch of its columns and padding flags."""
         spec, assemble = run.source.spec, run.source.spec.assemble
         collate, name = self.collate, self.padding_field

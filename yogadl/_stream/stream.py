@@ -76,6 +76,11 @@ class RecordStream(Restartable, Stream):
         return self._run.source.spec
 
     @property
+    def run(self) -> Run:
+        """Which records this stream reads: the source, its order and the shard together."""
+        return self._run
+
+    @property
     def start(self) -> Point:
         """The epoch and the position in it that the first `iter` starts at."""
         return self._run.start

@@ -1,0 +1,164 @@
+"""Read a stream's batches by number, for frameworks that own the iterator and ask for one after another.
+
+tf.data, Keras, Grain and the worker processes of PyTorch say which batch they want; nobody here keeps count.
+"""
+
+from collections import OrderedDict
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._interfaces import Column, Indices, announce
+from yogadl._lock import ProcessLock
+from yogadl._stream import cursor
+from yogadl._stream.arguments import whole
+from yogadl._stream.batch import make_batches, make_cut
+from yogadl._stream.rows import Span
+from yogadl._stream.stream import RecordStream
+
+# The order costs some 30 us a call, so it is asked for many rows at a time.
+_ROWS: Final = 16_384
+_KEPT: Final = 4
+_AHEAD_BYTES: Final = 32_000_000
+
+
+class NumberedBatches:
+    """Read the batches of a stream in any order: the j-th of epoch e, from the stream's start in that epoch.
+
+    Safe to use from any number of threads and after a fork; pickles if the stream does, without what it
+    holds ready. It claims no epochs.
+
+    Args:
+        stream: Whose records.
+        size: How many make a batch.
+        drop_remainder: Leave out an epoch's last batch if it is short.
+        padding_field: The name under which each batch says what is padding, by a bool a record.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl._stream import NumberedBatches
+        >>> batches = NumberedBatches(yogadl.from_source([10, 11, 12, 13, 14]).stream(), 2)
+        >>> batches.count(epoch=0), batches.locate(4)
+        (3, (1, 1))
+        >>> batches.batch(epoch=1, number=1).tolist()
+        [12, 13]
+        >>> batches.cursor(4)["epoch"], batches.cursor(4)["position"]
+        (1, 2)
+    """
+
+    def __init__(
+        self,
+        stream: RecordStream,
+        size: int,
+        drop_remainder: bool = False,
+        *,
+        padding_field: str | None = None,
+    ) -> None:
+        run = stream.run
+        self.stream = stream
+        self.size = whole("batch_size", size, 1)
+        self._run = run
+        self._cut = make_cut(run, self.size, drop_remainder, 1, False)
+        self._finish = make_batches(run, None, padding_field).finish(run)
+        self._padding_field = padding_field
+        self._block = max(1, _ROWS // self.size) * self.size
+        self._ahead = max(self.size, _AHEAD_BYTES // max(1, run.source.record_bytes))
+        self._forget()
+
+    def _forget(self) -> None:
+        # By (epoch, block): the block's indices, and how many of them were announced.
+        self._kept: OrderedDict[tuple[int, int], tuple[Indices, list[int]]] = OrderedDict()
+        self._lock = ProcessLock()
+
+    def __reduce__(self) -> Any:
+        return _reopen, (self.stream, self.size, self._cut.drop_remainder, self._padding_field)
+
+    def count(self, epoch: int) -> int:
+        """Count the batches of an epoch; of the one that the stream starts in, those from there on."""
+        return self._cut.items(self._run.shard.own(self._run.origin(epoch)))
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return (epoch, number in it) of a batch counted from the stream's start, across epochs.
+
+        Raises:
+            IndexError: if the epochs have no batches.
+        """
+        first = self._run.start.epoch
+        begun, full = self.count(first), self.count(first + 1)
+        if number < begun:
+            return first, number
+        if not full:
+            raise IndexError(f"there is no batch {number}: an epoch of this shard has none")
+        onward, rest = divmod(number - begun, full)
+        return first + 1 + onward, rest
+
+    def cursor(self, delivered: int) -> dict[str, Any]:
+        """Return the cursor that stands where so many batches were delivered from the stream's start on."""
+        start = self._run.start
+        point = self._cut.reach(self._run.shard, Span(start, start.epoch, None), delivered)
+        return cursor.write(self._run.identity(), point)
+
+    def batch(self, epoch: int, number: int) -> Any:  # a tree like the record's
+        """Read one batch.
+
+        Raises:
+            IndexError: if the epoch has no such batch.
+        """
+        return self._finish(*self.columns(epoch, number))
+
+    def columns(self, epoch: int, number: int) -> tuple[list[Column], NDArray[np.bool_]]:
+        """Read one batch, as one column a field, and which of its records are padding.
+
+        Raises:
+            IndexError: if the epoch has no such batch.
+        """
+        chosen, padding = self.indices(epoch, number)
+        return list(self._run.source.columns(chosen)), padding
+
+    def indices(self, epoch: int, number: int) -> tuple[Indices, NDArray[np.bool_]]:
+        """Return which records make one batch, and which of them are padding; those to come are announced.
+
+        Raises:
+            IndexError: if the epoch has no such batch.
+        """
+        if not 0 <= number < self.count(epoch):
+            raise IndexError(f"epoch {epoch} has no batch {number}: it has {self.count(epoch)}")
+        first = number * self.size
+        block, within = first // self._block, first % self._block
+        indices, announced = self._indices(epoch, block)
+        chosen = indices[within : within + self.size]
+        last = within + len(chosen)
+        if announced[0] < min(len(indices), last + self._ahead // 2):
+            start, announced[0] = max(announced[0], within), min(len(indices), last + self._ahead)
+            announce(self._run.source, indices[start : announced[0]])
+        return chosen, self._padding(epoch, first, len(chosen))
+
+    def _indices(self, epoch: int, block: int) -> tuple[Indices, list[int]]:
+        key = (epoch, block)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                first = block * self._block
+                found = (self.stream.indices(epoch, first, first + self._block), [0])
+                self._kept[key] = found
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            return found
+
+    def _padding(self, epoch: int, first: int, count: int) -> NDArray[np.bool_]:
+        """Only the last row of an epoch can stick out over its end."""
+        flags = np.zeros(count, np.bool_)
+        shard = self._run.shard
+        last = self._run.origin(epoch) + (first + count - 1) * shard.ranks + shard.rank
+        flags[-1] = last >= shard.records
+        return flags
+
+
+def _reopen(
+    stream: RecordStream, size: int, drop_remainder: bool, padding_field: str | None
+) -> NumberedBatches:
+    return NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)
