@@ -111,14 +111,14 @@ def _found_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> di
                 page = int.from_bytes(ctypes.string_at(address - PAGE_HEADER_BYTES, 8), "little")
                 position = page * page_bytes + PAGE_HEADER_BYTES
                 ends = slice(0, min(length, 64)), slice(max(0, length - 64), length)
-                block = view[position : position + length]
-                # LMDB maps the same file, so that the same page number is the same bytes; the ends make sure.
-                if any(bytes(value[end]) != bytes(block[end]) for end in ends):
-                    raise StorageError(
-                        f"{path}: a block is not where LMDB says it is; this is a bug, please report it"
-                    )
-                checksum = xxh3_64_intdigest(block)
-                found[key] = (position, checksum)
+                # Released here, whatever happens: a view left in a traceback would keep the map from closing.
+                with view[position : position + length] as block:
+                    # LMDB maps the same file: the same page number is the same bytes; the ends make sure.
+                    if any(bytes(value[end]) != bytes(block[end]) for end in ends):
+                        raise StorageError(
+                            f"{path}: a block is not where LMDB says it is; this is a bug, please report it"
+                        )
+                    found[key] = (position, xxh3_64_intdigest(block))
     return found
 
 
