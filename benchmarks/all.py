@@ -12,7 +12,15 @@ from _measure import HEADER
 
 SCRIPTS = ("gather", "prefetch", "parts", "blocks", "start", "memory", "build")
 # These need a framework's packages, and are run where they are installed.
-OPTIONAL = {"columns": "datasets", "tf_data": "tensorflow"}
+OPTIONAL = {
+    "columns": "datasets",
+    "grain_loader": "grain",
+    "jax_loader": "jax",
+    "keras_loader": "keras",
+    "tf_data": "tensorflow",
+    "torch_loader": "torch",
+    "transfer": "boto3",
+}
 
 
 def main() -> int:

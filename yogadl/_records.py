@@ -96,7 +96,7 @@ def _source_of(data: Any) -> Any:  # an ItemsSource, or one that gives columns o
     adapted = adapted_source(data)
     if adapted is None:
         return ArraysSource(data) if is_arrays(data) else ItemsSource(data)
-    if not hasattr(adapted, "columns"):
+    if not hasattr(adapted, "columns") and not isinstance(adapted, ItemsSource):
         raise UnsupportedDataError(
             f"a {type(data).__name__} can only be read in order: build a cache of it with storage.submit"
         )

@@ -3,7 +3,7 @@
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,12 @@ _ADAPTERS: Final = {
     "datasets.arrow_dataset": "arrays",
     "datasets.dataset_dict": "arrays",
     "datasets.iterable_dataset": "arrays",
+    "grain": "grain",
+    "keras": "keras",
     "tensorflow": "tensorflow",
+    "tensorflow_datasets": "tfds",
+    "torch": "torch",
+    "tf_keras": "keras",
 }
 
 # How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
@@ -52,6 +57,17 @@ class Source(Protocol):
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, as columns that `CacheWriter.write` takes."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A source that reads in order, but can note where it stands and go on from there in another process."""
+
+    def state(self, record: int) -> bytes | None:
+        """Return what `restore` needs to get to this record without reading all before it, if there is."""
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned, in an earlier process perhaps: `chunks` makes use of it."""
 
 
 def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
@@ -112,6 +128,8 @@ def _adapter_of(data: Any) -> str | None:
         return "arrays"
     if hasattr(data, "description") and hasattr(data, "fetchmany"):  # a DB-API cursor, whosever
         return "sql"
+    if hasattr(data, "reset_state") and hasattr(data, "__iter__"):  # a DataFlow: TensorPack's, or another
+        return "dataflow"
     return None
 
 

@@ -122,6 +122,13 @@ def test_a_stream_that_begins_later_has_a_shorter_first_epoch(ref, size, offset)
         assert ids(dataset) == stream.indices(epoch).tolist()
 
 
+def test_a_number_of_repetitions_passes_over_an_epoch_of_which_nothing_is_left(ref):
+    stream = ref.stream(shuffle=True, cursor=ref.stream(shuffle=True).cursor(delivered=RECORDS))
+    for size in (None, 10):
+        dataset = adapter.make_tf_dataset(stream, size)
+        assert ids(dataset.repeat(3)) == [int(i) for epoch in (1, 2) for i in stream.indices(epoch)]
+
+
 def test_a_cursor_moves_a_job_to_other_shards(ref):
     seen = []
     for rank in range(2):

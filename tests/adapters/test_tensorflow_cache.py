@@ -5,11 +5,13 @@ import sys
 import textwrap
 import warnings
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
+from yogadl.adapters._tensorflow.source import graph_of
 
 
 @pytest.fixture
@@ -69,8 +71,28 @@ def test_the_same_graph_is_not_warned_of(storage):
 
 def test_the_hash_of_the_graph_is_in_the_manifest(storage):
     squares().apply(adapter.cache(storage, "squares", "1"))
-    arguments = storage.info("squares", "1").builder["arguments"]
-    assert adapter._graph(squares()).sha256() in arguments["graph"]
+    sha256 = graph_of(squares()).sha256()
+    assert storage.info("squares", "1").builder["graph"] == sha256
+    storage.submit(squares(), "squares", "2")
+    assert storage.info("squares", "2").builder["graph"] == sha256
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_version_that_was_submitted_is_served_with_a_warning_if_the_graph_is_another(storage, factor):
+    storage.submit(squares(), "squares", "1")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dataset = squares(factor=factor).apply(adapter.cache(storage, "squares", "1"))
+    assert ["graph" in str(warning.message) for warning in caught] == [True] * (factor - 1)
+    assert [int(x) for x in dataset] == [i * i for i in range(30)]
+
+
+def test_a_version_of_arrays_is_served_without_a_warning(storage):
+    storage.submit(np.arange(30), "squares", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset = squares().apply(adapter.cache(storage, "squares", "1"))
+    assert [int(x) for x in dataset] == list(range(30))
 
 
 def test_a_function_that_returns_a_pipeline_is_cacheable(storage):
@@ -89,64 +111,103 @@ def test_a_function_that_returns_a_pipeline_is_cacheable(storage):
 # The documented use of 0.1.4, in our own words: a walk through all of it, and a DataRef of one's own.
 
 WALK = """
+    import os
+    import sys
+    import tensorflow as tf
+    import yogadl
+    import yogadl.storage
+
+    os.makedirs(sys.argv[1], exist_ok=True)
+    configurations = yogadl.storage.LFSConfigurations(sys.argv[1])
+    storage = yogadl.storage.LFSStorage(configurations)
+    storage.submit(tf.data.Dataset.range(10), "numbers", "1.0")
+
+    import yogadl.tensorflow
+
+    numbers = storage.fetch("numbers", "1.0")
+    assert isinstance(storage, yogadl.Storage) and isinstance(numbers, yogadl.DataRef) and len(numbers) == 10
+    stream = numbers.stream(start_offset=5, shuffle=True, shuffle_seed=777)
+    assert isinstance(stream, yogadl.Stream)
+    records = yogadl.tensorflow.make_tf_dataset(stream)
+    batches = [batch.numpy().tolist() for batch in records.repeat(3).batch(5)]
+    assert [len(batch) for batch in batches] == [5] * 5, batches
+    epochs = [batches[0], batches[1] + batches[2], batches[3] + batches[4]]
+    assert sorted(epochs[1]) == sorted(epochs[2]) == list(range(10)) and epochs[1] != epochs[2], epochs
+    assert epochs[0] == stream.indices(0).tolist()
+
+    runs = []
+
+    @storage.cacheable("numbers", "2.0")
+    def make_records():
+        runs.append(1)
+        return tf.data.Dataset.range(10).map(lambda x: 2 * x)
+
+    for _ in range(2):
+        records = yogadl.tensorflow.make_tf_dataset(make_records().stream())
+        found = [batch.numpy().tolist() for batch in records.repeat(3).batch(5)]
+        assert found == [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]] * 3, found
+    assert len(runs) == 1
+    print("walked")
+    """
+
+PLACES = """
     import sys
     import tensorflow as tf
     import yogadl
     import yogadl.storage
     from yogadl import tensorflow as yogadl_tensorflow
 
-    configurations = yogadl.storage.LFSConfigurations(storage_dir_path=sys.argv[1])
-    storage = yogadl.storage.LFSStorage(configurations)
+    storage = yogadl.storage.LFSStorage(yogadl.storage.LFSConfigurations(storage_dir_path=sys.argv[1]))
     storage.submit(tf.data.Dataset.range(10), "numbers", "0")
-    numbers = storage.fetch("numbers", "0")
-    assert isinstance(storage, yogadl.Storage) and isinstance(numbers, yogadl.DataRef)
-
-    stream = numbers.stream(start_offset=0, shuffle=True, skip_shuffle_at_epoch_end=False, shuffle_seed=23,
-                            shard_rank=0, num_shards=2, drop_shard_remainder=True)
-    assert isinstance(stream, yogadl.Stream) and len(stream) == 5
+    stream = storage.fetch("numbers", "0").stream(0, True, False, 23, 1, 2, True)
+    assert len(stream) == stream.length == 5
     assert sorted(int(x) for x in stream.iterator_fn()) == sorted(stream.indices(0).tolist())
     dataset = yogadl_tensorflow.make_tf_dataset(stream)
     orders = [[int(x) for x in dataset] for _ in range(2)]
     assert len(orders[0]) == len(orders[1]) == 5 and orders[0] != orders[1], orders
-
-    @storage.cacheable("decorated", "1")
-    def make_records(count):
-        return tf.data.Dataset.range(count)
-
-    stream = make_records(7).stream()
-    assert [int(x) for x in yogadl.tensorflow.make_tf_dataset(stream)] == list(range(7))
-    print("walked")
+    print("placed")
     """
 
 OWN_DATAREF = """
+    import itertools
     import tensorflow as tf
     import yogadl
     import yogadl.tensorflow
 
     class Counting(yogadl.DataRef):
-        def __init__(self, count):
-            self.count = count
-
-        def stream(self, start_offset=0, shuffle=False, skip_shuffle_at_epoch_end=False, shuffle_seed=None,
-                   shard_rank=0, num_shards=1, drop_shard_remainder=False):
-            def records():
-                yield from range(start_offset + shard_rank, self.count, num_shards)
-
-            return yogadl.Stream(iterator_fn=records, length=self.count // num_shards,
-                                 output_types=tf.int64, output_shapes=tf.TensorShape([]))
+        def __init__(self):
+            self.given = itertools.count(2**32 - 10)
 
         def __len__(self):
-            return self.count
+            return 10
 
-    stream = Counting(10).stream(shard_rank=1, num_shards=2)
-    dataset = yogadl.tensorflow.make_tf_dataset(stream)
-    assert [int(x) for x in dataset] == [1, 3, 5, 7, 9] == [int(x) for x in dataset]
+        def stream(self, start_offset=0, shuffle=False, skip_shuffle_at_epoch_end=False, shuffle_seed=None,
+                   shard_rank=0, num_shards=1, drop_shard_remainder=False) -> yogadl.Stream:
+            is_first = True
+
+            def iterator_fn():
+                nonlocal is_first
+                start = start_offset + shard_rank if is_first else shard_rank
+                is_first = False
+                for _ in range(start, len(self), num_shards):
+                    yield next(self.given)
+
+            return yogadl.Stream(iterator_fn, len(self), output_types=tf.uint32,
+                                 output_shapes=tf.TensorShape([]))
+
+    records = yogadl.tensorflow.make_tf_dataset(Counting().stream(start_offset=4))
+    batches = [batch for batch in records.batch(5)]
+    assert [batch.dtype for batch in batches] == [tf.uint32] * 2
+    assert [len(batch) for batch in batches] == [5, 1]
+    assert batches[0].numpy().tolist() == list(range(2**32 - 10, 2**32 - 5))
     print("counted")
     """
 
 
 @pytest.mark.parametrize(
-    ("script", "word"), [(WALK, "walked"), (OWN_DATAREF, "counted")], ids=["walk", "own"]
+    ("script", "word"),
+    [(WALK, "walked"), (PLACES, "placed"), (OWN_DATAREF, "counted")],
+    ids=["walk", "places", "own"],
 )
 def test_what_0_1_4_documented_runs_as_it_was(tmp_path, script, word):
     command = [sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(script), str(tmp_path)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from yogadl.adapters import tensorflow as adapter
+from yogadl.adapters._tensorflow import cache, dataset
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,7 +22,8 @@ def test_the_examples_of_a_page_run(name, tmp_path, monkeypatch):
         exec(compile("\n".join(blocks), name, "exec"), {"__name__": name})
 
 
-def test_the_examples_of_the_docstrings_run():
-    failed, tried = doctest.testmod(adapter)
+@pytest.mark.parametrize("module", [cache, dataset], ids=lambda module: module.__name__)
+def test_the_examples_of_the_docstrings_run(module):
+    failed, tried = doctest.testmod(module)
     assert tried
     assert not failed

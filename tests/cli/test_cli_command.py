@@ -23,7 +23,7 @@ def test_the_help_is_short_and_names_all(yoga):
     lines = ended.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    assert re.findall(r"^    ([a-z]+) ", ended.out, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^    ([a-z0-9-]+) ", ended.out, re.MULTILINE) == list(COMMANDS)
     assert "Example" in ended.out
 
 
@@ -45,7 +45,7 @@ def test_each_command_has_help_that_fits(name, yoga):
 def test_each_command_but_the_demo_has_an_example_and_the_same_option_for_the_storage(name, yoga):
     out = yoga(name, "--help").out
     assert re.search(rf"^Example:\n  yogadl {name} ", out, re.MULTILINE)
-    assert "-s FOLDER, --storage FOLDER" in out
+    assert "-s STORAGE, --storage STORAGE" in out
 
 
 def loaded_by(*words):
@@ -90,7 +90,7 @@ def test_a_storage_that_is_not_there_is_not_made(words, yoga, tmp_path):
     ended = yoga(*words, "-s", tmp_path / "misspelt")
     assert ended.code == 1
     assert ended.err == (
-        f"yogadl: the storage {tmp_path / 'misspelt'} is not there; say which one with -s FOLDER\n"
+        f"yogadl: the storage {tmp_path / 'misspelt'} is not there; say which one with -s STORAGE\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -131,7 +131,7 @@ def test_another_current_folder_is_an_error_that_says_what_to_do(words, yoga, tm
     ended = yoga(*words)
     assert ended.code == 1
     assert ended.err.count("\n") == 1
-    assert "-s FOLDER" in ended.err
+    assert "-s STORAGE" in ended.err
     assert "-s . to begin here" in ended.err
 
 

@@ -42,7 +42,7 @@ class Records:
         most = max(1, min(MOST_RECORDS, RECORDS_BYTES // max(1, run.source.record_bytes)))
         size = min(16, most)
         for indices, _ in run.chunks(cut, start, end):
-            ahead = _Ahead(run, indices)
+            ahead = Ahead(run, indices)
             first = 0
             while first < len(indices):
                 part = indices[first : first + size]
@@ -72,7 +72,7 @@ class Batches:
         most = batch * max(1, 1 if alone >= ALONE_BYTES else MOST_BYTES // alone)
         size = batch
         for indices, padding in run.chunks(cut, start, end):
-            ahead = _Ahead(run, indices)
+            ahead = Ahead(run, indices)
             first, total = 0, len(indices)
             while first < total:
                 last = min(total, first + size)
@@ -116,7 +116,7 @@ class Batches:
         return finish
 
 
-class _Ahead:
+class Ahead:
     """Announce records before they are read: at first a few, then up to `AHEAD_BYTES` of them."""
 
     def __init__(self, run: Run, indices: Indices) -> None:

@@ -67,6 +67,7 @@ class _Feed:
         self._ready: deque[tuple[Read, BaseException | None]] = deque()
         self._changed = threading.Condition(threading.RLock())
         self._is_stopped = False
+        self._is_over = False
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
@@ -105,6 +106,9 @@ class _Feed:
 
     def stop(self) -> None:
         """Tell the thread to end after what it is reading, and forget what it read."""
+        if self._is_over:
+            return  # by `_exit`: whoever comes later finds the modules that this needs taken down
+        self._is_over = True
         atexit.unregister(self._exit)
         if os.getpid() != self._pid:
             return  # forked: there is no thread here, and the lock may be held for ever

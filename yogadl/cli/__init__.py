@@ -48,7 +48,13 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Make something": {
         "build": "Build a version from a function in a Python file.",
         "export": "Write a version to files that other programs read.",
+        "import-014": "Turn a cache of yogadl 0.1.4 into a new one.",
         "demo": "Show in a few seconds what a cache does.",
+    },
+    "Share it": {
+        "pull": "Bring a version from a bucket to this machine.",
+        "push": "Copy a version to a bucket, or to any other storage.",
+        "doctor": "Check that a storage can be used, and say how to mend what can't.",
     },
     "Keep order": {
         "rm": "Throw a version away, into the trash.",
@@ -103,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command_named(name: str) -> Command:
     """Return the module of a sub-command."""
-    found: Any = import_module(f"yogadl.cli._{name}")  # a module has no narrower type
+    found: Any = import_module(f"yogadl.cli._{name.replace('-', '_')}")  # a module has no narrower type
     command: Command = found
     return command
 
@@ -154,7 +160,7 @@ def _add_command(commands: Any, name: str) -> None:  # argparse names no type fo
 
 def _listed() -> Iterator[str]:
     for title, group in _GROUPS.items():
-        lines = [f"    {name:<9} {line[:1].lower()}{line[1:].rstrip('.')}" for name, line in group.items()]
+        lines = [f"    {name:<10} {line[:1].lower()}{line[1:].rstrip('.')}" for name, line in group.items()]
         yield "\n".join([f"{title}:", *lines])
 
 

@@ -1,17 +1,10 @@
 """Say what the sub-commands' arguments look like, once for all of them."""
 
 import argparse
-import re
 from collections.abc import Callable
-from typing import Final
 
-_UNITS: Final = {
-    "": 1, "B": 1,
-    "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
-}  # fmt: skip
-_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)")
+from yogadl.errors import ConfigurationError
+from yogadl.storage._size import bytes_of
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +13,41 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("version", metavar="VERSION", help="which version of it")
 
 
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says which storage."""
+def add_storage(parser: argparse.ArgumentParser, *names: str, dest: str = "storage") -> None:
+    """Add the options that say which storage.
+
+    Args:
+        parser: Where to.
+        names: What else the first of them is called.
+        dest: Where the storage goes.
+    """
     parser.add_argument(
         "-s",
         "--storage",
-        metavar="FOLDER",
-        help="the storage, a folder of caches (default: the current folder, if it has caches)",
+        *names,
+        dest=dest,
+        metavar="STORAGE",
+        help="the storage: a folder of caches, s3://bucket/prefix or gs://bucket/prefix "
+        "(default: the current folder, if it has caches)",
+    )
+    add_bucket_options(parser)
+
+
+def add_bucket_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of storages that several machines share."""
+    group = parser.add_argument_group("storages that machines share")
+    group.add_argument(
+        "--endpoint-url", metavar="URL", help="where the store answers, if not at AWS or Google"
+    )
+    group.add_argument("--region", metavar="REGION", help="the region of an S3 bucket")
+    group.add_argument("--profile", metavar="NAME", help="the profile of the AWS configuration to use")
+    group.add_argument("--anonymous", action="store_true", help="read a public bucket without credentials")
+    group.add_argument(
+        "--shared", action="store_true", help="several machines build in this folder, as on NFS"
+    )
+    group.add_argument("--mirror", metavar="FOLDER", help="where this machine keeps copies of what it reads")
+    group.add_argument(
+        "--mirror-limit", metavar="SIZE", type=parse_size, help="how much the mirror may hold, e.g. 200GB"
     )
 
 
@@ -71,9 +92,7 @@ def parse_size(text: str) -> int:
     Raises:
         ArgumentTypeError: if it says no size.
     """
-    found = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(found[2].upper()) if found else None
-    count = 0 if not found or unit is None else int(float(found[1]) * unit)
-    if not count:
-        raise argparse.ArgumentTypeError(f"give a size such as 256MB or 1GiB, not {text!r}")
-    return count
+    try:
+        return bytes_of(text)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

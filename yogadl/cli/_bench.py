@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and say how fast it was."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
     # The cache first, as it was found: the sample would bring some of it into memory.
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     memory = _measure(sample.batches(batch), sample.records, batch, seconds)
     found = {"shuffled": shuffled, "in_order": in_order, "ram": memory}
     if arguments.json:
-        document = {"storage": str(storage.folder.root), "id": arguments.id, "version": arguments.version}
+        document = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
         say_json(
             {
                 **document,

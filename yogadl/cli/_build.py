@@ -13,6 +13,7 @@ Example:
 
 import argparse
 import contextlib
+import functools
 import logging
 import sys
 import time
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build it, or say that it is there."""
     target: Target = arguments.target
     values = dict(arguments.arg)
-    storage = open_or_make(arguments.storage)
+    storage = open_or_make(arguments)
     started = time.perf_counter()
     with (
         contextlib.redirect_stdout(sys.stderr),
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     elapsed_s = time.perf_counter() - started
     info = storage.info(built.key.id, built.key.version)
     if arguments.json:
-        document = {"storage": str(storage.folder.root), "was_built": built.is_new, "elapsed_s": elapsed_s}
+        document = {"storage": storage.location, "was_built": built.is_new, "elapsed_s": elapsed_s}
         say_json({**document, **info_to_json(info)})
         return 0
     _say(info, built.is_new, elapsed_s)
@@ -118,9 +119,11 @@ def _build(
         )
         if arguments.replace:
             # What `submit` does, and what `cacheable` records; no method of the storage does both.
-            with storage._right_to_build(key):
+            with storage._building_alone(key) as right:
+                assert right is not None
                 data = function(**values)
-                storage._build(key, data, options, lambda: describer.after_build(builder, (), values))
+                described = functools.partial(describer.after_build, builder, (), values)
+                storage._build(key, data, options, described, right=right, replaces=True)
         else:
             cached = storage.cacheable(
                 arguments.id,

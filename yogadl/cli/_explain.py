@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Say it."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     found = storage.explain(arguments.id, arguments.version, arguments.other)
     if arguments.json:
         differences = [
             {"what": one.what, "before": one.before, "after": one.after} for one in found.differences
         ]
-        document = {"storage": str(storage.folder.root), "id": found.id, "version": found.version}
+        document = {"storage": storage.location, "id": found.id, "version": found.version}
         say_json({**document, "other": found.other, "differences": differences, "notes": list(found.notes)})
         return 0
     for line in str(found).splitlines():

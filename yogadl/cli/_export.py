@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write it, and say what was written."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     # Allowed, but not used: pickled fields are refused before anything is read.
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
     if arguments.field:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(
             {
-                "storage": str(storage.folder.root),
+                "storage": storage.location,
                 "id": arguments.id,
                 "version": arguments.version,
                 "folder": str(done.folder),

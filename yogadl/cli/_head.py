@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show them."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     # Allowed, but not used: the pickled fields are the ones that are not read.
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
     count = min(arguments.records, len(ref))
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             {field.name: json_of(field.leaf, value) for field, value in zip(fields, row, strict=True)}
             for row in _rows(ref, count)
         ]
-        document = {"storage": str(storage.folder.root), "id": arguments.id, "version": arguments.version}
+        document = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
         say_json({**document, "records": len(ref), "head": records})
         return 0
     briefly, fully = [], []

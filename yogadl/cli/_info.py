@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Say it."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     info = storage.info(arguments.id, arguments.version)
     if arguments.json:
-        say_json({"storage": str(storage.folder.root), **info_to_json(info)})
+        say_json({"storage": storage.location, **info_to_json(info)})
         return 0
     for name, text in _lines(info):
         say(f"{name:<12} {text}")

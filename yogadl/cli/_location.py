@@ -1,49 +1,56 @@
 """Say which storage a command works on, and open it."""
 
+import argparse
 import itertools
 import json
 import os
 import shlex
 from collections import deque
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Any, Final
 
 from yogadl._key import RESERVED_NAMES
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
+from yogadl.storage._bucket import Bucket
+from yogadl.storage._open_bucket import open_bucket
 
 # Where the current folder is somebody's home, looking on would take minutes.
 _MOST_FOLDERS: Final = 2_000
 _MOST_MANIFESTS: Final = 10
+_OF_MIRROR: Final = ("mirror", "mirror_limit")
+_OF_BUCKET: Final = ("endpoint_url", "profile", "anonymous")
 
 
-def open_existing(location: str | None) -> CacheStorage:
+def open_existing(arguments: argparse.Namespace) -> CacheStorage:
     """Open the storage that was asked for, or that of the current folder, to read it or keep it in order.
 
     Raises:
         ConfigurationError: if there is none; a misspelt folder is not made.
     """
+    location: str | None = arguments.storage
     if location is not None and "://" not in location:
         path = Path(location).expanduser()
         if not path.is_dir():
             what = "is a file, not a folder of caches" if path.exists() else "is not there"
-            raise ConfigurationError(f"the storage {location} {what}; say which one with -s FOLDER")
-    return open_or_make(location)
+            raise ConfigurationError(f"the storage {location} {what}; say which one with -s STORAGE")
+    return open_or_make(arguments)
 
 
-def open_or_make(location: str | None) -> CacheStorage:
+def open_or_make(arguments: argparse.Namespace) -> CacheStorage:
     """Open the storage that was asked for, making its folder if missing, or that of the current folder.
 
     Raises:
         ConfigurationError: if none was asked for and the current folder has no caches.
     """
+    location: str | None = arguments.storage
     if location is not None:
-        return open_storage(location)
+        return open_at(location, arguments)
     here = Path.cwd()
     found = _storage_below(here)
     if found is None:
         raise ConfigurationError(
-            f"there are no caches in the current folder, {here}: say where they are with -s FOLDER "
+            f"there are no caches in the current folder, {here}: say where they are with -s STORAGE "
             "(-s . to begin here)"
         )
     if found != here:
@@ -54,9 +61,35 @@ def open_or_make(location: str | None) -> CacheStorage:
     return open_storage(here)
 
 
-def option_for(storage: CacheStorage) -> str:
-    """Return the option that names a storage, as one would type it."""
-    return f"-s {shlex.quote(str(storage.folder.root))}"
+def open_at(location: str, arguments: argparse.Namespace) -> CacheStorage:
+    """Open a storage with those of the options given that are for its kind."""
+    return open_storage(location, **_options(location, arguments))
+
+
+def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
+    """Open just a bucket, with the options that were given for it."""
+    options = _options(url, arguments)
+    return open_bucket(url, **{name: options[name] for name in options if name not in _OF_MIRROR}, **more)
+
+
+def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return those of the options given that are for storages of this kind."""
+    if "://" not in location:
+        return {"shared": True} if arguments.shared else {}
+    names = _OF_MIRROR if location.startswith("file://") else (*_OF_MIRROR, *_OF_BUCKET)
+    found = {name: value for name in names if (value := getattr(arguments, name))}
+    if "endpoint_url" in names and arguments.region:
+        found["client_options"] = {"region_name": arguments.region}
+    return found
+
+
+def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
+    """Return the options that name a storage, as one would type them."""
+    options = ["-s", storage.location]
+    for name in ("endpoint_url", "region", "profile"):
+        value = getattr(arguments, name)
+        options += [f"--{name.replace('_', '-')}", value] if value else []
+    return " ".join(map(shlex.quote, options))
 
 
 def _storage_below(start: Path) -> Path | None:

@@ -35,20 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List what there is, and return 1 if a manifest is damaged."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     found = _find(storage, arguments.id)
     for one in found:
         if one.error is not None:
             note(one.error)
     if arguments.json:
-        document = {"storage": str(storage.folder.root), "versions": [_to_json(one) for one in found]}
+        document = {"storage": storage.location, "versions": [_to_json(one) for one in found]}
         say_json(document)
     elif found:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)")
         for line in table(header, [_row(one) for one in found], right=(2, 3, 4)):
             say(line)
     else:
-        note(f"there are no datasets in {storage.folder.root}")
+        note(f"there are no datasets in {storage.location}")
     return int(any(one.error is not None for one in found))
 
 
@@ -66,7 +66,7 @@ def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
     if dataset_id is not None and not found:
         others = storage.datasets()
         raise DatasetNotFoundError(
-            f"there is no dataset {dataset_id!r} in {storage.folder.root}; there are {others}"
+            f"there is no dataset {dataset_id!r} in {storage.location}; there are {others}"
         )
     return found
 

@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Remove it, or say what would go."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     is_dry: bool = arguments.dry_run
     pruned = storage.prune(grace_s=arguments.grace * _DAY_S, dry_run=is_dry)
     if arguments.json:
         say_json(
             {
-                "storage": str(storage.folder.root),
+                "storage": storage.location,
                 "is_dry_run": is_dry,
                 "grace_s": arguments.grace * _DAY_S,
                 "files": list(pruned.files),

@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Throw it away, and say how to get it back."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     storage.delete(arguments.id, arguments.version)
     key = f"{shlex.quote(arguments.id)} {shlex.quote(arguments.version)}"
     say(f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it after 30 days.")
     say("To bring it back:")
-    say(f"  yogadl undelete {key} {option_for(storage)}")
+    say(f"  yogadl undelete {key} {option_for(storage, arguments)}")
     return 0

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Bring it back."""
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     storage.undelete(arguments.id, arguments.version)
     info = storage.info(arguments.id, arguments.version)
     built = day_and_time(info.created)

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check them, and return 1 if one is damaged."""
     if arguments.all == (arguments.version is not None):
         arguments.refuse("give ID and VERSION, or --all, or ID --all")
-    storage = open_existing(arguments.storage)
+    storage = open_existing(arguments)
     keys = _keys(storage, arguments.id) if arguments.all else [(arguments.id, arguments.version)]
     sizes = [_size(storage, *key) for key in keys]
     checked = []
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _say(one)
     damaged = sum(one.error is not None for one in checked)
     if arguments.json:
-        say_json({"storage": str(storage.folder.root), "versions": [_to_json(one) for one in checked]})
+        say_json({"storage": storage.location, "versions": [_to_json(one) for one in checked]})
     elif arguments.all:
         say(f"{counted(len(checked), 'version')} checked, {damaged} damaged.")
     return int(damaged > 0)
@@ -75,7 +75,7 @@ def _keys(storage: CacheStorage, dataset_id: str | None) -> list[tuple[str, str]
     ids = storage.datasets() if dataset_id is None else [dataset_id]
     keys = [(name, version) for name in ids for version in storage.versions(name)]
     if dataset_id is not None and not keys:
-        raise DatasetNotFoundError(f"there is no dataset {dataset_id!r} in {storage.folder.root}")
+        raise DatasetNotFoundError(f"there is no dataset {dataset_id!r} in {storage.location}")
     return keys
 
 

@@ -2,17 +2,30 @@
 
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
+from yogadl.storage._copy import copy
 from yogadl.storage._export import Exported, export
 from yogadl.storage._local import LFSConfigurations, LFSStorage
+from yogadl.storage._mirror import Mirror
 from yogadl.storage._mounts import network_file_system
+from yogadl.storage._open_bucket import open_bucket
 from yogadl.storage._partitions import PartitionedBuild
 from yogadl.storage._provenance import Difference, Explanation
 from yogadl.storage._prune import Pruned
+from yogadl.storage._remote import (
+    GCSConfigurations,
+    GCSStorage,
+    RemoteStorage,
+    S3Configurations,
+    S3Storage,
+)
+from yogadl.storage._shared import SharedStorage
 from yogadl.storage._verify import Verified
+from yogadl.storage._waiting import TTL_S, Terms
 
 __all__ = [
     "CacheStorage",
@@ -20,41 +33,88 @@ __all__ = [
     "Difference",
     "Explanation",
     "Exported",
+    "GCSConfigurations",
+    "GCSStorage",
     "LFSConfigurations",
     "LFSStorage",
     "PartitionedBuild",
     "Pruned",
+    "RemoteStorage",
+    "S3Configurations",
+    "S3Storage",
+    "SharedStorage",
     "Verified",
+    "copy",
     "export",
     "open_storage",
 ]
 
 
-def open_storage(location: str | os.PathLike[str]) -> CacheStorage:
-    """Open the storage at a location. A folder on a network file system gets a warning.
+def open_storage(
+    location: str | os.PathLike[str],
+    *,
+    shared: bool = False,
+    mirror: str | os.PathLike[str] | None = None,
+    mirror_limit: int | str | None = None,
+    lease_ttl_s: float = TTL_S,
+    wait_s: float | None = None,
+    exclusive: bool = True,
+    **options: Any,
+) -> CacheStorage:
+    """Open the storage at a location. A folder on a network file system that is not `shared` gets a warning.
 
     Args:
-        location: A folder on a local disk, made if missing; a read-only one can be read.
+        location: A folder, made if missing; a read-only one can be read. Or a bucket's URL,
+            ``s3://bucket/prefix`` or ``gs://bucket/prefix``, of which nothing is asked yet.
+        shared: Whether several machines build in this folder: then leases keep them apart, not file locks.
+        mirror: The folder where this machine keeps copies of a bucket's caches, on a local disk; made if
+            missing. If not given, one in local temporary storage, if that has room.
+        mirror_limit: How much the mirror may hold, in bytes or as ``"200GB"``.
+        lease_ttl_s: A builder on another machine that gave no sign of life for so long is taken for dead.
+        wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever.
+        exclusive: Whether to refuse to build in a store that can't decide between builders. If not, it is
+            for the caller to see that only one machine builds at a time.
+        options: Of the bucket: ``endpoint_url``, ``profile``, ``anonymous`` ...; see `S3Bucket`, `GCSBucket`.
 
     Raises:
-        ConfigurationError: if it is no such location.
+        ConfigurationError: if it is no such location, or an option makes no sense there.
         StorageError: if the folder can't be made.
+
+    Example:
+        >>> import yogadl
+        >>> storage = yogadl.open_storage("caches", shared=True, wait_s=60)
+        >>> storage.submit([1, 2, 3], "numbers", "1")
+        >>> storage.fetch("numbers", "1").gather([2, 0])
+        array([3, 1])
     """
     text: Any = os.fspath(location)  # whatever the caller took for a path
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigurationError(f"the location of a storage is a folder's path, not {text!r}")
-    scheme, separator, _ = text.partition("://")
-    if separator:
         raise ConfigurationError(
-            f"a storage at {scheme}:// can't be opened by this version of yogadl; give a local folder"
+            f"the location of a storage is a folder's path or a bucket's URL, not {text!r}"
         )
+    terms = Terms(lease_ttl_s, wait_s)
+    if "://" in text:
+        if shared:
+            raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
+        bucket = open_bucket(text, **options)
+        return RemoteStorage(bucket, Mirror(bucket, mirror, mirror_limit), terms=terms, exclusive=exclusive)
+    of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, **options}
+    of_buckets["exclusive"] = None if exclusive else False
+    if not shared:
+        of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == TTL_S else lease_ttl_s}
+    given = [name for name, value in of_buckets.items() if value is not None]
+    if given:
+        raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}")
+    if shared:
+        return SharedStorage(Path(text), terms)
     storage = LFSStorage(LFSConfigurations(text))
     network = network_file_system(storage.folder.root)
     if network is not None:
         warnings.warn(
             f"{storage.folder.root} is on a network file system ({network}): reading at random is slow "
-            "there, and its file locks may not keep two machines from building the same. Keep caches on a "
-            "local disk of each machine; what is built can be copied there, a dataset's folder as it is",
+            "there, and its file locks may not keep two machines from building the same. Give shared=True if "
+            "several machines build there. Faster is a folder on a local disk of each machine; what is built "
+            "can be copied there, a dataset's folder as it is",
             UserWarning,
             stacklevel=2,
         )

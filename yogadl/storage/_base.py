@@ -1,20 +1,20 @@
-"""Submit, fetch and cacheable, and what keeps a storage in order: written once, over a folder and a lock."""
+"""Submit, fetch and cacheable, and what keeps a storage in order: written once, over a root and a right."""
 
 import contextlib
 import functools
 import logging
 import os
 import secrets
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, Final, ParamSpec
 
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
+from yogadl._format.reader import Reader
 from yogadl._interfaces import Storage
 from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl._sources import open_source
@@ -22,15 +22,16 @@ from yogadl._spec import Spec
 from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import _names
-from yogadl.storage._build import Build, Progress, content_of, publish, trashed_names
+from yogadl.storage._build import Build, Progress, content_of, new_trashed_name, publish, trashed_names
 from yogadl.storage._cached import CachedRecords, Published
 from yogadl.storage._export import Exported, export
-from yogadl.storage._folder import Folder
 from yogadl.storage._ingredients import Builder
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
 from yogadl.storage._progress import shown
 from yogadl.storage._provenance import Describer, Explanation, describe_machine, difference, explain
-from yogadl.storage._prune import GRACE_S, Pruned, Pruning
+from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count
+from yogadl.storage._right import LostRightError, Right, told_if_lost
+from yogadl.storage._root import Entry, Root
 from yogadl.storage._values import HOOK
 from yogadl.storage._verify import Verified, verify
 
@@ -41,7 +42,7 @@ P = ParamSpec("P")
 AUTO: Final = "auto"
 
 # Which keys this context is building, so that a builder that asks for itself fails instead of waiting.
-_building: ContextVar[frozenset[tuple[Path, DatasetKey]]] = ContextVar("building", default=frozenset())
+_building: ContextVar[frozenset[tuple[str, DatasetKey]]] = ContextVar("building", default=frozenset())
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class BuildOptions:
     Args:
         workers: How many processes read the source; more than one needs a source with random access.
         engine: Where the workers run; ``None`` is this machine.
-        part_bytes: Parts are sealed before they hold more; ``None`` lets files grow up to 1 GiB.
+        part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
             function of (records so far, records in all or None, bytes so far).
@@ -99,23 +100,49 @@ class CacheStorage(Storage):
     Safe to use from any number of threads and processes; picklable.
 
     Args:
-        folder: The root.
+        root: Where they lie.
+        part_bytes: How large a part gets unless a build says otherwise; ``None`` lets it grow up to 1 GiB.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
+    def __init__(self, root: Root, part_bytes: int | None = None) -> None:
+        self.root = root
+        self.part_bytes = part_bytes
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.folder.root)!r})"
+        return f"{type(self).__name__}({self.location!r})"
+
+    @property
+    def location(self) -> str:
+        """Where it is: a folder's path or a bucket's URL."""
+        return self.root.location
 
     # What differs between kinds of storage.
 
-    def building(self, key: DatasetKey) -> contextlib.AbstractContextManager[None]:
-        """Hold the right to build this version, waiting for whoever holds it now."""
+    def building(
+        self, key: DatasetKey, unless: Callable[[], bool] | None = None
+    ) -> contextlib.AbstractContextManager[Right | None]:
+        """Hold the right to build this version, waiting for whoever holds it now.
+
+        Args:
+            key: The version.
+            unless: Asked while waiting, and once more at the end of it. As soon as it says yes, ``None`` is
+                given and nothing is held.
+
+        Raises:
+            LeaseError: if it takes longer than this storage waits.
+        """
         raise NotImplementedError
 
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
+        raise NotImplementedError
+
+    def reader(self, manifest: Manifest) -> Reader:
+        """Return a reader of a cache.
+
+        Raises:
+            CacheFormatError: if a file is missing or truncated.
+        """
         raise NotImplementedError
 
     # Building.
@@ -143,7 +170,7 @@ class CacheStorage(Storage):
             dataset_version: Which version this is.
             workers: How many processes read the source.
             engine: Where the workers run; ``None`` is this machine.
-            part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB.
+            part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: A progress bar or none; ``None`` for one on a terminal; or a function.
 
@@ -153,8 +180,9 @@ class CacheStorage(Storage):
         """
         key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
-        with self._right_to_build(key):
-            self._build(key, data, options, {})
+        with self._building_alone(key) as right:
+            assert right is not None  # nothing was said that would make it needless
+            self._build(key, data, options, {}, right=right, replaces=True)
 
     def begin(
         self, dataset_id: str, dataset_version: str, *, partitions: int, run: str | None = None
@@ -215,17 +243,15 @@ class CacheStorage(Storage):
                 builder = describer.describe(args, kwargs)
                 key = DatasetKey(dataset_id, builder.version if is_auto else dataset_version)
                 published = self._find(key)
-                if published is None:
-                    with self._right_to_build(key):
-                        published = self._find(key)
-                        if published is None:
-                            if is_auto:
-                                self._log_why(key, builder)
-                            data = function(*args, **kwargs)
-                            self._build(
-                                key, data, options, lambda: describer.after_build(builder, args, kwargs)
-                            )
-                            published = self.published(key)
+                while published is None:
+                    self._build_once(
+                        key,
+                        lambda: function(*args, **kwargs),
+                        options,
+                        lambda: describer.after_build(builder, args, kwargs),
+                        before=lambda: self._log_why(key, builder) if is_auto else None,
+                    )
+                    published = self._find(key)
                 if not is_auto:
                     self._warn_if_stale(published.manifest, builder.to_json(), warned)
                 return self._ref(key, published, allow_pickle)
@@ -236,17 +262,41 @@ class CacheStorage(Storage):
 
         return decorate
 
+    def _build_once(
+        self,
+        key: DatasetKey,
+        function: Callable[[], Any],
+        options: BuildOptions,
+        builder: Callable[[], dict[str, Any]],
+        *,
+        before: Callable[[], None],
+    ) -> None:
+        """Build a version that is not there, unless somebody else does meanwhile."""
+        with self._building_alone(key, lambda: self._find(key) is not None) as right:
+            if right is None:
+                return
+            before()
+            data = function()
+            try:
+                self._build(key, data, options, builder, right=right, replaces=False)
+            except LostRightError as error:
+                _log.warning(
+                    "yogadl: %s is built by others by now, whose result will be served: %s", key, error
+                )
+
     @contextlib.contextmanager
-    def _right_to_build(self, key: DatasetKey) -> Iterator[None]:
-        mine = (self.folder.root, key)
+    def _building_alone(
+        self, key: DatasetKey, unless: Callable[[], bool] | None = None
+    ) -> Iterator[Right | None]:
+        mine = (self.location, key)
         if mine in _building.get():
             raise ConfigurationError(
                 f"{key} is being built by this very call: its builder asks for its own result"
             )
-        with self.building(key):
+        with self.building(key, unless) as right:
             reset = _building.set(_building.get() | {mine})
             try:
-                yield
+                yield right
             finally:
                 _building.reset(reset)
 
@@ -256,21 +306,29 @@ class CacheStorage(Storage):
         data: Any,
         options: BuildOptions,
         builder: dict[str, Any] | Callable[[], dict[str, Any]],
-    ) -> Manifest:
+        *,
+        right: Right,
+        replaces: bool,
+    ) -> None:
         source = open_source(data, allow_pickle=options.allow_pickle)
         machine = describe_machine(library_version())
         where = f"{_names.builds(key)}/one"
-        with shown(options.progress, str(key)) as progress:
+        part_bytes = options.part_bytes or self.part_bytes
+        with told_if_lost(right), shown(options.progress, str(key)) as show:
+
+            def progress(records: int, total: int | None, size_bytes: int) -> None:
+                right.report(records, total, size_bytes)
+                if show is not None:
+                    show(records, total, size_bytes)
+
             if options.workers > 1:
-                receipts = build_with_workers(
-                    self, key, source, options.workers, options.part_bytes, progress
-                )
+                receipts = build_with_workers(self, key, source, options.workers, part_bytes, progress)
             else:
-                receipts = Build(self.folder, key, options.part_bytes, progress).run(source, where)
-        described = builder() if callable(builder) else builder
-        manifest = publish(self.folder, key, content_of(receipts), machine | described)
-        self.folder.remove_folder(_names.builds(key))
-        return manifest
+                receipts = Build(self.root, key, part_bytes, progress, right).run(source, where)
+        described = getattr(source, "provenance", {}) | (builder() if callable(builder) else builder)
+        content = content_of(receipts)
+        if publish(self.root, key, content, machine | described, right=right, replaces=replaces):
+            self.root.remove_folder(_names.builds(key))
 
     def _warn_if_stale(self, manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
         changed = difference(manifest.builder, builder)
@@ -336,7 +394,7 @@ class CacheStorage(Storage):
             return found
         if digest is not None:
             for name in self._trashed_names(key):
-                content = self.folder.read(name)
+                content = self.root.read(name)
                 if content is not None and digest_of(content) == digest:
                     return Published(read_manifest(content, key, name), digest)
             raise DatasetNotFoundError(
@@ -346,10 +404,10 @@ class CacheStorage(Storage):
 
     def _find(self, key: DatasetKey) -> Published | None:
         name = _names.manifest(key)
-        content = self.folder.read(name)
+        content = self.root.read(name)
         if content is None:
             return None
-        return Published(read_manifest(content, key, str(self.folder.path(name))), digest_of(content))
+        return Published(read_manifest(content, key, self.root.where(name)), digest_of(content))
 
     def _not_found(self, key: DatasetKey) -> str:
         versions = self.versions(key.id)
@@ -363,14 +421,13 @@ class CacheStorage(Storage):
 
     def _ids_with(self, *names: str) -> list[str]:
         """Return the ids that have one of these folders; a root may hold folders of others, too."""
-        found = {dataset_id for name in names for dataset_id in self.folder.folders_with(name)}
-        return sorted(filter(is_dataset_id, found))
+        return sorted(filter(is_dataset_id, self.root.folders_with(*names)))
 
     def versions(self, dataset_id: str) -> list[str]:
         """Return the versions of a dataset, in order of their names."""
         DatasetKey(dataset_id, "any")
         below = f"{dataset_id}/versions"
-        names = self.folder.names(below, _names.MANIFEST_SUFFIX)
+        names = self.root.names(below, _names.MANIFEST_SUFFIX)
         found = (name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names)
         return sorted(filter(is_version, found))  # any other file is not ours
 
@@ -399,7 +456,7 @@ class CacheStorage(Storage):
         Raises:
             CacheFormatError: at the first damage, naming dataset, field and records.
         """
-        return verify(self.folder, self.published(DatasetKey(dataset_id, dataset_version)).manifest, progress)
+        return verify(self.root, self.published(DatasetKey(dataset_id, dataset_version)).manifest, progress)
 
     def explain(self, dataset_id: str, dataset_version: str, other_version: str) -> Explanation:
         """Say what differs between what two versions of a dataset were built from.
@@ -455,7 +512,7 @@ class CacheStorage(Storage):
             DatasetNotFoundError: if there is no such version.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        if not self.folder.rename(_names.manifest(key), _names.trashed(key, time.time_ns())):
+        if not self.root.rename(_names.manifest(key), new_trashed_name(self.root, key)):
             raise DatasetNotFoundError(self._not_found(key))
 
     def undelete(self, dataset_id: str, dataset_version: str) -> None:
@@ -471,18 +528,18 @@ class CacheStorage(Storage):
         if not names:
             raise DatasetNotFoundError(f"the trash of {self!r} has no {key}")
         name = _names.manifest(key)
-        old, live = self.folder.read(names[-1]), self.folder.read(name)
+        old, live = self.root.read(names[-1]), self.root.read(name)
         if old is None:
             raise DatasetNotFoundError(f"the trash of {self!r} has no {key} any more")
         if live is not None:
             # A copy first, then the replacement: at no moment is there no manifest.
-            self.folder.write(_names.trashed(key, time.time_ns()), live)
-        self.folder.write(name, old)
-        self.folder.remove(names[-1])
+            self.root.write(new_trashed_name(self.root, key), live)
+        self.root.write(name, old)
+        self.root.remove(names[-1])
 
     def _trashed_names(self, key: DatasetKey) -> list[str]:
         """Return the trashed manifests of a version, oldest first."""
-        return trashed_names(self.folder, key)
+        return trashed_names(self.root, key)
 
     def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Pruned:
         """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
@@ -494,11 +551,13 @@ class CacheStorage(Storage):
             grace_s: How long what nobody names is kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
         """
-        pruning = Pruning(self.folder, time.time(), grace_s)
-        doomed: list[str] = []
+        pruning = Pruning(self.root, grace_s)
+        doomed: list[Entry] = []
         for dataset_id in self._ids_with("versions", "trash", "parts"):
-            doomed += pruning.doomed(dataset_id, self.versions(dataset_id), self.has_builder)
-        return pruning.count(doomed) if dry_run else pruning.remove(doomed)
+            doomed += pruning.doomed(
+                dataset_id, partial(self.versions, dataset_id), partial(self.has_builder, dataset_id)
+            )
+        return count(doomed) if dry_run else pruning.remove(doomed)
 
 
 def _bumped(version: str) -> str:

@@ -4,11 +4,24 @@ A bucket is a flat space of names below a root (a prefix in S3 or GCS, a folder)
 not at all, and reads see the newest one. `put_if_absent` is the one operation that decides between writers.
 """
 
+import errno
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from yogadl.errors import ConfigurationError, StorageError
+
+# Of a whole name, root and all, in S3 and GCS; of one segment, on file systems.
+_MAX_NAME_BYTES: Final = 1024
+_MAX_SEGMENT_BYTES: Final = 255
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class ReplacedError(StorageError):
+    """Say that an object is no longer the one whose tag was given."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +31,7 @@ class Object:
     Attributes:
         name: Its name, below the root.
         size_bytes: Its size.
-        tag: Changes whenever the object is replaced: an ETag, a generation. Opaque.
+        tag: Changes whenever the object's bytes do: an ETag, a generation. Opaque.
         modified: When it was written, in seconds since 1970 by the store's own clock.
     """
 
@@ -34,7 +47,9 @@ class Body:
 
     Attributes:
         object: Whose they are; `size_bytes` is that of the whole object.
-        chunks: Its bytes, of which none is left out; raises `StorageError` where they break off.
+        chunks: Its bytes, of which none is left out and all are of this one object: a connection that breaks
+            off is taken up again where it broke. Raises `StorageError` where that fails, `ReplacedError` if
+            the object was replaced meanwhile. Each is up to a MiB; to be used up before the body is closed.
     """
 
     object: Object
@@ -47,6 +62,8 @@ class Bucket(Protocol):
     Safe to use from several threads and after a fork; picklable, without credentials that were not passed as
     arguments. Every error is a `StorageError` that names the object and says what to do; what may
     be tried again is tried again inside, bounded in time. `repr` is the URL and holds no secret.
+    A name is a path without ``.`` and ``..``, and no other's folder; what can't be one is a
+    `ConfigurationError`.
     """
 
     @property
@@ -58,12 +75,17 @@ class Bucket(Protocol):
     ) -> AbstractContextManager[Body | None]:
         """Open an object, or the range from `start` up to `stop`; ``None`` if there is none.
 
+        A range beyond the end is cut short, as a slice's is.
+
         Raises:
             ReplacedError: if `tag` is given and the object has another by now.
         """
 
     def put(self, name: str, content: bytes | Path) -> Object:
-        """Write an object, replacing any other of that name; a path's file is sent as it is."""
+        """Write an object, replacing any other of that name; a path's file is sent as it is.
+
+        A put that raised may still come to pass: what the network held back can arrive late.
+        """
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         """Write an object unless there is one; return whether this call did.
@@ -80,3 +102,72 @@ class Bucket(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove an object, if it is there."""
+
+
+def read(
+    bucket: Bucket, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
+) -> bytes | None:
+    """Return the bytes of an object, or of a range of it, ``None`` if there is none."""
+    with bucket.get(name, start, stop, tag=tag) as body:
+        return None if body is None else b"".join(body.chunks)
+
+
+def is_own(bucket: Bucket, name: str, content: bytes) -> bool:
+    """Return whether an object holds just these bytes: whether a put whose answer was lost came to pass."""
+    return read(bucket, name, 0, len(content) + 1) == content
+
+
+def checked_name(name: str) -> str:
+    """Return the name of an object, if it can be one in every store.
+
+    Raises:
+        ConfigurationError: if it is empty, over-long, absolute, or has an empty, ``.`` or ``..`` segment, a
+            backslash or a control character.
+    """
+    problem = _problem_with(name)
+    if problem:
+        raise ConfigurationError(f"no object can be called {name[:80]!r}: its name {problem}")
+    return name
+
+
+def checked_prefix(prefix: str) -> str:
+    """Return how names begin that are looked for, if names can begin so; empty for all.
+
+    Raises:
+        ConfigurationError: if no name can.
+    """
+    if prefix:
+        checked_name(prefix.removesuffix("/") if prefix != "/" else prefix)
+    return prefix
+
+
+def check_range(name: str, start: int, stop: int | None) -> None:
+    """Raise `ConfigurationError` for what is no range of an object."""
+    if start < 0 or (stop is not None and stop < start):
+        raise ConfigurationError(f"no range of {name!r}: from {start} up to {stop}")
+
+
+def replaced(url: str, name: str) -> ReplacedError:
+    """Make the error of an object that has another tag than was asked for."""
+    return ReplacedError(
+        errno.ESTALE, f"{url}/{name} was replaced or deleted while it was read; open the dataset again"
+    )
+
+
+def _problem_with(name: str) -> str | None:
+    if not name:
+        return "is empty"
+    if _CONTROL.search(name) or "\\" in name:
+        return "has a backslash or a control character"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    if size > _MAX_NAME_BYTES:
+        return f"is longer than {_MAX_NAME_BYTES} bytes"
+    for segment in name.split("/"):
+        if segment in ("", ".", ".."):
+            return "is absolute or has an empty segment, '.' or '..'"
+        if len(segment.encode()) > _MAX_SEGMENT_BYTES:
+            return f"has a segment of more than {_MAX_SEGMENT_BYTES} bytes"
+    return None

@@ -1,6 +1,7 @@
 """Drive a build: from a source to sealed parts with receipts, to a published manifest."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -9,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +23,33 @@ from yogadl._format.layout import PartIndex, PartTable, SealedPart, join_parts
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
-from yogadl._sources import Source
+from yogadl._leaf import OBJECT
+from yogadl._sources import Resumable, Source
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._folder import Folder
+from yogadl.storage._right import LockedRight, Right
+from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
 
 _SAY_AFTER_S: Final = 10.0
+# Compared with the source before a build goes on: so many records at either end of each sealed part, and of
+# large records fewer.
 _SAMPLED_RECORDS: Final = 16
+_SAMPLED_BYTES: Final = 2**20
+_STATE: Final = ".state"  # what a file beside a receipt is called: where the source stood
 
 Progress = Callable[[int, int | None, int], None]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The hash of some records of a part that follow each other."""
+
+    start: int
+    run: RunHash
 
 
 @dataclass(frozen=True)
@@ -42,25 +59,26 @@ class Receipt:
     first_record: int
     part: SealedPart
     spec: Spec
+    samples: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True)
 class Build:
-    """Turn one source into parts in a storage's folder, going on where a killed build stopped.
-
-    Whoever runs it holds the right to build this key.
+    """Turn one source into parts below a storage's root, going on where a killed build stopped.
 
     Args:
-        folder: The storage's root.
+        root: Where the parts go.
         key: What is built.
         part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
+        right: The right to build this key, which whoever runs this holds.
     """
 
-    folder: Folder
+    root: Root
     key: DatasetKey
     part_bytes: int | None = None
     progress: Progress | None = None
+    right: Right = field(default_factory=LockedRight)
     say_after_s: float = field(default=_SAY_AFTER_S)
 
     def run(self, source: Source, where: str) -> list[Receipt]:
@@ -75,35 +93,36 @@ class Build:
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
         if receipts:
             _log.info("yogadl: %s: going on at record %d, where an earlier build stopped", self.key, first)
-        work = self.folder.path(where)
-        try:
-            work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, f"can't make the folder {work}") from error
         spec = receipts[-1].spec if receipts else source.spec
-        sizes = _Sizes(self, source.length, work)
 
         def on_sealed(path: Path, part: SealedPart, spec: Spec) -> None:
-            receipt = Receipt(sum(r.part.index.records for r in receipts), part, spec)
-            self._keep(path, receipt, where, terms)
+            self.right.check()
+            first_record = sum(r.part.index.records for r in receipts)
+            try:
+                samples = _samples(path, part, spec)
+            except CacheFormatError as error:
+                raise StorageError(errno.EIO, f"what was written just now can't be read: {error}") from error
+            receipt = Receipt(first_record, part, spec, samples)
+            self._keep(source, path, receipt, where, terms)
             receipts.append(receipt)
 
         from yogadl._format.writer import CacheWriter  # loads lmdb, which reading does not need
 
-        writer = CacheWriter(work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first)
-        try:
-            if first != source.length:
-                for columns in source.chunks(first):
-                    writer.write(columns)
-                    sizes.check(writer.records, writer.size_bytes, first)
-            writer.finish()
-        except BaseException:
-            writer.abandon()
-            # On a full disk every unfinished file is in the way; what is sealed has left this folder.
-            for name in self.folder.names(where):
-                if not name.endswith(".json"):
-                    self.folder.remove(name)
-            raise
+        with self.root.workplace(where) as work:
+            writer = CacheWriter(
+                work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first
+            )
+            sizes = _Sizes(self, source.length, work)
+            try:
+                if first != source.length:
+                    for columns in source.chunks(first):
+                        writer.write(columns)
+                        sizes.check(writer.records, writer.size_bytes, first)
+                writer.finish()
+            except BaseException:
+                writer.abandon()
+                _clear_unfinished(work)
+                raise
         if source.length is not None and writer.records != source.length:
             raise UnsupportedDataError(
                 f"the source said that it has {source.length} records, but gave {writer.records}: "
@@ -116,8 +135,8 @@ class Build:
     def _terms(self, source: Source) -> dict[str, Any]:
         """Return what an earlier build must have had in common with this one for its parts to be used."""
         name = _names.manifest(self.key)
-        trashed = trashed_names(self.folder, self.key)
-        before = self.folder.read(name) or (self.folder.read(trashed[-1]) if trashed else None)
+        trashed = trashed_names(self.root, self.key)
+        before = self.root.read(name) or (self.root.read(trashed[-1]) if trashed else None)
         return {
             "length": source.length,
             "part_bytes": self.part_bytes,
@@ -125,59 +144,84 @@ class Build:
             "replaces": None if before is None else digest_of(before),
         }
 
-    def _keep(self, path: Path, receipt: Receipt, where: str, terms: dict[str, Any]) -> None:
-        """Move a sealed part to its place, then note that it is there."""
+    def _keep(self, source: Source, path: Path, receipt: Receipt, where: str, terms: dict[str, Any]) -> None:
+        """Move a sealed part to its place, then note that it is there, and where the source stood."""
         part = receipt.part
-        index, name = _names.index(self.key.id, part.sha256), _names.part(self.key.id, part.sha256)
-        self.folder.adopt({index: path.with_suffix(".idx"), name: path})
+        self.root.adopt_part(self.key.id, part.sha256, path, path.with_suffix(".idx"))
         document = {
             "first": receipt.first_record,
             "sha256": part.sha256,
             "index_sha256": part.index_sha256,
             "spec": receipt.spec.to_json(),
+            "samples": [[sample.start, sample.run.records, sample.run.value] for sample in receipt.samples],
             **terms,
         }
-        self.folder.write(f"{where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
+        if isinstance(source, Resumable) and receipt.samples:
+            # Before the last sample, so that a later build need not read all of the part to compare it.
+            state = source.state(receipt.first_record + receipt.samples[-1].start)
+            if state is not None:
+                self.root.write(f"{where}/{receipt.first_record:015d}{_STATE}", state)
+        self.root.write(f"{where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
 
     def _receipts(self, source: Source, where: str, terms: dict[str, Any]) -> list[Receipt]:
         """Return the receipts an earlier build left that hold for this source; clear the rest."""
         kept: list[Receipt] = []
         if source.can_start_anywhere:
-            for name in self.folder.names(where, ".json"):
+            for name in self.root.names(where, ".json"):
                 receipt = self._read_receipt(name, terms)
                 expected = kept[-1].first_record + kept[-1].part.index.records if kept else 0
                 if receipt is None or receipt.first_record != expected:
                     break
                 kept.append(receipt)
-            if kept and not _agree(source, kept, self.folder, self.key):
+            if kept and not _agree(source, kept, partial(self._restore, source, where)):
                 kept = []
-        names = {f"{receipt.first_record:015d}.json" for receipt in kept}
-        for name in self.folder.names(where):
+        names = {f"{r.first_record:015d}{suffix}" for r in kept for suffix in (".json", _STATE)}
+        for name in self.root.names(where):
             if Path(name).name not in names:
-                self.folder.remove(name)
+                self.root.remove(name)
         return kept
 
+    def _restore(self, source: Source, where: str, receipt: Receipt) -> None:
+        """Hand a source what it noted when a part was sealed."""
+        if isinstance(source, Resumable):
+            state = self.root.read(f"{where}/{receipt.first_record:015d}{_STATE}")
+            if state is not None:
+                source.restore(state)
+
     def _read_receipt(self, name: str, terms: dict[str, Any]) -> Receipt | None:
-        content = self.folder.read(name)
+        content = self.root.read(name)
         try:
             document = json.loads(content or b"")
             if any(document[term] != value for term, value in terms.items()):
                 return None
-            for name_of in (_names.part, _names.index):
-                self.folder.touch(
-                    name_of(self.key.id, document["sha256"])
-                )  # or a prune might take it just now
-            part = read_sealed(self.folder, self.key.id, document["sha256"], document["index_sha256"])
-            return Receipt(document["first"], part, Spec.from_json(document["spec"]))
+            sha256 = document["sha256"]
+            # Before they are looked at, or a prune might take them just after.
+            if not all(
+                self.root.keep(name_of(self.key.id, sha256)) for name_of in (_names.part, _names.index)
+            ):
+                return None
+            part = read_sealed(self.root, self.key.id, sha256, document["index_sha256"])
+            samples = tuple(
+                Sample(start, RunHash(records, value)) for start, records, value in document["samples"]
+            )
+            return Receipt(document["first"], part, Spec.from_json(document["spec"]), samples)
         except (ValueError, KeyError, TypeError, StorageError):
             return None  # from another version or cut short: what it names is built again
 
 
-def trashed_names(folder: Folder, key: DatasetKey) -> list[str]:
+def _clear_unfinished(work: Path) -> None:
+    """Remove what a failed build has not finished: on a full disk it is in everybody's way."""
+    with contextlib.suppress(OSError):  # what made the build fail is told, not what came of it
+        for path in work.iterdir():
+            if path.is_file() and path.suffix not in (".json", _STATE):
+                path.unlink(missing_ok=True)
+
+
+def trashed_names(root: Root, key: DatasetKey) -> list[str]:
     """Return the names of the trashed manifests of a version, oldest first."""
     below = f"{key.id}/trash"
     found = []
-    for name in folder.names(below, _names.MANIFEST_SUFFIX):
+    for name in root.names(below, _names.MANIFEST_SUFFIX):
         with contextlib.suppress(ValueError):
             version, stamp = _names.split_trashed(name[len(below) + 1 :])
             if version == key.version:
@@ -185,56 +229,82 @@ def trashed_names(folder: Folder, key: DatasetKey) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
-def read_sealed(folder: Folder, dataset_id: str, sha256: str, index_sha256: str) -> SealedPart:
+def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> SealedPart:
     """Return what is known of a part in the storage.
 
     Raises:
         CacheFormatError: if its files are missing or not what they were.
     """
     name = _names.index(dataset_id, sha256)
-    content = folder.read(name)
+    content = root.read(name)
     if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
         raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
     index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
-    if folder.size(_names.part(dataset_id, sha256)) != index.size_bytes:
+    if root.size(_names.part(dataset_id, sha256)) != index.size_bytes:
         raise CacheFormatError(f"part {sha256} is missing or was truncated; build the dataset again")
     return SealedPart(sha256, index_sha256, index)
 
 
-def _agree(source: Source, receipts: Sequence[Receipt], folder: Folder, key: DatasetKey) -> bool:
+def _samples(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
+    """Hash the first and the last records of a part that was just sealed."""
+    fields = _comparable(spec)
+    if not fields:
+        return ()
+    reader = Reader(spec, join_parts([part]), _OnePart(path))
+    records = part.index.records
+    count = min(_SAMPLED_RECORDS, records, max(1, _SAMPLED_BYTES // max(1, reader.record_bytes)))
+    samples = []
+    for start in sorted({0, records - count}):
+        columns = reader.columns(np.arange(start, start + count, dtype=np.int64), fields)
+        samples.append(Sample(start, _hash(spec, fields, columns, count)))
+    return tuple(samples)
+
+
+def _comparable(spec: Spec) -> list[int]:
+    """Return which fields can be compared with the source's: what is pickled may differ each time."""
+    return [number for number, field in enumerate(spec.fields) if field.leaf.dtype != OBJECT]
+
+
+class _OnePart:
+    """Know where one part lies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def path(self, sha256: str) -> str:
+        """Return the path of the part's file."""
+        return str(self._path)
+
+
+def _agree(source: Source, receipts: Sequence[Receipt], restore: Callable[[Receipt], None]) -> bool:
     """Compare the first and the last records of each sealed part with the source's."""
     spec = receipts[-1].spec
     if not spec.is_like(source.spec):
         return False
-    table = join_parts([receipt.part for receipt in receipts])
-    try:
-        reader = Reader(spec, table, PartPaths(folder, key.id))
-        for first, end in zip(table.first_record[:-1].tolist(), table.first_record[1:].tolist(), strict=True):
-            for start in {first, max(first, end - _SAMPLED_RECORDS)}:
-                count = min(_SAMPLED_RECORDS, end - start)
-                sealed = reader.columns(np.arange(start, start + count, dtype=np.int64))
-                if _hash(spec, sealed, count) != _hash_source(source, spec, start, count):
-                    return False
-    except CacheFormatError:
-        return False
-    return True
+    for receipt in receipts:
+        restore(receipt)
+        for sample in receipt.samples:
+            if _hash_source(source, spec, receipt.first_record, sample) != sample.run:
+                return False
+    return all(receipt.samples for receipt in receipts)
 
 
-def _hash_source(source: Source, spec: Spec, start: int, count: int) -> RunHash:
-    """Hash `count` records of a source, which it may give in any number of chunks."""
+def _hash_source(source: Source, spec: Spec, first_record: int, sample: Sample) -> RunHash:
+    """Hash the records of a sample as a source, which may give them in any number of chunks, has them."""
+    fields, count = _comparable(spec), sample.run.records
     run = RunHash()
-    for columns in source.chunks(start):
-        piece = [column[: count - run.records] for column in columns]
-        run = run.then(_hash(spec, piece, len(piece[0])))
+    for columns in source.chunks(first_record + sample.start):
+        piece = [columns[number][: count - run.records] for number in fields]
+        run = run.then(_hash(spec, fields, piece, len(piece[0])))
         if run.records >= count:
             break
     return run
 
 
-def _hash(spec: Spec, columns: Sequence[Any], count: int) -> RunHash:
+def _hash(spec: Spec, fields: Sequence[int], columns: Sequence[Any], count: int) -> RunHash:
+    leaves = [spec.fields[number].leaf for number in fields]
     return hash_run(
-        [stored_column(f.leaf, column).hashes() for f, column in zip(spec.fields, columns, strict=True)],
-        count,
+        [stored_column(leaf, column).hashes() for leaf, column in zip(leaves, columns, strict=True)], count
     )
 
 
@@ -338,19 +408,39 @@ def _union(ours: Any, theirs: Any) -> Any:
     return ours.widened(theirs.shape)
 
 
-def publish(folder: Folder, key: DatasetKey, content: Content, builder: dict[str, Any]) -> Manifest:
-    """Write part table and manifest; an existing version goes to the trash.
+def publish(
+    root: Root,
+    key: DatasetKey,
+    content: Content,
+    builder: dict[str, Any],
+    *,
+    right: Right,
+    replaces: bool,
+) -> bool:
+    """Write part table and manifest, which then is the cache.
 
-    The caller holds the right to build.
+    Args:
+        root: Where to.
+        key: What is published.
+        content: What it holds.
+        builder: Where it came from.
+        right: The right to build, which the caller holds.
+        replaces: Whether it takes the place of an existing version, which goes to the trash. If not, and
+            there is one, that one stays.
 
     Returns:
-        The manifest, which now is the cache.
+        Whether this is what is published now.
+
+    Raises:
+        LostRightError: if somebody else has the right to build by now.
+        StorageError: if a part is gone.
     """
     if content.run.records != content.table.records:
         raise ConfigurationError("the parts and their hashes disagree; this is a bug, please report it")
     table = content.table.to_file().to_bytes()
     table_sha256 = hashlib.sha256(table).hexdigest()
-    folder.write(_names.table(key.id, table_sha256), table)
+    root.write(_names.table(key.id, table_sha256), table)
+    check_parts(root, key, content.table)
     manifest = Manifest(
         key=key,
         spec=content.spec,
@@ -361,13 +451,38 @@ def publish(folder: Folder, key: DatasetKey, content: Content, builder: dict[str
         size_bytes=int(content.table.size_bytes.sum()),
         parts=len(content.table),
         created=time.time(),
-        builder=builder,
+        builder=builder if right.epoch is None else builder | {"lease_epoch": right.epoch},
         token=secrets.token_hex(8),
     )
     name = _names.manifest(key)
-    old = folder.read(name)
+    right.check()
+    if not replaces:
+        return root.write_if_absent(name, manifest.to_bytes())
+    old = root.read(name)
     if old is not None:
         # A copy first, then the replacement: at no moment is there no manifest.
-        folder.write(_names.trashed(key, time.time_ns()), old)
-    folder.write(name, manifest.to_bytes())
-    return manifest
+        root.write(new_trashed_name(root, key), old)
+    root.write(name, manifest.to_bytes())
+    return True
+
+
+def check_parts(root: Root, key: DatasetKey, table: PartTable) -> None:
+    """Make sure that every part is where it should be, right before a manifest says so."""
+    sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{key.id}/parts")}
+    for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
+        name = _names.part(key.id, sha256)
+        if sizes.get(name) != size_bytes or _names.index(key.id, sha256) not in sizes:
+            raise StorageError(
+                errno.ENOENT,
+                f"{root.where(name)} or its index has vanished since it was written; was there a prune with "
+                "a short grace, or does the bucket delete by age? Build again",
+            )
+
+
+def new_trashed_name(root: Root, key: DatasetKey) -> str:
+    """Return the name for a manifest that is thrown away now: it sorts after all that were before."""
+    stamp = int(root.now() * 1e9)
+    trashed = trashed_names(root, key)
+    if trashed:
+        stamp = max(stamp, _names.split_trashed(trashed[-1])[1] + 1)
+    return _names.trashed(key, stamp)

@@ -1,7 +1,6 @@
 """Open a published cache and read its records."""
 
 import hashlib
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from yogadl.storage import _names
 from yogadl.storage._build import PartPaths
 from yogadl.storage._folder import Folder
 from yogadl.storage._mounts import network_file_system
+from yogadl.storage._root import Root
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,13 @@ class Published:
 
 
 class Catalogue(Protocol):
-    """Where manifests are found: what a reference needs of its storage, picklable."""
-
-    folder: Folder
+    """Where caches are found and opened: what a reference needs of its storage, picklable."""
 
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
         """Return the manifest of a version; with a digest that very one."""
+
+    def reader(self, manifest: Manifest) -> Reader:
+        """Return a reader of a cache."""
 
 
 class CachedRecords:
@@ -83,7 +84,7 @@ class CachedRecords:
                 f"{self._key} has pickled fields, and unpickling runs code: "
                 "if you trust who built it, fetch it with allow_pickle=True"
             )
-        return manifest, open_reader(self._storage.folder, manifest)
+        return manifest, self._storage.reader(manifest)
 
     @property
     def spec(self) -> Spec:
@@ -113,11 +114,11 @@ class CachedRecords:
         self.open()[1].will_need(indices)
 
 
-def open_table(folder: Folder, manifest: Manifest, *, maps: bool = True) -> PartTable:
-    """Return the part table of a manifest, mapped, so that all processes of a machine share it.
+def open_table(root: Root, manifest: Manifest, *, maps: bool = True) -> PartTable:
+    """Return the part table of a manifest, mapped where it can be: all processes of a machine share it.
 
     Args:
-        folder: The storage's root.
+        root: The storage's root.
         manifest: Whose table it is.
         maps: Whether files may be mapped; else the table is read.
 
@@ -125,12 +126,10 @@ def open_table(folder: Folder, manifest: Manifest, *, maps: bool = True) -> Part
         CacheFormatError: if it is missing or not what the manifest names.
     """
     name = _names.table(manifest.key.id, manifest.table_sha256)
-    what = f"the part table of {manifest.key} ({folder.path(name)})"
-    try:
-        with folder.path(name).open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if maps else file.read()
-    except (OSError, ValueError) as error:
-        raise CacheFormatError(f"{what} can't be read: {error}; build the dataset again") from error
+    what = f"the part table of {manifest.key} ({root.where(name)})"
+    content = root.view(name, manifest.table_bytes + 1, maps=maps)
+    if content is None:
+        raise CacheFormatError(f"{what} is missing; build the dataset again, or restore the file")
     if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
         raise CacheFormatError(
             f"{what} was truncated or changed; build the dataset again, or restore the file"

@@ -2,23 +2,21 @@
 
 import contextlib
 import errno
+import mmap
 import os
-import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
-from yogadl.errors import StorageError
-
-# What is read whole is small; a damaged or foreign file must not fill the memory.
-_MAX_READ_BYTES: Final = 2**28
-_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._root import MAX_READ_BYTES, Entry
 
 
 class Folder:
-    """Read and write small files by name, atomically and durably. Safe to use from any process or thread.
+    """Keep files by name, written atomically and durably. Implements `Root`. Safe for processes and threads.
 
     Args:
         root: The folder; made when something is first written.
@@ -27,18 +25,41 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    @property
+    def location(self) -> str:
+        """The folder's path."""
+        return str(self.root)
+
     def path(self, name: str) -> Path:
         """Return where the file of that name lies."""
         return self.root / name
+
+    def where(self, name: str) -> str:
+        """Return where the file of that name lies, as text."""
+        return str(self.path(name))
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or ``None`` if there is none."""
         try:
             with self.path(name).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if size > _MAX_READ_BYTES:
+                if size > MAX_READ_BYTES:
                     raise OSError(errno.EFBIG, f"it has {size} bytes, far more than any such file of ours")
                 return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}") from error
+
+    def view(
+        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
+    ) -> bytes | mmap.mmap | None:
+        """Return the content of a file that may be large, mapped if wanted, or ``None`` if there is none."""
+        try:
+            with self.path(name).open("rb") as file:
+                if not maps or not os.fstat(file.fileno()).st_size:
+                    return file.read(most_bytes)
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -55,12 +76,12 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file in place of any other of that name: readers see the old one or the new one."""
-        with self._written(name, content) as temporary:
+        with self.written(name, content) as temporary:
             temporary.replace(self.path(name))
 
     def write_if_absent(self, name: str, content: bytes) -> bool:
         """Put a file unless there is one; return whether this call did."""
-        with self._written(name, content) as temporary:
+        with self.written(name, content) as temporary:
             try:
                 os.link(temporary, self.path(name))
             except FileExistsError:
@@ -70,14 +91,19 @@ class Folder:
         return True
 
     @contextlib.contextmanager
-    def _written(self, name: str, content: bytes) -> Iterator[Path]:
+    def written(self, name: str, content: bytes | Path) -> Iterator[Path]:
+        """Give a finished temporary file with this content, or a file's, beside where it is to go."""
         path = self.path(name)
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with temporary.open("wb") as file:
-                    file.write(content)
+                    if isinstance(content, Path):
+                        with content.open("rb") as source:
+                            shutil.copyfileobj(source, file, 2**20)
+                    else:
+                        file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
                 yield temporary
@@ -100,6 +126,10 @@ class Folder:
                 sync_folder(folder)
         except OSError as error:
             raise storage_error(error, f"can't write {target}") from error
+
+    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
+        """Move a finished part and its index to their places; the part last."""
+        self.adopt({_names.index(dataset_id, sha256): index, _names.part(dataset_id, sha256): part})
 
     def rename(self, name: str, new_name: str) -> bool:
         """Move a file; return whether there was one."""
@@ -126,22 +156,26 @@ class Folder:
                     found.append(os.path.relpath(os.path.join(folder, file), self.root))
         return sorted(found)
 
-    def unfinished(self, below: str) -> list[str]:
-        """Return the names of the files below a folder that a `write` has not finished, and may never."""
-        found = []
+    def entries(self, below: str) -> Iterator[Entry]:
+        """Yield what is known of all files below a folder, the unfinished ones, too."""
         for folder, _, files in os.walk(self.path(below)):
             for file in files:
-                if _UNFINISHED.fullmatch(file):
-                    found.append(os.path.relpath(os.path.join(folder, file), self.root))
-        return sorted(found)
+                path = os.path.join(folder, file)
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    found = os.stat(path)
+                    yield Entry(os.path.relpath(path, self.root), found.st_size, found.st_mtime)
 
-    def folders_with(self, name: str) -> list[str]:
-        """Return every folder, at any depth, that has a folder of that name inside."""
+    def folders_with(self, *names: str) -> list[str]:
+        """Return every folder, at any depth, that has a folder of one of these names inside."""
         found = []
         for folder, folders, _ in os.walk(self.root):
-            if name in folders:
+            if not set(names).isdisjoint(folders):
                 found.append(os.path.relpath(folder, self.root))
         return sorted(found)
+
+    def now(self) -> float:
+        """Return the time by this machine's clock, which the disk goes by."""
+        return time.time()
 
     def age_s(self, name: str, now: float) -> float:
         """Return how long ago a file or folder was last changed; 0 if it is gone."""
@@ -150,10 +184,30 @@ class Folder:
         except OSError:
             return 0.0
 
-    def touch(self, name: str) -> None:
-        """Make a file young again, so that pruning leaves it alone; nothing happens if it is gone."""
-        with contextlib.suppress(OSError):
+    def keep(self, name: str) -> bool:
+        """Make a file young again, so that pruning leaves it alone; ``False`` if it is gone."""
+        try:
             os.utime(self.path(name))
+        except OSError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def workplace(self, below: str) -> Iterator[Path]:
+        """Give the folder itself: whoever builds there has locked out all others."""
+        path = self.path(below)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, f"can't make the folder {path}") from error
+        yield path
+
+    @contextlib.contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """Give the path of a file."""
+        if self.size(name) is None:
+            raise CacheFormatError(f"{self.path(name)} is missing; build the dataset again, or restore it")
+        yield self.path(name)
 
     def remove(self, name: str) -> int:
         """Remove a file if it is there; return how many bytes it had."""

@@ -7,15 +7,19 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._format.manifest import Manifest
+from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
+from yogadl.storage._cached import open_reader
 from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._right import LockedRight, Right
 
 _log = logging.getLogger("yogadl")
 
@@ -49,27 +53,19 @@ class LFSStorage(CacheStorage):
     def __init__(
         self, configurations: LFSConfigurations, tensorflow_config: Any = None
     ) -> None:  # opaque, unused
-        if tensorflow_config is not None:
-            warnings.warn(
-                "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-        root = configurations.storage_dir_path.expanduser().absolute()
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except FileExistsError as error:
-            raise ConfigurationError(f"{root} is a file, not a folder for caches") from error
-        except OSError as error:
-            if not os.path.isdir(root):  # a Path raises where it may not look
-                raise storage_error(error, f"can't make the folder {root}") from error
-        super().__init__(Folder(root))
+        warn_of_tensorflow(tensorflow_config)
+        self.folder = made_folder(configurations.storage_dir_path)
+        super().__init__(self.folder)
 
     def __reduce__(self) -> Any:
         return _reopen, (str(self.folder.root),)
 
+    def reader(self, manifest: Manifest) -> Reader:
+        """Return a reader of a cache, whose parts are all there and of their size."""
+        return open_reader(self.folder, manifest)
+
     @contextlib.contextmanager
-    def building(self, key: DatasetKey) -> Iterator[None]:
+    def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
         """Hold the right to build this version, waiting for whoever holds it now.
 
         The lock goes with the process that holds it, however that ends.
@@ -94,8 +90,11 @@ class LFSStorage(CacheStorage):
         except OSError as error:
             raise _not_writable(error, self.folder.root) from error
         try:
+            if unless is not None and unless():
+                yield None
+                return
             self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
-            yield
+            yield LockedRight()
         finally:
             self.folder.remove(self._holder_name(key))
             lock.release()
@@ -124,6 +123,34 @@ class LFSStorage(CacheStorage):
             return f"process {holder['pid']} on {holder['host']} (since {since})"
         except (ValueError, KeyError, TypeError):
             return "another process"
+
+
+def warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took
+    """Say to who makes a storage that a TensorFlow configuration does nothing."""
+    if config is not None:
+        warnings.warn(
+            "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+
+
+def made_folder(path: Path) -> Folder:
+    """Return a storage's folder, made if missing; a read-only one is good for reading.
+
+    Raises:
+        ConfigurationError: if it is a file.
+        StorageError: if it can't be made.
+    """
+    root = path.expanduser().absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{root} is a file, not a folder for caches") from error
+    except OSError as error:
+        if not os.path.isdir(root):  # a Path raises where it may not look
+            raise storage_error(error, f"can't make the folder {root}") from error
+    return Folder(root)
 
 
 def _this_process() -> dict[str, Any]:

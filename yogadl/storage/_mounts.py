@@ -25,12 +25,17 @@ def network_file_system(folder: Path) -> str | None:
 
     It is known on Linux only.
     """
+    name = file_system(folder)
+    return name if is_network(name) else None
+
+
+def file_system(folder: Path) -> str:
+    """Return the name of the file system that a folder lies on; empty where that is not known."""
     try:
         mounts = _MOUNTINFO.read_text(errors="surrogateescape")
     except OSError:
-        return None  # macOS, or a /proc that is hidden
-    name = file_system_of(mounts, os.path.realpath(folder))
-    return name if is_network(name) else None
+        return ""  # macOS, or a /proc that is hidden
+    return file_system_of(mounts, os.path.realpath(folder))
 
 
 def is_network(name: str) -> bool:

@@ -8,10 +8,15 @@ from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 
 _OURS: Final = re.compile(
-    r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*)"
+    r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*"
+    r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end)?)"
 )
+_UNFINISHED: Final = re.compile(r"(?:.*/)?\.[0-9a-f]{16}\.tmp")
+_LEASE: Final = re.compile(r"([0-9]{10})(\.beat|\.end)?")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MANIFEST_SUFFIX: Final = ".json"
+BEAT: Final = ".beat"
+END: Final = ".end"
 
 
 def manifest(key: DatasetKey) -> str:
@@ -62,9 +67,30 @@ def lock(key: DatasetKey) -> str:
     return f"{key.id}/locks/{_short(key.version)}.lock"
 
 
+def leases(key: DatasetKey) -> str:
+    """Return the folder of the leases on building this version."""
+    return f"{key.id}/leases/{_short(key.version)}"
+
+
+def lease(key: DatasetKey, epoch: int) -> str:
+    """Return the name of the lease that gives the right to build for the so-manieth time."""
+    return f"{leases(key)}/{epoch:010d}"
+
+
+def split_lease(name: str) -> tuple[int, str] | None:
+    """Return epoch and ending (none, ``.beat`` or ``.end``) in the name of a lease's object, if it is one."""
+    found = _LEASE.fullmatch(name.rpartition("/")[2])
+    return None if found is None else (int(found[1]), found[2] or "")
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether a file is one that was not written to its end, and may never be."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
 def is_ours(dataset_id: str, name: str) -> bool:
     """Return whether a file below a dataset is named as only a file of a cache is, and so may be removed."""
-    return _OURS.fullmatch(name[len(dataset_id) + 1 :]) is not None
+    return is_unfinished(name) or _OURS.fullmatch(name[len(dataset_id) + 1 :]) is not None
 
 
 def _short(version: str) -> str:

@@ -19,14 +19,18 @@ from yogadl.errors import ConfigurationError, DatasetNotFoundError, UnsupportedD
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, Receipt, content_of, publish, read_sealed
 from yogadl.storage._cached import Catalogue
-from yogadl.storage._folder import Folder
 from yogadl.storage._provenance import describe_machine
+from yogadl.storage._right import Right
+from yogadl.storage._root import Root
 
 
 class BuildSite(Catalogue, Protocol):
     """Where caches are built: what a partitioned build needs of its storage, picklable."""
 
-    def building(self, key: DatasetKey) -> AbstractContextManager[None]:
+    root: Root
+    part_bytes: int | None
+
+    def building(self, key: DatasetKey) -> AbstractContextManager[Right | None]:
         """Hold the right to build this version."""
 
 
@@ -70,7 +74,7 @@ class PartitionedBuild:
         Args:
             partition: Its number, from 0.
             records: Any source; a partition without records is given as an empty list.
-            part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB.
+            part_bytes: How large one file may get; ``None`` is the storage's own choice.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: Called with records so far, records in all or ``None``, and bytes so far.
         """
@@ -85,7 +89,7 @@ class PartitionedBuild:
         self.write_source(partition, source, part_bytes, progress)
 
     def _is_written(self, partition: int) -> bool:
-        return self.storage.folder.size(self._receipt(partition)) is not None
+        return self.storage.root.size(self._receipt(partition)) is not None
 
     def write_source(
         self, partition: int, source: Source | None, part_bytes: int | None, progress: Progress | None = None
@@ -94,10 +98,11 @@ class PartitionedBuild:
         receipts: list[Receipt] = []
         if source is not None:
             where = f"{self._where}/{partition:08d}-{secrets.token_hex(8)}"
-            receipts = Build(self.storage.folder, self.key, part_bytes, progress).run(source, where)
-            self.storage.folder.remove_folder(where)
+            part_bytes = part_bytes or self.storage.part_bytes
+            receipts = Build(self.storage.root, self.key, part_bytes, progress).run(source, where)
+            self.storage.root.remove_folder(where)
         document = [[r.part.sha256, r.part.index_sha256, r.spec.to_json()] for r in receipts]
-        self.storage.folder.write_if_absent(self._receipt(partition), json.dumps(document).encode())
+        self.storage.root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
         return sum(receipt.part.index.size_bytes for receipt in receipts)
 
     def receipts(self) -> list[Receipt]:
@@ -107,7 +112,7 @@ class PartitionedBuild:
             ConfigurationError: if a partition is not written yet.
         """
         found: list[Receipt] = []
-        folder: Folder = self.storage.folder
+        root = self.storage.root
         missing = [k for k in range(self.partitions) if not self._is_written(k)]
         if missing:
             raise ConfigurationError(
@@ -115,8 +120,8 @@ class PartitionedBuild:
             )
         first = 0
         for partition in range(self.partitions):
-            for sha256, index_sha256, spec in json.loads(folder.read(self._receipt(partition)) or b"[]"):
-                part = read_sealed(folder, self.key.id, sha256, index_sha256)
+            for sha256, index_sha256, spec in json.loads(root.read(self._receipt(partition)) or b"[]"):
+                part = read_sealed(root, self.key.id, sha256, index_sha256)
                 found.append(Receipt(first, part, Spec.from_json(spec)))
                 first += part.index.records
         if not found:
@@ -132,7 +137,8 @@ class PartitionedBuild:
         """
         builder = {"partitions": self.partitions, "run": self.run}
         machine = describe_machine(library_version())
-        with self.storage.building(self.key):
+        with self.storage.building(self.key) as right:
+            assert right is not None  # nothing was said that would make it needless
             try:
                 receipts = self.receipts()
             except ConfigurationError:
@@ -141,8 +147,9 @@ class PartitionedBuild:
                     if self.storage.published(self.key).manifest.builder.items() >= builder.items():
                         return
                 raise
-            publish(self.storage.folder, self.key, content_of(receipts), machine | builder)
-            self.storage.folder.remove_folder(self._where)
+            content = content_of(receipts)
+            publish(self.storage.root, self.key, content, machine | builder, right=right, replaces=True)
+            self.storage.root.remove_folder(self._where)
 
 
 class _Share:

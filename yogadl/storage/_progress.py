@@ -1,8 +1,8 @@
-"""Show how far a build is."""
+"""Show how far a build is, or a transfer."""
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from yogadl.storage._build import Progress
 
@@ -30,3 +30,17 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
             bar.update(records - bar.n)
 
         yield report
+
+
+@contextlib.contextmanager
+def shown_bytes(
+    progress: Callable[[int, int], None] | None, title: str, total_bytes: int
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Give what a transfer reports to: the caller's function, or a bar if there is a terminal."""
+    if progress is not None or not sys.stderr.isatty():
+        yield progress
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=_DELAY_S) as bar:
+        yield lambda done, total: bar.update(done - bar.n) and None

@@ -8,7 +8,7 @@ from yogadl._format.manifest import read_manifest
 from yogadl._key import RESERVED_NAMES, DatasetKey
 from yogadl.storage import _names
 from yogadl.storage._cached import open_table
-from yogadl.storage._folder import Folder
+from yogadl.storage._root import Entry, Root
 from yogadl.storage._verify import part_files
 
 GRACE_S: Final = 30 * 86_400.0
@@ -22,75 +22,77 @@ class Pruned:
     size_bytes: int
 
 
-@dataclass(frozen=True)
 class Pruning:
     """One round of pruning.
 
     Args:
-        folder: The storage's root.
-        now: The time, in seconds since 1970.
+        root: The storage's root.
         grace_s: How long what nobody names is kept.
     """
 
-    folder: Folder
-    now: float
-    grace_s: float
+    def __init__(self, root: Root, grace_s: float) -> None:
+        self._root = root
+        self._now = root.now()
+        self._grace_s = grace_s
 
     def doomed(
-        self, dataset_id: str, versions: Iterable[str], has_builder: Callable[[str], bool]
-    ) -> list[str]:
-        """Return the names of the files of a dataset that can go.
+        self, dataset_id: str, versions: Callable[[], list[str]], has_builder: Callable[[], bool]
+    ) -> list[Entry]:
+        """Return the files of a dataset that can go.
+
+        What a builder that begins after `has_builder` was asked goes on with is not among them, as long as
+        the grace is a day or more: it uses nothing that is older than that.
 
         Raises:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
         """
+        # In this order: what is listed here and was built by somebody who is done by now is named below.
+        found = [
+            entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{dataset_id}/{below}")
+        ]
+        is_built = has_builder()
         doomed, kept = [], set()
-        for name in self.folder.names(f"{dataset_id}/trash", _names.MANIFEST_SUFFIX):
+        for name in self._root.names(f"{dataset_id}/trash", _names.MANIFEST_SUFFIX):
             try:
                 version, stamp = _names.split_trashed(name[len(dataset_id) + len("/trash/") :])
                 key = DatasetKey(dataset_id, version)
             except ValueError:
                 continue  # not ours
-            if self.now - stamp / 1e9 > self.grace_s:
-                doomed.append(name)
+            if self._now - stamp / 1e9 > self._grace_s:
+                doomed.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
-        for version in versions:
+        for version in versions():
             key = DatasetKey(dataset_id, version)
             kept |= self._named_files(key, _names.manifest(key))
-        if has_builder(dataset_id):
+        if is_built:
             return doomed  # its parts are named by no manifest yet
-        for below in ("parts", "tables", "builds"):
-            names = self.folder.names(f"{dataset_id}/{below}")
-            doomed += [name for name in names if name not in kept and _names.is_ours(dataset_id, name)]
-        # What a killed process was writing just then.
-        for below in sorted(RESERVED_NAMES):
-            doomed += self.folder.unfinished(f"{dataset_id}/{below}")
-        return [name for name in doomed if self._is_old(dataset_id, name)]
+        return doomed + [entry for entry in found if self._can_go(dataset_id, entry, kept)]
 
-    def _is_old(self, dataset_id: str, name: str) -> bool:
-        # What was thrown away has its time in its name.
-        is_trash = name.startswith(f"{dataset_id}/trash/") and not name.endswith(".tmp")
-        return is_trash or self.folder.age_s(name, self.now) >= self.grace_s
+    def _can_go(self, dataset_id: str, entry: Entry, kept: set[str]) -> bool:
+        is_old = self._now - entry.modified >= self._grace_s
+        return is_old and entry.name not in kept and _names.is_ours(dataset_id, entry.name)
 
     def _named_files(self, key: DatasetKey, name: str) -> set[str]:
-        content = self.folder.read(name)
+        content = self._root.read(name)
         if content is None:
             return set()
-        manifest = read_manifest(content, key, name)
+        manifest = read_manifest(content, key, self._root.where(name))
         named = {_names.table(key.id, manifest.table_sha256)}
-        return named | part_files(key.id, open_table(self.folder, manifest))
+        return named | part_files(key.id, open_table(self._root, manifest))
 
-    def count(self, doomed: Iterable[str]) -> Pruned:
-        """Say what removing these would free."""
-        names = tuple(doomed)
-        return Pruned(names, sum(self.folder.size(name) or 0 for name in names))
-
-    def remove(self, doomed: Iterable[str]) -> Pruned:
+    def remove(self, doomed: Iterable[Entry]) -> Pruned:
         """Remove these, but for what a builder has taken up meanwhile."""
-        removed, size = [], 0
-        for name in doomed:
-            if "/trash/" in name or self.folder.age_s(name, self.now) >= self.grace_s:
-                size += self.folder.remove(name)
-                removed.append(name)
-        return Pruned(tuple(removed), size)
+        removed = []
+        for entry in doomed:
+            is_trash = "/trash/" in entry.name and not _names.is_unfinished(entry.name)
+            if is_trash or self._root.age_s(entry.name, self._now) >= self._grace_s:
+                self._root.remove(entry.name)
+                removed.append(entry)
+        return count(removed)
+
+
+def count(doomed: Iterable[Entry]) -> Pruned:
+    """Say what removing these would free."""
+    found = list(doomed)
+    return Pruned(tuple(entry.name for entry in found), sum(entry.size_bytes for entry in found))

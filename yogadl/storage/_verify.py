@@ -1,5 +1,6 @@
 """Check every byte of a cache, and name the records that a damaged one belongs to."""
 
+import contextlib
 import hashlib
 import mmap
 from collections.abc import Callable, Sequence
@@ -13,9 +14,9 @@ from yogadl._format.manifest import Manifest
 from yogadl._format.window import open_part
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._build import PartPaths, read_sealed
+from yogadl.storage._build import read_sealed
 from yogadl.storage._cached import open_table
-from yogadl.storage._folder import Folder
+from yogadl.storage._root import Root
 
 
 @dataclass(frozen=True)
@@ -27,23 +28,21 @@ class Verified:
     size_bytes: int
 
 
-def verify(
-    folder: Folder, manifest: Manifest, progress: Callable[[int, int], None] | None = None
-) -> Verified:
+def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] | None = None) -> Verified:
     """Read every part of a cache and compare it with its checksums.
 
     Args:
-        folder: The storage's root.
+        root: The storage's root.
         manifest: The cache to check.
         progress: Called with parts checked and parts in all.
 
     Raises:
         CacheFormatError: naming dataset, field and records, at the first damage found.
     """
-    table = open_table(folder, manifest)
+    table = open_table(root, manifest)
     sealed = []
     for part in range(len(table)):
-        sealed.append(_verify_part(folder, manifest, table, part))
+        sealed.append(_verify_part(root, manifest, table, part))
         if progress is not None:
             progress(part + 1, len(table))
     _verify_manifest(manifest, sealed)
@@ -68,20 +67,19 @@ def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
         )
 
 
-def _verify_part(folder: Folder, manifest: Manifest, table: PartTable, part: int) -> SealedPart:
+def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) -> SealedPart:
     sha256, size_bytes = table.sha256[part], int(table.size_bytes[part])
-    path = PartPaths(folder, manifest.key.id).path(sha256)
     first, end = table.first_record[part : part + 2].tolist()
-    try:
-        sealed = read_sealed(folder, manifest.key.id, sha256, table.index_sha256[part])
-        descriptor = open_part(path, size_bytes)
-    except CacheFormatError as error:
-        raise CacheFormatError(f"{manifest.key}: records {first} to {end - 1}: {error}") from error
-    with (
-        open(descriptor, "rb") as file,
-        mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
+    with contextlib.ExitStack() as stack:
+        try:
+            sealed = read_sealed(root, manifest.key.id, sha256, table.index_sha256[part])
+            path = stack.enter_context(root.local(_names.part(manifest.key.id, sha256)))
+            descriptor = open_part(str(path), size_bytes)
+        except CacheFormatError as error:
+            raise CacheFormatError(f"{manifest.key}: records {first} to {end - 1}: {error}") from error
+        file = stack.enter_context(open(descriptor, "rb"))
+        mapped = stack.enter_context(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
+        view = stack.enter_context(memoryview(mapped))
         for field, lies in zip(manifest.spec.fields, sealed.index.fields, strict=True):
             damaged = _damaged_records(view, lies, sealed.index.records)
             if damaged is not None:

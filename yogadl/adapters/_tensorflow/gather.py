@@ -1,25 +1,20 @@
-"""Read the rows of a stream by number, from whatever thread tf.data asks."""
+"""Read the batches of a stream for tf.data: from whatever thread it asks, in epochs told by tokens."""
 
 import atexit
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column, Indices, announce
+from yogadl._interfaces import Column
 from yogadl._lock import ProcessLock
-from yogadl._stream import RecordStream
+from yogadl._stream import NumberedBatches
 from yogadl.errors import CursorError
 
-# The order costs some 30 us a call, so it is asked for many rows at a time.
-_ROWS: Final = 16_384
-_KEPT: Final = 4
-_AHEAD_BYTES: Final = 32_000_000
 _TOKENS: Final = 256
 _MOST_EPOCHS: Final = 2**17
 _EXIT_S: Final = 10.0
@@ -69,66 +64,28 @@ class Epochs:
 
 
 class Gather:
-    """Read items, each `size` rows of a shard, in any order and from any number of threads.
+    """Read the items of epochs that are told by their tokens, in any order, from any number of threads.
 
     Args:
-        stream: Whose rows.
-        size: How many make an item.
+        numbered: The items, as batches of a stream.
         epochs: What the tokens stand for.
 
     Attributes:
         calls: To be entered by whoever calls, around all that it does in Python.
     """
 
-    def __init__(self, stream: RecordStream, size: int, epochs: Epochs) -> None:
-        self._source = stream.source
-        self._stream = stream
-        self._size = size
+    def __init__(self, numbered: NumberedBatches, epochs: Epochs) -> None:
+        self._numbered = numbered
         self._epochs = epochs
-        self._block = max(1, _ROWS // size) * size
-        self._ahead = max(size, _AHEAD_BYTES // max(1, stream.source.record_bytes))
-        self._kept: OrderedDict[tuple[int, int], tuple[Indices, list[int]]] = OrderedDict()
-        self._lock = ProcessLock()
         self.calls = Calls()
 
     def columns(self, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
         """Return an item's columns, and which of its rows are padding."""
         epoch = self._epochs.number(token)
-        first = item * self._size
-        block, within = first // self._block, first % self._block
-        indices, announced = self._indices(epoch, block)
-        chosen = indices[within : within + self._size]
-        last = within + len(chosen)
-        if announced[0] < min(len(indices), last + self._ahead // 2):
-            start, announced[0] = max(announced[0], within), min(len(indices), last + self._ahead)
-            announce(self._source, indices[start : announced[0]])
         try:
-            found = list(self._source.columns(chosen))
+            return self._numbered.columns(epoch, item)
         except StopIteration as error:  # which tf.data would take for the end of the epoch
             raise RuntimeError("the source raised StopIteration while records were read") from error
-        if not len(chosen):
-            raise RuntimeError(f"there is no item {item} in epoch {epoch}: please report this")
-        return found, self._padding(epoch, first, len(chosen))
-
-    def _indices(self, epoch: int, block: int) -> tuple[Indices, list[int]]:
-        key = (epoch, block)
-        with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                first = block * self._block
-                found = (self._stream.indices(epoch, first, first + self._block), [0])
-                self._kept[key] = found
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            return found
-
-    def _padding(self, epoch: int, first: int, count: int) -> NDArray[np.bool_]:
-        """Only the last row of an epoch can stick out over its end."""
-        flags = np.zeros(count, np.bool_)
-        shard, start = self._stream.shard, self._stream.start
-        origin = start.position if epoch == start.epoch else 0
-        flags[-1] = origin + (first + count - 1) * shard.ranks + shard.rank >= shard.records
-        return flags
 
 
 class Calls:

@@ -15,10 +15,12 @@ _SHUFFLING: Final = (
     "cache before shuffle() (list_files shuffles unless shuffle=False), and let the stream shuffle",
 )
 _REPEATING: Final = ("it repeats", "every record is stored as often: cache before repeat()")
+_REPEATS: Final = ("RepeatDataset", "ShuffleAndRepeatDataset")
 _RANDOM: Final = (
     "it draws random numbers",
     "augmentation would be the same in every epoch: cache before it, and map after the cache",
 )
+_HOLDING: Final = ("ShuffleDataset", "ShuffleAndRepeatDataset", "CacheDataset")
 _UNORDERED: Final = (
     "it does not keep an order (deterministic=False)",
     "two builds would differ: leave that out, reading need not be fast any more",
@@ -52,13 +54,17 @@ class Graph:
             found.append(_BATCHING)
         if any(op in ("ShuffleDataset", "ShuffleAndRepeatDataset") for op in ops):
             found.append(_SHUFFLING)
-        if any(op in ("RepeatDataset", "ShuffleAndRepeatDataset") for op in ops):
+        if any(_stem(node.op) in _REPEATS and not _is_counter(node, nodes) for node in nodes):
             found.append(_REPEATING)
         if any(node.op in _RANDOM_OPS or _stem(node.op) in _RANDOM_OPS for node in nodes):
             found.append(_RANDOM)
         if any(node.attr["deterministic"].s == b"false" for node in nodes if "deterministic" in node.attr):
             found.append(_UNORDERED)
         return found
+
+    def holds_records(self) -> bool:
+        """Return whether it keeps many records in memory: they would be part of an iterator's checkpoint."""
+        return any(_stem(node.op) in _HOLDING for node in self._nodes())
 
     def _nodes(self) -> Iterator[Message]:
         for function in self.definition.library.function:
@@ -69,6 +75,12 @@ class Graph:
         """Return a hash of what the pipeline does, the same in every process."""
         functions = {function.signature.name: function for function in self.definition.library.function}
         return _Hasher(functions).of_nodes(self.definition.node)
+
+
+def _is_counter(repeat: Message, nodes: list[Message]) -> bool:
+    """Return whether one and the same tensor is repeated, which is how `Dataset.counter` counts."""
+    name = repeat.input[0].partition(":")[0]
+    return {node.op for node in nodes if node.name == name} == {"TensorDataset"}
 
 
 def _stem(op: str) -> str:

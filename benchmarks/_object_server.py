@@ -1,0 +1,79 @@
+"""Serve a folder's files as an S3 store would, as fast as the loopback carries them: reads only.
+
+``python _object_server.py FOLDER`` prints where it answers. What the stores of the tests do for a get takes
+longer than the transfer that is measured, so this one sends files by sendfile, from a process of its own.
+"""
+
+import os
+import re
+import sys
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answer GET, of a whole object or of one range, and HEAD; and nothing else."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    folder = Path()
+
+    def do_HEAD(self) -> None:
+        """Say what is known of an object."""
+        self._answer()
+
+    def do_GET(self) -> None:
+        """Send an object or a range of it."""
+        self._answer()
+
+    def _answer(self) -> None:
+        path = self.folder / unquote(self.path.partition("?")[0]).lstrip("/")
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        try:
+            self._send(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _send(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        start, stop = 0, found.st_size
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if wanted:
+            start, stop = int(wanted[1]), min(stop, int(wanted[2] or stop) + 1)
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(stop - start))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{found.st_size}")
+        self.send_header("ETag", f'"{found.st_mtime_ns:x}-{found.st_size:x}"')
+        self.send_header("Last-Modified", formatdate(found.st_mtime, usegmt=True))
+        self.send_header("Accept-Ranges", "bytes")
+        self.end_headers()
+        self.wfile.flush()
+        if self.command == "GET":
+            while start < stop:
+                start += os.sendfile(self.connection.fileno(), descriptor, start, stop - start)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing of what is answered."""
+
+
+def main() -> None:
+    """Serve until killed."""
+    Handler.folder = Path(sys.argv[1])
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

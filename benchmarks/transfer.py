@@ -1,0 +1,167 @@
+"""Measure downloads beside boto3's own, and reading from a mirror beside reading a local cache.
+
+Run ``python benchmarks/transfer.py``; needs boto3. Both sides of a download ask the same server,
+`_object_server.py` on this machine, and write to the same folder; ours also hashes what it receives and
+waits until it is on the disk, which `download_file` does not. It justifies the sizes of ranges and the
+connections of `yogadl.storage._receive` and `_transfer`.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import _sets
+import numpy as np
+from _measure import Settings, at_least, check_equal, clear, drain, interleave, main, ratios, say
+
+import yogadl
+from yogadl.storage._s3 import S3Bucket
+from yogadl.storage._transfer import Wanted, download_all
+
+SIZE = 10**9
+PARTS = 8
+# boto3's own settings: connections and bytes in a range. The fastest of them here is what is compared with.
+THEIRS = ((10, 8), (4, 16), (10, 32), (4, 64), (2, 64), (16, 64))
+TRIALS = 2
+DATA = _sets.SMALL_IMAGES
+
+
+def measure(settings: Settings) -> None:
+    """Measure downloads of a whole cache in one part and in several, and a mirror that is filled."""
+    measure_downloads(settings)
+    measure_mirror(settings)
+
+
+def measure_downloads(settings: Settings) -> None:
+    """Print the rows of 1 GB in one part and in eight."""
+    size = settings.scaled(SIZE)
+    for parts in (1, PARTS):
+        root = settings.path("store")
+        say(f"{size / 1e9:g} GB in {parts} objects")
+        wanted = make_objects(root / "bucket", settings.path("here"), parts, size // parts)
+        with serving(root) as url:
+            compare(settings, url, wanted)
+        clear(root)
+        clear(settings.path("here"))
+
+
+def compare(settings: Settings, url: str, wanted: list[Wanted]) -> None:
+    """Print the row of one set of objects."""
+    bucket = S3Bucket("bucket", endpoint_url=url, client_options={"region_name": "us-east-1"})
+    size = sum(one.size_bytes or 0 for one in wanted)
+
+    def ours() -> None:
+        download_all(bucket, wanted)
+
+    ours()
+    for one in wanted:
+        if hashlib.sha256(one.path.read_bytes()).hexdigest() != one.sha256:
+            sys.exit(f"{one.name} came with other bytes")
+    settings_of_theirs = {
+        f"{count} x {length} MiB": theirs(url, wanted, count, length) for count, length in THEIRS
+    }
+    tried = interleave(fresh(settings_of_theirs, wanted), TRIALS, uncounted=0)
+    best = min(tried, key=lambda name: min(tried[name]))
+    works = {"ours": ours, "boto3": settings_of_theirs[best]}
+    times = interleave(fresh(works, wanted), settings.rounds)
+    details = "; ".join(
+        f"{name} {size / np.median(seconds) / 1e6:,.0f} MB/s" for name, seconds in times.items()
+    )
+    what = f"download of {size / 1e9:g} GB in {len(wanted)} parts against boto3's download_file"
+    settings.row(what, at_least(0.8), ratios(times["boto3"], times["ours"]), f"{details} ({best})")
+
+
+def theirs(url: str, wanted: list[Wanted], connections: int, range_mib: int) -> Callable[[], None]:
+    """Return boto3's download of the same objects with these settings, one after the other."""
+    import boto3
+    from boto3.s3.transfer import TransferConfig
+    from botocore.config import Config
+
+    client = boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1", config=Config(max_pool_connections=64)
+    )
+    transfer = TransferConfig(max_concurrency=connections, multipart_chunksize=range_mib * 2**20)
+
+    def download() -> None:
+        for one in wanted:
+            client.download_file("bucket", one.name, str(one.path), Config=transfer)
+
+    return download
+
+
+def fresh(works: dict[str, Callable[[], None]], wanted: list[Wanted]) -> dict[str, Callable[[], None]]:
+    """Return works that begin without the files, as a first download does."""
+
+    def begin_anew(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            for one in wanted:
+                one.path.unlink(missing_ok=True)
+            work()
+
+        return run
+
+    return {name: begin_anew(work) for name, work in works.items()}
+
+
+def make_objects(store: Path, here: Path, count: int, size: int) -> list[Wanted]:
+    """Write objects of random bytes, and say what is wanted of them."""
+    store.mkdir(parents=True)
+    here.mkdir()
+    random = np.random.default_rng(1)
+    wanted = []
+    for number in range(count):
+        name, sha256 = f"part-{number}", hashlib.sha256()
+        with (store / name).open("wb") as file:
+            for first in range(0, size, 2**24):
+                piece = random.bytes(min(2**24, size - first))
+                file.write(piece)
+                sha256.update(piece)
+        wanted.append(Wanted(name, sha256.hexdigest(), size, here / name))
+    return wanted
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[str]:
+    """Run the server of a folder's files; give its URL."""
+    os.environ |= {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}  # it checks none
+    script = str(Path(__file__).with_name("_object_server.py"))
+    with subprocess.Popen([sys.executable, script, str(root)], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
+def measure_mirror(settings: Settings) -> None:
+    """Print the row of shuffled epochs out of a mirror against those of the same cache in a local storage."""
+    records = settings.scaled(DATA.records)
+    say(f"{DATA.name}: {records:,} records, in a local storage and in a bucket with a mirror")
+    columns = DATA.make(records)
+    local = yogadl.open_storage(settings.path("local"))
+    local.submit(columns, "set", "1", part_bytes=64 * 2**20)
+    # The local storage's folder, as a bucket: it is laid out the same.
+    remote = yogadl.open_storage(f"file://{settings.path('local')}", mirror=settings.path("mirror"))
+    loaders: dict[str, Any] = {}
+    for name, storage in {"local": local, "mirror": remote}.items():
+        loaders[name] = storage.fetch("set", "1").stream(shuffle=True, shuffle_seed=1).batch(DATA.batch)
+    indices = loaders["mirror"].stream.indices()
+    check_equal(
+        next(iter(loaders["mirror"].at(epoch=0))), _sets.take(columns, indices[: DATA.batch]), "the mirror"
+    )
+    works = {name: lambda loader=loader: drain(iter(loader)) for name, loader in loaders.items()}
+    times = interleave(works, settings.rounds)
+    what = f"shuffled epochs out of a filled mirror against a local cache, {DATA.name}"
+    details = "; ".join(
+        f"{name} {records / np.median(seconds) / 1e3:,.0f} k/s" for name, seconds in times.items()
+    )
+    settings.row(what, at_least(0.95), ratios(times["local"], times["mirror"]), details)
+
+
+if __name__ == "__main__":
+    main(__file__, measure)

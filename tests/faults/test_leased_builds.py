@@ -1,0 +1,218 @@
+"""Builders of several machines that are killed, stopped, or busy: one publication each time, nobody hangs.
+
+The bucket is a folder, so that this runs everywhere; tests/remote does the same to real stores.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from processes import Child, start_child, until
+
+import yogadl
+from yogadl._format.manifest import read_manifest
+from yogadl._key import DatasetKey
+from yogadl.errors import LeaseError
+from yogadl.storage import CacheStorage
+
+KEY = DatasetKey("data", "1")
+RECORDS = 8_000
+PART_BYTES = 8_000
+
+
+def opened(root: Path, host: str, ttl_s: float) -> CacheStorage:
+    """Open the storage as a machine of that name would: a bucket with a mirror, or a shared folder."""
+    if (root / "is-shared").exists():
+        return yogadl.open_storage(root / "bucket", shared=True, lease_ttl_s=ttl_s)
+    return yogadl.open_storage((root / "bucket").as_uri(), mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
+
+
+@pytest.fixture(params=["bucket", "shared"])
+def root(request: pytest.FixtureRequest, memory: Path) -> Path:
+    """Where the storage is, and what the processes tell each other."""
+    if request.param == "shared":
+        (memory / "is-shared").write_text("")
+    return memory
+
+
+class Halting:
+    """Records that can be read in any order; reading one of them waits until a file is there."""
+
+    def __init__(self, root: Path, host: str, at: int, seed: int = 0) -> None:
+        self._said = root / f"{host}-is-at"
+        self._go_on = root / f"{host}-may-go-on"
+        self._at = at
+        self._seed = seed
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, number: int) -> int:
+        self.read.append(number)
+        if number == self._at:
+            self._said.write_text("")
+            while not self._go_on.exists():
+                time.sleep(0.005)
+        return number * 7 + self._seed
+
+
+def build(root: Path, host: str, ttl_s: float, at: int = -1, seed: int = 0) -> tuple[str, list[int], int]:
+    """Ask for the dataset; return its fingerprint, a few records, and how many were read here to build it."""
+    source = Halting(root, host, at, seed)
+
+    @opened(root, host, ttl_s).cacheable(KEY.id, KEY.version, part_bytes=PART_BYTES, progress=False)
+    def data() -> Halting:
+        return source
+
+    ref = data()
+    return ref.fingerprint, ref.gather([0, 57, RECORDS - 1]).tolist(), len(source.read)
+
+
+def is_at(root: Path, host: str) -> None:
+    for _ in until(60, f"{host} to build"):
+        if (root / f"{host}-is-at").exists():
+            return
+
+
+def let_go(root: Path, host: str) -> None:
+    (root / f"{host}-may-go-on").write_text("")
+
+
+def manifest(root: Path) -> Any:
+    (name,) = (root / "bucket" / "data" / "versions").iterdir()
+    return read_manifest(name.read_bytes(), KEY, str(name))
+
+
+def kill(child: Child) -> None:
+    child.process.kill()
+    child._wait()
+
+
+def helpers(child: Child) -> list[psutil.Process]:
+    return psutil.Process(child.process.pid).children(recursive=True)
+
+
+def expected(seed: int = 0) -> list[int]:
+    return [number * 7 + seed for number in (0, 57, RECORDS - 1)]
+
+
+def test_a_killed_builder_is_taken_over_long_before_its_time_to_live(root: Path) -> None:
+    first = start_child(build, root, "a", 600.0, 6_000)
+    is_at(root, "a")
+    second = start_child(build, root, "b", 600.0)
+    kill(first)
+    _, records, _ = second.result(60)
+    assert records == expected()
+    assert manifest(root).builder["lease_epoch"] == 2
+
+
+def test_a_builder_goes_on_with_what_a_killed_one_has_uploaded(root: Path) -> None:
+    first = start_child(build, root, "a", 600.0, 6_000)
+    is_at(root, "a")
+    for _ in until(60, "two parts"):
+        if len(list((root / "bucket" / "data").glob("builds/*/one/*.json"))) >= 2:
+            break
+    kill(first)
+    fingerprint, records, read = start_child(build, root, "b", 600.0).result(60)
+    assert records == expected()
+    assert read < RECORDS
+    opened(root, "c", 600.0).submit(np.arange(RECORDS) * 7, "same", "1")
+    assert opened(root, "c", 600.0).fetch("same", "1").fingerprint == fingerprint
+    opened(root, "c", 600.0).verify(*(KEY.id, KEY.version))
+
+
+def test_a_builder_does_not_go_on_with_other_data(memory: Path) -> None:
+    first = start_child(build, memory, "a", 600.0, 6_000)
+    is_at(memory, "a")
+    kill(first)
+    _, records, _ = start_child(build, memory, "b", 600.0, -1, 1).result(60)
+    assert records == expected(seed=1)
+
+
+def test_a_builder_whose_machine_has_died_is_taken_over_after_its_time_to_live(memory: Path) -> None:
+    first = start_child(build, memory, "a", 5.0, 6_000)
+    is_at(memory, "a")
+    second = start_child(build, memory, "b", 5.0)
+    started = time.monotonic()
+    for process in [*helpers(first), psutil.Process(first.process.pid)]:
+        process.kill()
+    kill(first)
+    assert second.result(60)[1] == expected()
+    assert time.monotonic() - started > 4  # it may have begun to wait a little before
+    assert manifest(memory).builder["lease_epoch"] == 2
+
+
+def hold_the_interpreter(root: Path) -> str:
+    storage = opened(root, f"{os.getpid()}", 5.0)
+
+    @storage.cacheable(KEY.id, KEY.version)
+    def data() -> Iterator[int]:
+        yield from range(RECORDS)
+        (root / f"built-by-{os.getpid()}").write_text("")
+        # As a source in C may: no other thread of this process runs meanwhile.
+        ctypes.PyDLL(None).usleep(14_000_000)
+        yield RECORDS
+
+    return data().fingerprint
+
+
+def test_a_source_that_lets_no_other_thread_run_keeps_the_right_to_build(memory: Path) -> None:
+    children = [start_child(hold_the_interpreter, memory) for _ in range(2)]
+    assert len({child.result(100) for child in children}) == 1
+    assert len(list(memory.glob("built-by-*"))) == 1
+    assert manifest(memory).builder["lease_epoch"] == 1
+
+
+def stopped_and_overtaken(root: Path, first: Child) -> None:
+    """Stop a builder until another has built, then let it go on."""
+    is_at(root, "a")
+    os.kill(first.process.pid, signal.SIGSTOP)
+    try:
+        assert start_child(build, root, "b", 2.0, -1, 1).result(100)[1] == expected(seed=1)
+    finally:
+        let_go(root, "a")
+        os.kill(first.process.pid, signal.SIGCONT)
+
+
+def test_a_builder_that_was_stopped_and_overtaken_serves_what_is_published(root: Path) -> None:
+    first = start_child(build, root, "a", 2.0, 6_000)
+    stopped_and_overtaken(root, first)
+    assert first.result(60)[1] == expected(seed=1)
+    assert manifest(root).builder["lease_epoch"] == 2
+    opened(root, "c", 2.0).verify(KEY.id, KEY.version)
+
+
+def replace(root: Path) -> None:
+    storage = opened(root, "a", 2.0)
+    with pytest.raises(LeaseError, match="went to somebody else"):
+        storage.submit(Halting(root, "a", 6_000), KEY.id, KEY.version, part_bytes=PART_BYTES)
+
+
+def test_a_replacement_that_was_stopped_and_overtaken_replaces_nothing(root: Path) -> None:
+    first = start_child(replace, root)
+    stopped_and_overtaken(root, first)
+    first.result(60)
+    ref = opened(root, "c", 2.0).fetch(KEY.id, KEY.version)
+    assert ref.gather([0, 57, RECORDS - 1]).tolist() == expected(seed=1)
+
+
+def test_whoever_is_killed_at_any_moment_the_rest_is_served(memory: Path) -> None:
+    random = np.random.default_rng(7)
+    for number in range(6):
+        root = memory / str(number)
+        root.mkdir()
+        for _ in range(2):
+            child = start_child(build, root, "a", 600.0)
+            time.sleep(random.uniform(0.0, 1.5))
+            kill(child)
+        _, records, _ = start_child(build, root, "b", 600.0).result(100)
+        assert records == expected()
+        opened(root, "c", 600.0).verify(KEY.id, KEY.version)

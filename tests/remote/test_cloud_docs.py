@@ -1,0 +1,72 @@
+"""The page on buckets: its Python runs, its commands succeed, its policies are JSON and name what is used."""
+
+import json
+import re
+import shlex
+import urllib.request
+from pathlib import Path
+
+import pytest
+from stores import KEY, SECRET
+
+from yogadl.cli import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text("utf-8")
+
+
+@pytest.fixture
+def bucket(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The bucket that the page speaks of, found by boto3's own environment alone; and an empty folder."""
+    import boto3
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": moto_endpoint,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "TMPDIR": str(tmp_path),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    urllib.request.urlopen(urllib.request.Request(f"{moto_endpoint}/moto-api/reset", method="POST")).close()
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bucket")
+    client.close()
+    monkeypatch.chdir(tmp_path)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_the_python_of_the_page_runs() -> None:
+    names: dict[str, object] = {}
+    for code in blocks("python"):
+        exec(compile(code, "cloud.md", "exec"), names)
+    assert len(names["ref"]) == 1000  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("bucket")
+def test_the_commands_of_the_page_succeed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data.py").write_text("def squares():\n    return [n**2 for n in range(1000)]\n")
+    assert main(["build", "data.py:squares", "squares", "1", "-s", "caches"]) == 0
+    commands = re.findall(r"^\$ yogadl (.*)", "".join(blocks("console")), re.MULTILINE)
+    assert {shlex.split(command)[0] for command in commands} == {"push", "pull", "doctor"}
+    for command in commands:
+        assert main(shlex.split(command)) == 0, capsys.readouterr().out
+    assert main(["verify", "squares", "1", "-s", "copies"]) == 0
+
+
+def test_the_policies_allow_what_is_done_and_nothing_else() -> None:
+    reader, builder = (
+        {action for statement in json.loads(policy)["Statement"] for action in actions(statement)}
+        for policy in blocks("json")
+    )
+    assert reader == {"s3:ListBucket", "s3:GetObject"}
+    assert builder == reader | {"s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"}
+
+
+def actions(statement: dict[str, object]) -> list[str]:
+    found = statement["Action"]
+    return [found] if isinstance(found, str) else list(found)  # type: ignore[call-overload]

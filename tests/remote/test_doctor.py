@@ -1,0 +1,276 @@
+"""What `yogadl doctor` finds in stores and folders that are well, and in those that are not."""
+
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stores
+from places import Place, gcs_place_at, s3_place_at
+from store_proxy import Request, StoreProxy, refuses
+
+from yogadl.cli import _doctor as command
+from yogadl.cli import main
+from yogadl.storage import _doctor
+from yogadl.storage._bucket import Object
+from yogadl.storage._doctor import Finding, State, examine_bucket, examine_process
+from yogadl.storage._memory_bucket import MemoryBucket
+from yogadl.storage._patience import Patience
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the command ended."""
+
+    code: int
+    out: str
+
+    def state_of(self, what: str) -> str:
+        """Return how a check ended."""
+        (line,) = (line for line in self.out.splitlines() if f" {what} " in line[8:24])
+        return line.split()[0]
+
+
+@pytest.fixture
+def doctor(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ended]:
+    """Run the command on a place, with its options and a mirror of the test's own."""
+    monkeypatch.setattr(command, "_PATIENCE", Patience(2.0, 3.0))
+
+    def run(place: Place | str, *words: Any) -> Ended:
+        capsys.readouterr()
+        options: list[str] = []
+        if isinstance(place, Place):
+            for name, value in place.options.get("client_options", {}).items():
+                monkeypatch.setenv({"region_name": "AWS_DEFAULT_REGION"}.get(name, name.upper()), value)
+            options += ["--endpoint-url", place.options["endpoint_url"], "--mirror", str(tmp_path / "mirror")]
+            options += ["--anonymous"] if place.options.get("anonymous") else []
+            place = place.url
+        try:
+            code = main(["doctor", place, *options, *map(str, words)])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        return Ended(code, capsys.readouterr().out)
+
+    return run
+
+
+def by_what(findings: Iterator[Finding]) -> dict[str, Finding]:
+    return {finding.what: finding for finding in findings}
+
+
+def test_a_store_that_is_well_is_found_so_and_left_as_it_was(
+    doctor: Callable[..., Ended], any_place: Place, tmp_path: Path
+) -> None:
+    ended = doctor(any_place)
+    assert ended.code == 0, ended.out
+    assert ended.out.endswith("All is well.\n")
+    for what in (
+        "access",
+        "list",
+        "read",
+        "write",
+        "clock",
+        "put-if-absent",
+        "delete",
+        "mirror",
+        "mirror: locks",
+    ):
+        assert ended.state_of(what) == "ok"
+    assert [found.name for found in any_place.open().list()] == [".yogadl/put-if-absent"]
+    assert not list((tmp_path / "mirror").glob(".*"))
+
+
+def test_read_only_writes_nothing_there_nor_here(
+    doctor: Callable[..., Ended], any_place: Place, tmp_path: Path
+) -> None:
+    ended = doctor(any_place, "--read-only")
+    assert ended.code == 0
+    assert ended.state_of("write") == "note"
+    assert list(any_place.open().list()) == []
+    assert not (tmp_path / "mirror").exists()
+
+
+def test_as_json_it_has_stable_keys(doctor: Callable[..., Ended], s3_place: Place) -> None:
+    document = json.loads(doctor(s3_place, "--json").out)
+    assert sorted(document) == ["checks", "problems", "storage"]
+    assert document["problems"] == 0
+    assert all(sorted(check) == ["mend", "state", "text", "what"] for check in document["checks"])
+
+
+@pytest.mark.parametrize(
+    ("takes", "code", "what"),
+    [
+        (lambda request: "list-type" in request.path, "AccessDenied", "list"),
+        (lambda request: request.is_of_bytes, "AccessDenied", "read"),
+        (lambda request: request.is_write, "AccessDenied", "write"),
+    ],
+    ids=["list", "read", "write"],
+)
+def test_a_permission_that_is_missing_is_named_with_its_mend(
+    doctor: Callable[..., Ended],
+    broken: tuple[Place, StoreProxy],
+    takes: Callable[[Request], bool],
+    code: str,
+    what: str,
+) -> None:
+    place, proxy = broken
+    if place.url.startswith("gs://") and what == "list":
+        takes = lambda request: request.method == "GET" and "/o?" in request.path  # noqa: E731
+    place.open().put("some-object", b"content")
+    proxy.breaks(takes, refuses(403, code))
+    ended = doctor(place)
+    assert ended.code == 1
+    assert ended.state_of(what) == "problem"
+    permission = {"list": "s3:ListBucket", "read": "s3:GetObject", "write": "s3:PutObject"}[what]
+    assert f"allow to {what}: {permission}" in ended.out
+    assert "Problems found: " in ended.out
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (403, "SignatureDoesNotMatch", "credentials are wrong"),
+        (400, "ExpiredToken", "credentials have expired"),
+        (403, "RequestTimeTooSkewed", "clocks"),
+        (400, "IllegalLocationConstraintException", "another region"),
+        (404, "NoSuchBucket", "no such bucket"),
+        (503, "SlowDown", "tried"),
+    ],
+)
+def test_what_a_store_refuses_is_one_problem_with_its_reason(
+    doctor: Callable[..., Ended], s3_place: Place, status: int, code: str, said: str
+) -> None:
+    from store_proxy import proxy_before
+
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        proxy.breaks(lambda request: True, refuses(status, code))
+        ended = doctor(s3_place.through(proxy.url))
+    assert ended.code == 1
+    assert said in ended.out
+
+
+def test_a_store_that_is_not_there_is_said_in_time(doctor: Callable[..., Ended]) -> None:
+    place = Place("s3://bucket/root", {"endpoint_url": "http://127.0.0.1:9", "client_options": {
+        "aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}})  # fmt: skip
+    ended = doctor(place)
+    assert ended.code == 1
+    assert ended.state_of("access") == "problem"
+    assert "--endpoint-url, proxies" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("store", "at"),
+    [(stores.rclone, s3_place_at), (stores.gcp_storage_emulator, gcs_place_at)],
+    ids=["s3", "gcs"],
+)
+def test_a_store_that_ignores_conditions_is_found_out(
+    doctor: Callable[..., Ended], store: Any, at: Callable[[str], Place]
+) -> None:
+    with store() as endpoint:
+        ended = doctor(at(endpoint))
+    assert ended.code == 1
+    assert ended.state_of("put-if-absent") == "problem"
+    assert "exclusive=False" in ended.out
+
+
+def test_a_store_whose_conditions_fail_only_under_a_crowd_is_found_out() -> None:
+    class Racy(MemoryBucket):
+        def put_if_absent(self, name: str, content: bytes) -> bool:
+            return super().put_if_absent(name, content) or "doctor" in name
+
+    found = by_what(examine_bucket(Racy()))
+    assert found["put-if-absent"].state is State.PROBLEM
+    assert "8 of 8 writers at once" in found["put-if-absent"].text
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "state"), [(0, "ok"), (30, "note"), (-30, "note"), (7_200, "problem"), (-7_200, "problem")]
+)
+def test_clocks_that_are_apart_are_said(skew_s: int, state: str) -> None:
+    class Skewed(MemoryBucket):
+        def put(self, name: str, content: Any) -> Object:
+            written = super().put(name, content)
+            return Object(written.name, written.size_bytes, written.tag, written.modified + skew_s)
+
+    found = by_what(examine_bucket(Skewed()))["clock"]
+    assert found.state == state
+    assert bool(found.mend) == (state != "ok")
+
+
+def test_a_mirror_where_locks_do_not_work_is_a_problem(
+    doctor: Callable[..., Ended], s3_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_doctor, "try_lock", lambda *_, **__: True)
+    ended = doctor(s3_place)
+    assert ended.code == 1
+    assert ended.state_of("mirror: locks") == "problem"
+
+
+def test_a_mirror_in_a_folder_of_other_files_is_a_problem(
+    doctor: Callable[..., Ended], s3_place: Place, tmp_path: Path
+) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "thesis.tex").touch()
+    ended = doctor(s3_place)
+    assert ended.state_of("mirror") == "problem"
+    assert "thesis.tex" in ended.out
+
+
+def test_a_folder_on_a_network_file_system_is_noted(
+    doctor: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_doctor, "file_system", lambda folder: "nfs4")
+    ended = doctor(str(tmp_path))
+    assert ended.code == 0
+    assert ended.state_of("folder") == "note"
+    assert "network file system (nfs4)" in ended.out
+
+
+def test_a_folder_without_room_is_a_problem(
+    doctor: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_doctor, "_LITTLE_ROOM_BYTES", 2**60)
+    assert doctor(str(tmp_path)).state_of("folder: room") == "problem"
+
+
+def test_limits_of_the_process_are_said_with_what_raises_them() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
+    try:
+        found = by_what(examine_process())["open files"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert found.state is State.PROBLEM
+    assert found.mend == "ulimit -n 65536"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ftp://somewhere/x"],
+        ["s3://bucket/x", "--endpoint-url", "nonsense"],
+        ["gs://bucket/x", "--profile", "p"],
+    ],
+)
+def test_what_makes_no_sense_is_a_problem_and_not_a_crash(
+    doctor: Callable[..., Ended], words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = doctor(*words, "--mirror", tmp_path / "mirror")
+    assert ended.code == 1
+    assert ended.state_of("access") == "problem"
+
+
+def test_saying_twice_which_storage_is_refused(doctor: Callable[..., Ended], tmp_path: Path) -> None:
+    assert doctor(str(tmp_path), "-s", tmp_path).code == 2
+
+
+def test_no_secret_is_printed(doctor: Callable[..., Ended], s3_place: Place) -> None:
+    ended = doctor(s3_place)
+    assert stores.SECRET not in ended.out
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == stores.SECRET

@@ -1,0 +1,583 @@
+"""The mirror: what is brought, once; what stays as long as it is read; what goes when room is needed."""
+
+import errno
+import gc
+import io
+import logging
+import os
+import pickle
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrors import (
+    PARTS,
+    Watched,
+    bucket_with,
+    is_whole,
+    last_used,
+    litter_in,
+    manifest_of,
+    parts_in,
+    rows,
+)
+from places import Place
+
+import yogadl
+from yogadl._format.reader import Reader
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.storage import _mirror_place, _mirror_room, _mounts, _transfer
+from yogadl.storage._brought import Brought
+from yogadl.storage._flock import Claim, is_free, locked
+from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._mirror import Mirror
+from yogadl.storage._mirror_room import use_lock
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> LocalBucket:
+    return bucket_with(tmp_path_factory.mktemp("bucket"), "a", "b", "c")
+
+
+@pytest.fixture
+def bucket(filled: LocalBucket, tmp_path: Path) -> LocalBucket:
+    """A copy of the caches, which a test may damage."""
+    shutil.copytree(filled.url.removeprefix("file://"), tmp_path / "bucket")
+    return LocalBucket(tmp_path / "bucket")
+
+
+@pytest.fixture
+def mirror(bucket: LocalBucket, tmp_path: Path) -> Mirror:
+    return Mirror(bucket, tmp_path / "mirror")
+
+
+def size_of(bucket: LocalBucket, name: str) -> int:
+    """Return how many bytes a mirror needs for a dataset."""
+    return sum(
+        found.size_bytes for found in bucket.list(f"{name}/") if found.name.endswith((".mdb", ".parts"))
+    )
+
+
+# Bringing.
+
+
+def test_a_cache_is_brought_whole_and_reads_as_it_was_built(bucket: LocalBucket, mirror: Mirror) -> None:
+    manifest = manifest_of(bucket, "a")
+    brought = mirror.bring(manifest)
+    reader = Reader(manifest.spec, brought.table, brought)
+    assert is_whole(mirror, bucket, manifest)
+    found = reader.columns(rows()["i"][::-1].copy())
+    assert (found[1] == rows()["row"][::-1]).all()
+    assert litter_in(mirror) == []
+
+
+def test_a_second_bring_asks_nothing_of_the_bucket(bucket: LocalBucket, tmp_path: Path) -> None:
+    watched = Watched(bucket)
+    mirror = Mirror(watched, tmp_path / "mirror")
+    mirror.bring(manifest_of(bucket, "a")).close()
+    assert set(watched.gets.values()) == {1}
+    watched.gets.clear()
+    Mirror(watched, tmp_path / "mirror").bring(manifest_of(bucket, "a"))
+    assert watched.gets == {}
+
+
+def test_parts_that_are_wanted_first_are_brought_first(
+    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_transfer, "_connections", lambda: 1)
+    watched, manifest = Watched(bucket), manifest_of(bucket, "a")
+    brought = Mirror(watched, tmp_path / "mirror").bring(manifest, first=[5, 2, 7])
+    order = [5, 2, 7, 0, 1, 3, 4, 6, *range(8, len(brought.table))]
+    begun = [name.rpartition("/")[2].removesuffix(".mdb") for name in watched.gets if name.endswith(".mdb")]
+    assert begun == [brought.table.sha256[number] for number in order]
+
+
+def test_progress_counts_what_is_missing(bucket: LocalBucket, mirror: Mirror) -> None:
+    said: list[tuple[int, int]] = []
+    manifest = manifest_of(bucket, "a")
+    mirror.bring(manifest, progress=lambda done, total: said.append((done, total)))
+    assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "removed"])
+def test_a_part_damaged_on_this_machine_is_brought_again(
+    damage: str, bucket: LocalBucket, mirror: Mirror
+) -> None:
+    manifest = manifest_of(bucket, "a")
+    mirror.bring(manifest).close()
+    path = mirror.folder.path(mirror.folder.names("a", ".mdb")[3])
+    path.unlink() if damage == "removed" else os.truncate(path, 100)
+    mirror.bring(manifest)
+    assert is_whole(mirror, bucket, manifest)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "removed"])
+def test_a_table_damaged_on_this_machine_is_brought_again(
+    damage: str, bucket: LocalBucket, mirror: Mirror
+) -> None:
+    manifest = manifest_of(bucket, "a")
+    mirror.bring(manifest).close()
+    path = mirror.folder.path(mirror.folder.names("a", ".parts")[0])
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    if damage != "removed":
+        path.write_bytes(content if damage == "flipped" else content[:100])
+    mirror.bring(manifest)
+    assert is_whole(mirror, bucket, manifest)
+
+
+@pytest.mark.parametrize("suffix", [".mdb", ".parts"])
+def test_a_file_altered_in_the_bucket_is_named(suffix: str, bucket: LocalBucket, mirror: Mirror) -> None:
+    found = next(known.name for known in bucket.list("a/") if known.name.endswith(suffix))
+    content = bytearray(Path(bucket.url.removeprefix("file://"), found).read_bytes())
+    content[len(content) // 2] ^= 1
+    manifest = manifest_of(bucket, "a")
+    bucket.put(found, bytes(content))
+    with pytest.raises(CacheFormatError, match=f"{found} in .* has other bytes"):
+        mirror.bring(manifest)
+    assert litter_in(mirror) == []
+    assert is_free(use_lock(mirror.place, f"a/tables/{manifest.table_sha256}.parts"))
+
+
+@pytest.mark.parametrize("suffix", [".mdb", ".parts"])
+def test_a_file_deleted_in_the_bucket_is_named(suffix: str, bucket: LocalBucket, mirror: Mirror) -> None:
+    manifest = manifest_of(bucket, "a")
+    found = next(known.name for known in bucket.list("a/") if known.name.endswith(suffix))
+    bucket.delete(found)
+    with pytest.raises(CacheFormatError, match=f"{found} is missing in"):
+        mirror.bring(manifest)
+
+
+def test_what_is_in_the_mirror_is_read_though_the_bucket_has_lost_it(
+    bucket: LocalBucket, mirror: Mirror
+) -> None:
+    manifest = manifest_of(bucket, "a")
+    mirror.bring(manifest).close()
+    for known in list(bucket.list("a/")):
+        bucket.delete(known.name)
+    assert len(mirror.bring(manifest).table) == manifest.parts
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_is(
+    bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("yogadl.storage._progress._DELAY_S", 0.0)
+    mirror.bring(manifest_of(bucket, "a"))
+    assert "fetching 'a' version '1': 100%" in terminal.getvalue()
+
+
+# Sharing.
+
+
+def test_threads_that_want_the_same_bring_each_part_once(bucket: LocalBucket, tmp_path: Path) -> None:
+    watched, manifest = Watched(bucket, lambda name: time.sleep(0.001)), manifest_of(bucket, "a")
+    done: list[Brought] = []
+
+    def bring() -> None:
+        done.append(Mirror(watched, tmp_path / "mirror").bring(manifest))
+
+    threads = [threading.Thread(target=bring) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 6
+    assert set(watched.gets.values()) == {1}
+    assert litter_in(Mirror(watched, tmp_path / "mirror")) == []
+
+
+def test_a_mirror_is_shared_by_buckets_of_equal_parts(bucket: LocalBucket, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "bucket", tmp_path / "another")
+    Mirror(bucket, tmp_path / "mirror").bring(manifest_of(bucket, "a"))
+    watched = Watched(LocalBucket(tmp_path / "another"))
+    Mirror(watched, tmp_path / "mirror").bring(manifest_of(bucket, "a"))
+    assert watched.gets == {}
+
+
+def test_a_mirror_pickles_without_being_opened(bucket: LocalBucket, tmp_path: Path) -> None:
+    mirror = pickle.loads(pickle.dumps(Mirror(bucket, tmp_path / "mirror", "1GB")))
+    assert not (tmp_path / "mirror").exists()
+    mirror.bring(manifest_of(bucket, "a"))
+    assert mirror.place.limit_bytes() == 10**9
+
+
+def test_what_is_held_for_a_process_does_not_pickle(bucket: LocalBucket, mirror: Mirror) -> None:
+    with pytest.raises(TypeError, match="bring it again over there"):
+        pickle.dumps(mirror.bring(manifest_of(bucket, "a")))
+
+
+def test_many_parts_take_one_descriptor(bucket: LocalBucket, mirror: Mirror) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    held = [mirror.bring(manifest_of(bucket, name)) for name in "abc"]
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 * len(held)  # a lock and a mapped table
+    for one in held:
+        one.close()
+
+
+# Making room.
+
+
+def test_with_a_limit_the_least_recently_used_cache_goes(bucket: LocalBucket, tmp_path: Path) -> None:
+    limit = size_of(bucket, "a") + size_of(bucket, "b") + 1000
+    mirror = Mirror(bucket, tmp_path / "mirror", limit)
+    manifests = {name: manifest_of(bucket, name) for name in "abc"}
+    mirror.bring(manifests["a"]).close()
+    mirror.bring(manifests["b"]).close()
+    last_used(mirror, manifests["b"], 1_000)
+    mirror.bring(manifests["c"])
+    assert is_whole(mirror, bucket, manifests["a"])
+    assert is_whole(mirror, bucket, manifests["c"])
+    assert parts_in(mirror, "b") == 0
+    assert sum(path.stat().st_size for path in mirror.folder.root.rglob("*") if path.is_file()) <= limit
+
+
+def test_a_cache_that_is_read_stays_and_the_other_goes(bucket: LocalBucket, tmp_path: Path) -> None:
+    limit = size_of(bucket, "a") + size_of(bucket, "b") + 1000
+    mirror = Mirror(bucket, tmp_path / "mirror", limit)
+    manifests = {name: manifest_of(bucket, name) for name in "abc"}
+    held = mirror.bring(manifests["a"])
+    last_used(mirror, manifests["a"], 1_000)
+    mirror.bring(manifests["b"]).close()
+    mirror.bring(manifests["c"]).close()
+    assert is_whole(mirror, bucket, manifests["a"])
+    assert parts_in(mirror, "b") == 0
+    held.close()
+
+
+def test_only_as_many_parts_go_as_must(bucket: LocalBucket, tmp_path: Path) -> None:
+    limit = size_of(bucket, "a") + size_of(bucket, "b") - 1
+    mirror = Mirror(bucket, tmp_path / "mirror", limit)
+    mirror.bring(manifest_of(bucket, "a")).close()
+    mirror.bring(manifest_of(bucket, "b")).close()
+    assert parts_in(mirror, "a") == parts_in(mirror, "b") - 1
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_does_not_fit_is_refused_with_the_sizes_and_nothing_goes(
+    others: int, bucket: LocalBucket, tmp_path: Path
+) -> None:
+    mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000 if others else 10_000)
+    held = [mirror.bring(manifest_of(bucket, "a")) for _ in range(others)]
+    with pytest.raises(
+        StorageError, match=r"'b' version '1' does not fit.*its limit is .* kB.*Raise mirror_limit"
+    ):
+        mirror.bring(manifest_of(bucket, "b"))
+    assert parts_in(mirror, "b") == 0
+    assert len(held) == 0 or is_whole(mirror, bucket, manifest_of(bucket, "a"))
+
+
+def test_what_is_promised_to_a_reader_is_not_given_to_another(bucket: LocalBucket, tmp_path: Path) -> None:
+    """While `a` is on its way, `b`, which would fit beside what has come so far, is refused."""
+    manifests = {name: manifest_of(bucket, name) for name in "ab"}
+    outcome: list[Any] = []
+
+    def on_get(name: str) -> None:
+        if name.endswith(".mdb") and not outcome:
+            outcome.append("asked")
+            try:
+                Mirror(bucket, tmp_path / "mirror").bring(manifests["b"])
+            except StorageError as error:
+                outcome.append(error)
+
+    mirror = Mirror(Watched(bucket, on_get), tmp_path / "mirror", size_of(bucket, "a") + 10_000)
+    mirror.bring(manifests["a"])
+    assert "does not fit" in str(outcome[1])
+    assert is_whole(mirror, bucket, manifests["a"])
+
+
+def test_a_reader_that_is_collected_lets_its_cache_go(bucket: LocalBucket, tmp_path: Path) -> None:
+    mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
+    held = mirror.bring(manifest_of(bucket, "a"))
+    with pytest.raises(StorageError):
+        mirror.bring(manifest_of(bucket, "b"))
+    del held
+    gc.collect()
+    mirror.bring(manifest_of(bucket, "b"))
+
+
+def test_the_limit_is_kept_in_the_folder_and_the_last_to_give_one_decides(
+    bucket: LocalBucket, tmp_path: Path
+) -> None:
+    Mirror(bucket, tmp_path / "mirror", "20kB").place  # noqa: B018
+    with pytest.raises(StorageError, match="its limit is 20"):
+        Mirror(bucket, tmp_path / "mirror").bring(manifest_of(bucket, "a"))
+    Mirror(bucket, tmp_path / "mirror", "1GiB").bring(manifest_of(bucket, "a"))
+    assert Mirror(bucket, tmp_path / "mirror").place.limit_bytes() == 2**30
+
+
+@pytest.mark.parametrize("limit", [0, -1, "", "many", "1XB", 1.5, True])
+def test_a_limit_that_is_no_size_is_refused(limit: Any, bucket: LocalBucket, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="give a size"):
+        Mirror(bucket, tmp_path / "mirror", limit)
+
+
+def test_what_a_killed_process_left_goes_when_room_is_made(
+    bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_mirror_room, "_ABANDONED_S", -1.0)
+    mirror.bring(manifest_of(bucket, "a")).close()
+    parts = mirror.folder.path("a/parts")
+    (parts / ".0123456789abcdef.tmp").write_bytes(b"half of a part")
+    (parts / ".some.mdb.lock").touch()
+    mirror.bring(manifest_of(bucket, "b"))
+    assert litter_in(mirror) == []
+
+
+def test_what_is_being_written_stays_when_room_is_made(
+    bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_mirror_room, "_ABANDONED_S", -1.0)
+    path = mirror.folder.path("b/parts/x.mdb")
+    claim = Claim(path)
+    claim.take(lambda: False, 1.0)
+    mirror.bring(manifest_of(bucket, "a"))
+    assert litter_in(mirror) == ["caches/b/parts/.x.mdb.lock"]
+    claim.release()
+    assert litter_in(mirror) == []
+
+
+# Adopting.
+
+
+def test_an_adopted_part_is_not_downloaded(bucket: LocalBucket, tmp_path: Path) -> None:
+    watched, manifest = Watched(bucket), manifest_of(bucket, "a")
+    mirror = Mirror(watched, tmp_path / "mirror")
+    folder = tmp_path / "bucket/a/parts"
+    for part in folder.glob("*.mdb"):
+        assert mirror.adopt("a", part.stem, part, part.with_suffix(".idx"))
+        assert part.exists()
+    mirror.bring(manifest)
+    assert list(watched.gets) == [f"a/tables/{manifest.table_sha256}.parts"]
+    assert is_whole(mirror, bucket, manifest)
+
+
+def test_a_part_from_another_file_system_is_adopted_as_a_copy(
+    bucket: LocalBucket, mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", link)
+    part = next((tmp_path / "bucket/a/parts").glob("*.mdb"))
+    assert mirror.adopt("a", part.stem, part, part.with_suffix(".idx"))
+    found = mirror.folder.path(f"a/parts/{part.name}")
+    assert found.read_bytes() == part.read_bytes()
+    assert found.stat().st_nlink == 1
+
+
+def test_a_part_that_does_not_fit_is_not_adopted(bucket: LocalBucket, tmp_path: Path) -> None:
+    mirror = Mirror(bucket, tmp_path / "mirror", 10)
+    part = next((tmp_path / "bucket/a/parts").glob("*.mdb"))
+    assert not mirror.adopt("a", part.stem, part, part.with_suffix(".idx"))
+    assert parts_in(mirror, "a") == 0
+    assert litter_in(mirror) == []
+
+
+# Under the reader.
+
+
+def test_a_mirror_deleted_underneath_a_reader_leaves_what_is_mapped_and_comes_again(
+    bucket: LocalBucket, mirror: Mirror
+) -> None:
+    manifest = manifest_of(bucket, "a")
+    brought = mirror.bring(manifest)
+    reader = Reader(manifest.spec, brought.table, brought)
+    every = rows()["i"]
+    assert (reader.columns(every)[1] == rows()["row"]).all()
+    shutil.rmtree(mirror.place.root)
+    assert (reader.columns(every)[1] == rows()["row"]).all()
+    again = Mirror(bucket, mirror.place.root).bring(manifest)
+    assert (Reader(manifest.spec, again.table, again).columns(every)[1] == rows()["row"]).all()
+    assert is_whole(mirror, bucket, manifest)
+
+
+def test_a_reader_that_had_not_mapped_anything_brings_what_vanished(
+    bucket: LocalBucket, mirror: Mirror
+) -> None:
+    manifest = manifest_of(bucket, "a")
+    brought = mirror.bring(manifest)
+    reader = Reader(manifest.spec, brought.table, brought, maps=False)
+    shutil.rmtree(mirror.place.root)
+    assert (reader.columns(rows()["i"])[1] == rows()["row"]).all()
+    assert parts_in(mirror, "a") == PARTS or parts_in(mirror, "a") == len(brought.table)
+    assert not is_free(use_lock(mirror.place, f"a/tables/{manifest.table_sha256}.parts"))
+
+
+# The place.
+
+
+def test_a_folder_with_other_files_is_refused_with_a_better_one(bucket: LocalBucket, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    mirror = Mirror(bucket, tmp_path / "full")
+    with pytest.raises(ConfigurationError, match=r"'thesis.tex'.*full/yogadl-mirror"):
+        mirror.bring(manifest_of(bucket, "a"))
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+
+
+def test_a_local_storage_never_becomes_a_mirror(bucket: LocalBucket, tmp_path: Path) -> None:
+    """Or what it has, and no bucket, would be evicted."""
+    yogadl.open_storage(tmp_path / "caches").submit(rows(), "mine", "1")
+    with pytest.raises(ConfigurationError, match="is no mirror"):
+        Mirror(bucket, tmp_path / "caches").bring(manifest_of(bucket, "a"))
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(bucket: LocalBucket, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="is a file, not a folder"):
+        Mirror(bucket, tmp_path / "file").bring(manifest_of(bucket, "a"))
+
+
+def temporary(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(_mirror_place.tempfile, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr(_mirror_place, "_OTHER_TEMPORARY", str(folder / "none"))
+
+
+def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
+    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    temporary(monkeypatch, tmp_path)
+    with caplog.at_level(logging.INFO, "yogadl"):
+        mirror = Mirror(bucket)
+        mirror.bring(manifest_of(bucket, "a"))
+    assert mirror.place.root == tmp_path / f"yogadl-mirror-{os.getuid()}"
+    assert mirror.place.root.stat().st_mode & 0o777 == 0o700
+    assert [record.getMessage() for record in caplog.records if "is kept in" in record.getMessage()] != []
+    again = Mirror(bucket)
+    assert again.place == mirror.place
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("tmpfs", "is in memory"), ("nfs4", r"network file system \(nfs4\)")]
+)
+def test_the_default_place_is_never_in_memory_nor_on_a_network(
+    kind: str, reason: str, bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary(monkeypatch, tmp_path)
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 1 0:1 / / rw - {kind} x rw\n")
+    monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
+    with pytest.raises(StorageError, match=f"{reason}.*mirror=FOLDER"):
+        Mirror(bucket).place  # noqa: B018
+
+
+def test_the_default_place_is_never_at_home(
+    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary(monkeypatch, tmp_path / "tmp")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(StorageError, match="is in the home folder"):
+        Mirror(bucket).place  # noqa: B018
+
+
+@pytest.mark.parametrize("trap", ["link", "open to all", "file"])
+def test_a_default_place_that_others_may_have_laid_out_is_not_used(
+    trap: str, bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary(monkeypatch, tmp_path)
+    root = tmp_path / f"yogadl-mirror-{os.getuid()}"
+    (tmp_path / "elsewhere").mkdir()
+    if trap == "link":
+        root.symlink_to(tmp_path / "elsewhere")
+    elif trap == "file":
+        root.touch()
+    else:
+        root.mkdir()
+        root.chmod(0o777)
+    with pytest.raises(StorageError, match="mirror=FOLDER"):
+        Mirror(bucket).place  # noqa: B018
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(
+    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 1 0:1 / / rw - nfs4 server:/ rw\n")
+    monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
+    manifest, roots = manifest_of_quietly(bucket, monkeypatch), []
+    for host in ("one", "two"):
+        monkeypatch.setattr(_mirror_place.socket, "gethostname", lambda host=host: host)
+        mirror = Mirror(bucket, tmp_path / "nfs")
+        mirror.bring(manifest).close()
+        assert is_whole(mirror, bucket, manifest)
+        roots.append(mirror.place.root)
+    assert roots[0] != roots[1]
+    assert {root.parent for root in roots} == {tmp_path / "nfs/hosts"}
+    assert "in a folder of its own" in caplog.text
+
+
+def manifest_of_quietly(bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(_mounts, "_MOUNTINFO", Path("/proc/self/mountinfo"))
+        return manifest_of(bucket, "a")
+
+
+# Locks.
+
+
+def test_a_claim_is_taken_over_from_who_does_not_get_on(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    stalled, waiting = Claim(path), Claim(path)
+    assert stalled.take(lambda: False, 60.0)
+    assert waiting.take(lambda: False, stall_s=0.05)
+    waiting.release()
+    stalled.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_waits_for_who_gets_on_until_the_file_is_made(tmp_path: Path) -> None:
+    path, made = tmp_path / "file", threading.Event()
+    first, second = Claim(path), Claim(path)
+    assert first.take(made.is_set, 60.0)
+    asked = threading.Event()
+
+    def is_made() -> bool:
+        if asked.is_set():
+            made.set()
+        asked.set()
+        return made.is_set()
+
+    assert not second.take(is_made, stall_s=60.0)
+    first.release()
+
+
+def test_a_lock_that_is_never_given_back_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with (
+        locked(path, exclusive=True, limit_s=1),
+        pytest.raises(StorageError, match=f"has held the lock {path}"),
+        locked(path, exclusive=False, limit_s=0.01),
+    ):
+        pass
+
+
+# In real stores.
+
+
+def test_a_cache_in_a_real_store_is_brought_and_read(any_place: Place, tmp_path: Path) -> None:
+    yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "theirs").submit(
+        rows(), "a", "1", part_bytes=20_000
+    )
+    ref = yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "ours").fetch("a", "1")
+    assert (ref.gather(range(2_000))["row"] == rows()["row"]).all()
+
+
+def test_what_is_built_in_the_mirrors_scratch_is_never_evicted(bucket: LocalBucket, tmp_path: Path) -> None:
+    mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
+    part = mirror.scratch() / "part.mdb"
+    part.write_bytes(b"no bucket has it yet")
+    mirror.bring(manifest_of(bucket, "a")).close()
+    mirror.bring(manifest_of(bucket, "b")).close()
+    assert part.exists()

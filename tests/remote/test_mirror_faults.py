@@ -1,0 +1,385 @@
+"""The mirror when networks break, disks fill up, processes are killed or stopped, and folders vanish."""
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hosts import Process, processes, wait_until
+from mirrors import (
+    Watched,
+    bucket_with,
+    is_whole,
+    last_used,
+    litter_in,
+    manifest_of,
+    parts_in,
+    rows,
+)
+from places import Place
+from store_proxy import Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
+
+import yogadl
+from yogadl._format.manifest import Manifest
+from yogadl.errors import StorageError
+from yogadl.storage import _brought
+from yogadl.storage._bucket import Body
+from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._mirror import Mirror
+from yogadl.storage._patience import Patience
+
+RECORDS = 2_000
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> LocalBucket:
+    return bucket_with(tmp_path / "bucket", "a", "b")
+
+
+# Networks.
+
+
+@pytest.fixture
+def proxied(any_place: Place, tmp_path: Path) -> Iterator[tuple[StoreProxy, Place]]:
+    """A cache in a real store, and a proxy before it."""
+    storage = yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "builder")
+    storage.submit(rows(), "a", "1", part_bytes=20_000)
+    with proxy_before(any_place.options["endpoint_url"]) as proxy:
+        yield proxy, any_place.through(proxy.url)
+
+
+def is_part(request: Request) -> bool:
+    return request.is_of_bytes and ".mdb" in request.path
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [resets(), resets(5_000), cuts(5_000), stalls(), stalls(5_000), refuses(503, "SlowDown")],
+    ids=["reset", "reset amid a body", "cut body", "silence", "silence amid a body", "503"],
+)
+def test_a_download_comes_through_whatever_breaks_on_the_way(
+    proxied: tuple[StoreProxy, Place], tmp_path: Path, breaks: Any
+) -> None:
+    proxy, place = proxied
+    proxy.breaks(is_part, breaks, times=9)
+    ref = yogadl.open_storage(
+        place.url, **place.options, patience=Patience(0.5, 60), mirror=tmp_path / "mirror"
+    ).fetch("a", "1")
+    assert np.array_equal(ref.gather(range(RECORDS))["row"], rows()["row"])
+
+
+@pytest.mark.parametrize(
+    ("breaks", "message"),
+    [
+        (refuses(403, "ExpiredToken"), "expired|not allowed"),
+        (stalls(5_000), "tried"),
+        (refuses(503, "SlowDown"), "tried"),
+    ],
+    ids=["credentials expire", "silence for ever", "503 for ever"],
+)
+def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
+    proxied: tuple[StoreProxy, Place], tmp_path: Path, breaks: Any, message: str
+) -> None:
+    proxy, place = proxied
+    passed = []
+
+    def is_late_part(request: Request) -> bool:
+        if is_part(request):
+            passed.append(request)
+        return is_part(request) and len(passed) > 4
+
+    proxy.breaks(is_late_part, breaks)
+    storage = yogadl.open_storage(
+        place.url, **place.options, patience=Patience(0.3, 1.5), mirror=tmp_path / "mirror"
+    )
+    started = time.monotonic()
+    with pytest.raises(StorageError, match=message):
+        storage.fetch("a", "1")
+    assert time.monotonic() - started < 30
+    mirror = storage.mirror  # type: ignore[attr-defined]
+    assert litter_in(mirror) == []
+    kept = parts_in(mirror, "a")
+    assert kept > 0
+    proxy.rules.clear()
+    proxy.requests.clear()
+    assert np.array_equal(storage.fetch("a", "1").gather(range(RECORDS))["row"], rows()["row"])
+    assert sum(map(is_part, proxy.requests)) == storage.info("a", "1").parts - kept
+
+
+# Processes.
+
+
+class Slow(LocalBucket):
+    """A bucket that stops before the second half of each part, until a file is there. Picklable."""
+
+    def __init__(self, folder: Path, flag: Path) -> None:
+        super().__init__(folder)
+        self._flag = flag
+
+    def __reduce__(self) -> Any:
+        return Slow, (Path(self.url.removeprefix("file://")), self._flag)
+
+    @contextmanager
+    def get(self, name: str, start: int = 0, stop: int | None = None, **more: Any) -> Iterator[Body | None]:
+        with super().get(name, start, stop, **more) as body:
+            if body is None or not name.endswith(".mdb"):
+                yield body
+                return
+            content = b"".join(body.chunks)
+            half = len(content) // 2
+
+            def chunks() -> Iterator[bytes]:
+                yield content[:half]
+                wait_until(self._flag.exists, "the test's flag")
+                yield content[half:]
+
+            yield Body(body.object, chunks())
+
+
+def hold(mirror: Mirror, manifest: Manifest, ready: Path, go_on: Path) -> None:
+    """Bring a cache, say so, and hold it until told."""
+    held = mirror.bring(manifest)
+    ready.touch()
+    wait_until(go_on.exists, "the test to go on")
+    held.close()
+
+
+@contextmanager
+def holding(mirror: Mirror, manifest: Manifest, folder: Path) -> Iterator[tuple[Process, Path, Path]]:
+    """Run a process that brings a cache; give it, the file that says so, and the one that lets it end."""
+    ready, go_on = folder / "ready", folder / "go_on"
+    with Process(hold, mirror, manifest, ready, go_on) as child:
+        yield child, ready, go_on
+
+
+def unfinished(folder: Path) -> int:
+    return len(list(folder.rglob(".*.tmp")))
+
+
+def test_who_waits_for_a_killed_downloader_downloads_itself(bucket: LocalBucket, tmp_path: Path) -> None:
+    manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
+    waiting, done = Mirror(bucket, tmp_path / "mirror"), []
+    with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, _, _):
+        wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
+        thread = threading.Thread(target=lambda: done.append(waiting.bring(manifest)))
+        thread.start()
+        child.kill()
+        thread.join(60)
+    assert len(done) == 1
+    assert is_whole(waiting, bucket, manifest)
+
+
+def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(
+    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
+    mirror = Mirror(bucket, tmp_path / "mirror")
+    monkeypatch.setattr(_brought, "_STALL_S", 0.2)
+    with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, ready, go_on):
+        wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
+        os.kill(child.pid, signal.SIGSTOP)
+        mirror.bring(manifest).close()
+        assert is_whole(mirror, bucket, manifest)
+        (tmp_path / "flag").touch()
+        os.kill(child.pid, signal.SIGCONT)
+        wait_until(ready.exists, "the one that was stopped, which finishes, too, with the same bytes")
+        go_on.touch()
+        child.result()
+    assert is_whole(mirror, bucket, manifest)
+    assert litter_in(mirror) == []
+
+
+def test_a_killed_reader_lets_its_cache_go(bucket: LocalBucket, tmp_path: Path) -> None:
+    mirror = Mirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
+    with holding(mirror, manifest_of(bucket, "a"), tmp_path) as (child, ready, _):
+        wait_until(ready.exists, "the reader")
+        with pytest.raises(StorageError, match="are in use"):
+            mirror.bring(manifest_of(bucket, "b"))
+        child.kill()
+    mirror.bring(manifest_of(bucket, "b"))
+    assert is_whole(mirror, bucket, manifest_of(bucket, "b"))
+
+
+def test_a_forked_reader_keeps_its_cache_when_its_parent_lets_go(bucket: LocalBucket, tmp_path: Path) -> None:
+    mirror = Mirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
+    held = mirror.bring(manifest_of(bucket, "a"))
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reading, 1)
+        os._exit(0)
+    held.close()
+    with pytest.raises(StorageError, match="are in use"):
+        mirror.bring(manifest_of(bucket, "b"))
+    os.write(writing, b"x")
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
+    mirror.bring(manifest_of(bucket, "b"))
+
+
+def bring_again_and_again(mirror: Mirror, manifests: list[Manifest], rounds: int) -> int:
+    """Bring one of several caches, each time another, and check it; return how often it fitted."""
+    brought = 0
+    for number in range(rounds):
+        manifest = manifests[(os.getpid() + number) % len(manifests)]
+        try:
+            held = mirror.bring(manifest)
+        except StorageError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            continue  # it does not fit beside what the others read just now
+        assert is_whole(mirror, mirror._bucket, manifest)
+        held.close()
+        brought += 1
+    return brought
+
+
+def test_processes_that_crowd_a_mirror_too_small_for_them_always_read_right(tmp_path: Path) -> None:
+    bucket = bucket_with(tmp_path / "bucket", "a", "b", "c")
+    manifests = [manifest_of(bucket, name) for name in "abc"]
+    limit = int(2.2 * manifests[0].size_bytes)
+    mirror = Mirror(bucket, tmp_path / "mirror", limit)
+    with processes(bring_again_and_again, [(mirror, manifests, 12)] * 4) as crowd:
+        brought = sum(child.result() for child in crowd)
+    assert brought >= 12
+    mirror.bring(manifests[0])
+    assert sum(path.stat().st_size for path in mirror.folder.root.rglob("*.mdb")) <= limit
+    assert litter_in(mirror) == []
+
+
+def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(
+    bucket: LocalBucket, tmp_path: Path
+) -> None:
+    manifest, random = manifest_of(bucket, "a"), np.random.default_rng(1)
+    mirror = Mirror(bucket, tmp_path / "mirror")
+    for _ in range(6):
+        with holding(mirror, manifest, tmp_path) as (child, _, _):
+            wait_until((tmp_path / "mirror/locks").exists, "the first lock")
+            time.sleep(float(random.random()) * 0.05)
+            child.kill()
+        for path in (tmp_path / "mirror").rglob("*.mdb"):
+            assert path.read_bytes() == (tmp_path / "bucket/a/parts" / path.name).read_bytes()
+        shutil.rmtree(tmp_path / "mirror")
+    again = Mirror(bucket, tmp_path / "mirror")
+    again.bring(manifest)
+    assert is_whole(again, bucket, manifest)
+
+
+# Folders.
+
+
+def test_a_mirror_that_vanishes_while_it_is_filled_is_filled_or_one_error(
+    bucket: LocalBucket, tmp_path: Path
+) -> None:
+    manifest, removed = manifest_of(bucket, "a"), []
+
+    def on_get(name: str) -> None:
+        if name.endswith(".mdb") and not removed:
+            removed.append(name)
+            shutil.rmtree(tmp_path / "mirror", ignore_errors=True)
+
+    mirror = Mirror(Watched(bucket, on_get), tmp_path / "mirror")
+    with contextlib.suppress(StorageError):
+        mirror.bring(manifest)
+    assert removed
+    again = Mirror(bucket, tmp_path / "mirror")
+    again.bring(manifest)
+    assert is_whole(again, bucket, manifest)
+
+
+def test_a_training_run_goes_on_over_a_mirror_that_is_deleted(bucket: LocalBucket, tmp_path: Path) -> None:
+    storage = yogadl.open_storage(bucket.url, mirror=tmp_path / "mirror")
+    ref = storage.fetch("a", "1")
+    found = []
+    for number, batch in enumerate(ref.stream(shuffle=True, shuffle_seed=3).batch(100)):
+        if number == 3:
+            shutil.rmtree(tmp_path / "mirror")
+        found += batch["i"].tolist()
+        assert np.array_equal(batch["row"], rows()["row"][batch["i"]])
+    assert sorted(found) == list(range(RECORDS))
+    assert np.array_equal(storage.fetch("a", "1").gather(range(RECORDS))["row"], rows()["row"])
+
+
+# Disks.
+
+
+def mounting() -> tuple[str, ...] | None:
+    """Return the command that gives a child a mount table of its own, if this user may have one."""
+    if shutil.which("unshare") is None:
+        return None
+    for options in (("--mount",), ("--user", "--map-root-user", "--mount")):
+        prefix = ("unshare", *options)
+        probe = ["sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]
+        if subprocess.run([*prefix, *probe], capture_output=True).returncode == 0:
+            return prefix
+    return None
+
+
+MOUNTING = mounting()
+needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
+
+
+def mount(folder: Path, options: str) -> None:
+    """Put a small file system over a folder, or change the one there; seen by this process alone."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+
+
+def fill_a_small_disk(bucket: LocalBucket, folder: Path, is_foreseen: bool) -> str:
+    """Bring a cache to a disk without room, then with; return what was said."""
+    mount(folder, "size=100k")
+    mirror, manifest = Mirror(bucket, folder / "mirror"), manifest_of(bucket, "a")
+    if not is_foreseen:  # somebody else fills the disk while the cache is on its way
+        _brought.make_room = lambda *_: None
+    with pytest.raises(StorageError) as caught:
+        mirror.bring(manifest)
+    assert litter_in(mirror) == []
+    mount(folder, "remount,size=64m")
+    mirror.bring(manifest)
+    assert is_whole(mirror, bucket, manifest)
+    return str(caught.value)
+
+
+def bring_three_where_two_fit(bucket: LocalBucket, folder: Path) -> tuple[int, int, int]:
+    """Bring caches one after the other; return how many parts of each are there in the end."""
+    manifests = {name: manifest_of(bucket, name) for name in "abc"}
+    mount(folder, f"size={int(2.6 * manifests['a'].size_bytes)}")
+    mirror = Mirror(bucket, folder / "mirror")
+    for number, manifest in enumerate(manifests.values()):
+        mirror.bring(manifest).close()
+        assert is_whole(mirror, bucket, manifest)
+        last_used(mirror, manifest, 1000 + number)
+    return parts_in(mirror, "a"), parts_in(mirror, "b"), parts_in(mirror, "c")
+
+
+def on_a_small_disk(function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function of this module returns in a process that may mount."""
+    assert MOUNTING is not None
+    with Process(function, *args, prefix=MOUNTING) as child:
+        return child.result()
+
+
+@needs_mount
+@pytest.mark.parametrize(("is_foreseen", "message"), [(True, "the disk has"), (False, "the disk is full")])
+def test_a_full_disk_is_one_error_and_with_room_all_is_well(
+    bucket: LocalBucket, tmp_path: Path, is_foreseen: bool, message: str
+) -> None:
+    assert message in on_a_small_disk(fill_a_small_disk, bucket, tmp_path / "disk", is_foreseen)
+
+
+@needs_mount
+def test_without_a_limit_the_disk_is_the_limit_and_the_oldest_cache_goes(tmp_path: Path) -> None:
+    bucket = bucket_with(tmp_path / "bucket", "a", "b", "c")
+    a, b, c = on_a_small_disk(bring_three_where_two_fit, bucket, tmp_path / "disk")
+    assert a < b == c

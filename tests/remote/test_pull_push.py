@@ -1,0 +1,336 @@
+"""Copies of a cache: from a bucket to here, from here to a bucket, the same to the digest, or not at all."""
+
+import errno
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import Process, processes, wait_until
+from mirrors import bucket_with, rows
+from places import Place
+
+import yogadl
+from yogadl.cli import main
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
+from yogadl.storage import CacheStorage, _copy
+from yogadl.storage._bucket import Bucket, Object
+from yogadl.storage._copy import copy
+from yogadl.storage._remote import RemoteStorage
+from yogadl.storage._transfer import upload
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def yoga(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    def run(*words: Any) -> Ended:
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def caches(tmp_path: Path) -> CacheStorage:
+    """A local storage with a cache of several parts."""
+    bucket_with(tmp_path / "caches", "a")
+    return yogadl.open_storage(tmp_path / "caches")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> RemoteStorage:
+    """An empty storage in a bucket."""
+    storage = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "mirror")
+    assert isinstance(storage, RemoteStorage)
+    return storage
+
+
+@pytest.fixture(
+    params=["folder to bucket", "folder to folder", "bucket to folder", "bucket to bucket", "to shared"]
+)
+def pair(
+    request: pytest.FixtureRequest, caches: CacheStorage, tmp_path: Path
+) -> tuple[CacheStorage, CacheStorage]:
+    """A storage that has a cache, and an empty one, of all kinds."""
+    remote = yogadl.open_storage(f"file://{tmp_path}/caches", mirror=tmp_path / "mirror")
+    empty = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "other mirror")
+    match request.param:
+        case "folder to bucket":
+            return caches, empty
+        case "folder to folder":
+            return caches, yogadl.open_storage(tmp_path / "copies")
+        case "bucket to folder":
+            return remote, yogadl.open_storage(tmp_path / "copies")
+        case "bucket to bucket":
+            return remote, empty
+        case _:
+            return remote, yogadl.open_storage(tmp_path / "copies", shared=True)
+
+
+def is_same(source: CacheStorage, target: CacheStorage) -> bool:
+    """Return whether the target has the cache, to the digest, and every byte of it is sound."""
+    target.verify("a", "1")
+    found = target.fetch("a", "1").gather(range(2_000))
+    return source.info("a", "1").digest == target.info("a", "1").digest and bool(
+        (found["row"] == rows()["row"]).all()
+    )
+
+
+def left_over(folder: Path) -> list[str]:
+    """Return the files that no finished copy leaves."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [str(path) for path in files if "builds" in path.parts or path.suffix == ".tmp"]
+
+
+def test_a_copy_is_the_same_to_the_digest(pair: tuple[CacheStorage, CacheStorage], tmp_path: Path) -> None:
+    source, target = pair
+    assert copy(source, target, "a", "1")
+    assert is_same(source, target)
+    assert left_over(tmp_path) == []
+    assert source.verify("a", "1").records == 2_000
+
+
+def test_a_second_copy_has_nothing_to_do(pair: tuple[CacheStorage, CacheStorage]) -> None:
+    source, target = pair
+    copy(source, target, "a", "1")
+    assert not copy(source, target, "a", "1")
+
+
+def test_progress_ends_with_all_of_it(pair: tuple[CacheStorage, CacheStorage]) -> None:
+    source, target = pair
+    said: list[tuple[int, int]] = []
+    copy(source, target, "a", "1", progress=lambda done, total: said.append((done, total)))
+    size_bytes = source.info("a", "1").size_bytes
+    assert said[-1] == (size_bytes, size_bytes)
+
+
+def test_another_version_of_that_name_stays_unless_it_is_to_be_replaced(
+    pair: tuple[CacheStorage, CacheStorage],
+) -> None:
+    source, target = pair
+    target.submit([1, 2, 3], "a", "1")
+    with pytest.raises(ConfigurationError, match="has another 'a' version '1'"):
+        copy(source, target, "a", "1")
+    assert list(target.fetch("a", "1").stream()) == [1, 2, 3]
+    assert copy(source, target, "a", "1", replaces=True)
+    assert is_same(source, target)
+    target.undelete("a", "1")
+    assert list(target.fetch("a", "1").stream()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("suffix", [".mdb", ".idx", ".parts"])
+def test_what_is_damaged_is_not_copied(
+    pair: tuple[CacheStorage, CacheStorage], suffix: str, tmp_path: Path
+) -> None:
+    source, target = pair
+    path = sorted((tmp_path / "caches/a").rglob(f"*{suffix}"))[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(content)
+    with pytest.raises(CacheFormatError):
+        copy(source, target, "a", "1")
+    with pytest.raises(DatasetNotFoundError):
+        target.fetch("a", "1")
+
+
+@pytest.mark.parametrize("suffix", [".mdb", ".idx", ".parts"])
+def test_a_file_that_the_target_has_lost_is_copied_again(
+    pair: tuple[CacheStorage, CacheStorage], suffix: str
+) -> None:
+    source, target = pair
+    copy(source, target, "a", "1")
+    lost = next(entry.name for entry in target.root.entries("a") if entry.name.endswith(suffix))
+    target.root.remove(lost)
+    assert copy(source, target, "a", "1")
+    assert not copy(source, target, "a", "1")
+    assert is_same(source, target)
+
+
+def test_what_is_not_there_is_not_found(pair: tuple[CacheStorage, CacheStorage]) -> None:
+    with pytest.raises(DatasetNotFoundError, match=r"there are the versions \['1'\]"):
+        copy(*pair, "a", "2")
+
+
+def test_a_copy_that_failed_goes_on_where_it_stopped(
+    caches: CacheStorage, bucket: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    may_fail = True
+
+    def failing(bucket: Bucket, name: str, path: Path) -> Object:
+        if may_fail and len(sent) == 7:
+            raise StorageError(errno.EACCES, "no credentials any more")
+        sent.append(name)
+        return upload(bucket, name, path)
+
+    monkeypatch.setattr(_copy, "upload", failing)
+    with pytest.raises(StorageError, match="no credentials any more"):
+        copy(caches, bucket, "a", "1")
+    with pytest.raises(DatasetNotFoundError):
+        bucket.fetch("a", "1")
+    before, may_fail = {name for name in sent if name.endswith(".mdb")}, False
+    assert before
+    sent.clear()
+    assert copy(caches, bucket, "a", "1")
+    assert not before & set(sent)
+    assert is_same(caches, bucket)
+
+
+def push(folder: Path, url: str, mirror: Path) -> None:
+    """Push the cache, slowly."""
+    from yogadl.storage._local_bucket import LocalBucket
+
+    put = LocalBucket.put
+
+    def slow_put(self: LocalBucket, name: str, content: bytes | Path) -> Object:
+        if name.endswith(".mdb"):
+            time.sleep(0.2)
+        return put(self, name, content)
+
+    LocalBucket.put = slow_put  # type: ignore[method-assign]
+    target = yogadl.open_storage(url, mirror=mirror, lease_ttl_s=2.0)
+    copy(yogadl.open_storage(folder), target, "a", "1")
+
+
+def test_a_push_that_is_killed_leaves_nothing_to_be_read_and_the_next_one_goes_on(
+    caches: CacheStorage, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/bucket"
+    target = yogadl.open_storage(url, mirror=tmp_path / "mirror", lease_ttl_s=2.0)
+    with Process(push, tmp_path / "caches", url, tmp_path / "mirror") as child:
+        wait_until(lambda: list((tmp_path / "bucket").rglob("*.mdb")), "the first part")
+        child.kill()
+    sent = {path.name: path.stat().st_ino for path in (tmp_path / "bucket").rglob("*.mdb")}
+    assert target.datasets() == []
+    assert copy(caches, target, "a", "1")
+    assert is_same(caches, target)
+    now = {path.name: path.stat().st_ino for path in (tmp_path / "bucket").rglob("*.mdb")}
+    assert 0 < len(sent) < len(now)
+    assert sent.items() <= now.items()
+
+
+def test_two_that_push_at_once_make_one_cache(caches: CacheStorage, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    with processes(push, [(tmp_path / "caches", url, tmp_path / f"mirror-{n}") for n in range(2)]) as pushing:
+        for one in pushing:
+            one.result()
+    assert is_same(caches, yogadl.open_storage(url, mirror=tmp_path / "mirror"))
+
+
+def test_to_push_does_not_fill_the_mirror(
+    caches: CacheStorage, bucket: RemoteStorage, tmp_path: Path
+) -> None:
+    copy(caches, bucket, "a", "1")
+    assert list((tmp_path / "mirror").rglob("*.mdb")) == []
+
+
+# The commands.
+
+
+def test_push_and_pull_and_read(
+    yoga: Callable[..., Ended],
+    any_place: Place,
+    caches: CacheStorage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in any_place.options.get("client_options", {}).items():
+        monkeypatch.setenv({"region_name": "AWS_DEFAULT_REGION"}.get(name, name.upper()), value)
+    options = ["--endpoint-url", any_place.options["endpoint_url"]]
+    options += ["--anonymous"] if any_place.options.get("anonymous") else []
+    ended = yoga("push", "a", "1", any_place.url, "-s", tmp_path / "caches", *options)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"a 1 is in {any_place.url} now: 2,000 records, ")
+    assert yoga("push", "a", "1", "--to", any_place.url, "--from", tmp_path / "caches", *options).out == (
+        f"a 1 is in {any_place.url} already.\n"
+    )
+    ended = yoga("pull", "a", "1", "-s", any_place.url, "--mirror", tmp_path / "mirror", *options)
+    assert ended.out.startswith(f"a 1 is in the mirror {tmp_path / 'mirror'}: ")
+    ended = yoga("pull", "a", "1", "--from", any_place.url, "--to", tmp_path / "copies", *options)
+    assert ended.code == 0
+    assert is_same(caches, yogadl.open_storage(tmp_path / "copies"))
+    ended = yoga("ls", "-s", any_place.url, *options)
+    assert ended.code == 0
+
+
+def test_push_as_json_has_stable_keys(
+    yoga: Callable[..., Ended], caches: CacheStorage, tmp_path: Path
+) -> None:
+    ended = yoga("push", "a", "1", tmp_path / "copies", "-s", tmp_path / "caches", "--json")
+    info = caches.info("a", "1")
+    assert json.loads(ended.out) == {
+        "storage": str(tmp_path / "caches"),
+        "to": str(tmp_path / "copies"),
+        "id": "a",
+        "version": "1",
+        "was_copied": True,
+        "size_bytes": info.size_bytes,
+        "digest": info.digest,
+    }
+
+
+def test_pull_as_json_has_stable_keys(
+    yoga: Callable[..., Ended], caches: CacheStorage, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/caches"
+    ended = yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror", "--json")
+    info = caches.info("a", "1")
+    assert json.loads(ended.out) == {
+        "storage": url,
+        "id": "a",
+        "version": "1",
+        "mirror": str(tmp_path / "mirror"),
+        "size_bytes": info.size_bytes,
+        "parts": info.parts,
+    }
+
+
+def test_what_was_pulled_is_read_though_the_bucket_has_lost_its_parts(
+    yoga: Callable[..., Ended], caches: CacheStorage, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/caches"
+    assert yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror").code == 0
+    shutil.rmtree(tmp_path / "caches/a/parts")
+    ref = yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("a", "1")
+    assert (ref.gather(range(2_000))["row"] == rows()["row"]).all()
+
+
+def test_pull_from_a_folder_needs_a_place_to_copy_to(
+    yoga: Callable[..., Ended], caches: CacheStorage, tmp_path: Path
+) -> None:
+    ended = yoga("pull", "a", "1", "-s", tmp_path / "caches")
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "say with --to where to copy it" in ended.err
+
+
+@pytest.mark.parametrize("words", [[], ["x", "--to", "y"]])
+def test_push_wants_one_target(
+    yoga: Callable[..., Ended], caches: CacheStorage, tmp_path: Path, words: list[str]
+) -> None:
+    assert yoga("push", "a", "1", *words, "-s", tmp_path / "caches").code == 2
+
+
+def test_a_mirror_limit_that_is_too_small_is_one_line(
+    yoga: Callable[..., Ended], caches: CacheStorage, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/caches"
+    ended = yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror", "--mirror-limit", "10kB")
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "Raise mirror_limit" in ended.err

@@ -1,0 +1,54 @@
+"""The command on a storage in a bucket: what it does on a folder."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import Place
+
+import yogadl
+from yogadl.cli import main
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(
+    gcs_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Run a command on a bucket, and return what it printed."""
+    monkeypatch.chdir(tmp_path)
+    where = ["-s", gcs_place.url, "--endpoint-url", gcs_place.options["endpoint_url"], "--anonymous"]
+
+    def command(name: str, *words: str) -> str:
+        capsys.readouterr()
+        code = main([name, *words, *where, "--mirror", str(tmp_path / "mirror")])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return printed.out
+
+    return command
+
+
+def test_a_version_is_built_looked_at_and_kept_in_order(run: Run, gcs_place: Place, tmp_path: Path) -> None:
+    (tmp_path / "source.py").write_text("def squares(count):\n    return [n * n for n in range(count)]\n")
+    built = json.loads(run("build", "source.py:squares", "some/data", "1", "--arg", "count=101", "--json"))
+    assert built["was_built"]
+    assert built["storage"] == gcs_place.url
+    assert [version["id"] for version in json.loads(run("ls", "--json"))["versions"]] == ["some/data"]
+    assert json.loads(run("info", "some/data", "1", "--json"))["records"] == 101
+    assert "4" in run("head", "some/data", "1", "-n", "3")
+    assert json.loads(run("verify", "some/data", "1", "--json"))["versions"][0]["id"] == "some/data"
+    run("export", "some/data", "1", str(tmp_path / "out"))
+    assert np.load(tmp_path / "out" / "records.npy").tolist() == [n * n for n in range(101)]
+
+    run("rm", "some/data", "1")
+    assert json.loads(run("ls", "--json"))["versions"] == []
+    run("undelete", "some/data", "1")
+    run("rm", "some/data", "1")
+    assert json.loads(run("prune", "--grace", "0", "--json"))["files"]
+    storage = yogadl.open_storage(gcs_place.url, **gcs_place.options, mirror=tmp_path / "another")
+    with pytest.raises(yogadl.errors.DatasetNotFoundError):
+        storage.undelete("some/data", "1")

@@ -1,0 +1,124 @@
+"""How storages in buckets are opened: as now, and as yogadl 0.1.4 did."""
+
+import inspect
+import pickle
+import warnings
+from pathlib import Path
+
+import pytest
+from places import Place
+
+import yogadl
+from yogadl.errors import ConfigurationError
+from yogadl.storage import GCSConfigurations, GCSStorage, S3Configurations, S3Storage
+
+
+def bucket_and_prefix(place: Place) -> tuple[str, str]:
+    bucket, _, prefix = place.url.partition("://")[2].partition("/")
+    return bucket, prefix
+
+
+def test_the_configurations_have_the_parameters_of_0_1_4() -> None:
+    lock_server = ["local_cache_dir", "skip_verify", "coordinator_cert_file", "coordinator_cert_name"]
+    where = ["bucket", "bucket_directory_path", "url"]
+    s3 = [*where, "access_key", "secret_key", "endpoint_url", *lock_server]
+    assert list(inspect.signature(S3Configurations).parameters) == s3
+    assert list(inspect.signature(GCSConfigurations).parameters) == [*where, *lock_server]
+    for storage in (S3Storage, GCSStorage):
+        assert list(inspect.signature(storage).parameters) == ["configurations", "tensorflow_config"]
+
+
+def test_a_program_for_0_1_4_runs_on_s3(s3_place: Place, tmp_path: Path) -> None:
+    bucket, prefix = bucket_and_prefix(s3_place)
+    keys = s3_place.options["client_options"]
+    with pytest.warns(DeprecationWarning, match="url of the lock server"):
+        configurations = S3Configurations(
+            bucket,
+            prefix,
+            "ws://lock-server:10245",
+            keys["aws_access_key_id"],
+            keys["aws_secret_access_key"],
+            s3_place.options["endpoint_url"],
+            str(tmp_path),
+        )
+    with pytest.warns(DeprecationWarning, match="tensorflow_config"):
+        storage = S3Storage(configurations, object())
+
+    @storage.cacheable("data", "1")
+    def numbers() -> object:
+        return range(7)
+
+    assert list(numbers().stream()) == list(range(7))
+    assert storage.location == s3_place.url
+    assert (tmp_path / "yogadl").is_dir()
+    again = yogadl.open_storage(s3_place.url, **s3_place.options, mirror=tmp_path / "mirror")
+    assert again.datasets() == ["data"]
+
+
+def test_without_a_lock_server_nothing_warns() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        S3Storage(S3Configurations("bucket", "some/folder"))
+        storage = GCSStorage(GCSConfigurations("bucket", "/"))
+    assert storage.location == "gs://bucket"
+
+
+@pytest.mark.parametrize(
+    "options", [{"skip_verify": True}, {"coordinator_cert_file": "f"}, {"coordinator_cert_name": "n"}]
+)
+def test_what_is_of_the_lock_server_warns(options: dict[str, object]) -> None:
+    with pytest.warns(DeprecationWarning, match=next(iter(options))):
+        GCSConfigurations("bucket", "folder", **options)  # type: ignore[arg-type]
+
+
+def test_opening_asks_nothing_of_the_bucket_and_makes_no_folder(tmp_path: Path) -> None:
+    storage = yogadl.open_storage(
+        "s3://bucket/prefix", endpoint_url="http://127.0.0.1:9", mirror=tmp_path / "mirror"
+    )
+    assert storage.location == "s3://bucket/prefix"
+    assert repr(pickle.loads(pickle.dumps(storage))) == repr(storage) == "RemoteStorage('s3://bucket/prefix')"
+    assert not (tmp_path / "mirror").exists()
+
+
+def test_keys_that_are_given_are_in_no_repr_and_no_error(s3_place: Place, tmp_path: Path) -> None:
+    keys = {
+        "aws_access_key_id": "wrong-key",
+        "aws_secret_access_key": "the-secret",
+        "region_name": "us-east-1",
+    }
+    storage = yogadl.open_storage(
+        "s3://no-such-bucket/x",
+        endpoint_url=s3_place.options["endpoint_url"],
+        client_options=keys,
+        mirror=tmp_path / "mirror",
+    )
+    with pytest.raises(OSError, match="no-such-bucket") as caught:
+        storage.fetch("data", "1")
+    shown = f"{storage!r} {storage.__dict__} {caught.value} {caught.value.__cause__}"
+    assert "the-secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "match"),
+    [
+        ("s3://", {}, "no bucket's URL"),
+        ("ftp://bucket/prefix", {}, "no bucket's URL"),
+        ("s3://bucket", {"regoin": "x"}, "regoin"),
+        ("s3://bucket", {"shared": True}, "shared"),
+        ("s3://bucket", {"lease_ttl_s": 0}, "lease_ttl_s"),
+        ("s3://bucket", {"wait_s": "long"}, "wait_s"),
+        ("s3://bucket", {"mirror_limit": "much"}, "much"),
+        ("caches", {"mirror": "m"}, "mirror"),
+        ("caches", {"wait_s": 5}, "wait_s"),
+        ("caches", {"exclusive": False}, "exclusive"),
+        ("caches", {"endpoint_url": "http://x"}, "endpoint_url"),
+        ("caches", {"shared": True, "mirror_limit": 5}, "mirror_limit"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    location: str, options: dict[str, object], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=match):
+        yogadl.open_storage(location, **options)
+    assert not (tmp_path / "caches").exists()

@@ -1,0 +1,16 @@
+"""The contract of storages, kept by buckets in real stores."""
+
+from pathlib import Path
+
+import pytest
+from places import Place
+
+import yogadl
+from yogadl.storage import CacheStorage
+from yogadl.testing import StorageContract
+
+
+class TestBucket(StorageContract):
+    @pytest.fixture
+    def storage(self, any_place: Place, tmp_path: Path) -> CacheStorage:
+        return yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "mirror")

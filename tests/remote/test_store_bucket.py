@@ -1,0 +1,60 @@
+"""What lies in a store beside what a bucket put there is not the bucket's."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import boto3
+from places import Place
+
+from yogadl.storage._bucket import read
+
+
+def test_only_what_is_below_the_root_is_seen(any_place: Place) -> None:
+    name = any_place.url.split("/")[2]
+    scheme = any_place.url.partition("://")[0]
+    root = Place(f"{scheme}://{name}/root", any_place.options).open()
+    beside = Place(f"{scheme}://{name}/rootless", any_place.options).open()
+    whole = Place(f"{scheme}://{name}", any_place.options).open()
+    root.put("name", b"root")
+    beside.put("name", b"beside")
+    assert [found.name for found in root.list()] == ["name"]
+    assert [found.name for found in whole.list()] == ["root/name", "rootless/name"]
+    assert read(whole, "rootless/name") == b"beside"
+
+
+def test_what_a_console_puts_for_a_folder_is_no_object(s3_place: Place) -> None:
+    name = s3_place.url.split("/")[2]
+    client = boto3.client(
+        "s3", endpoint_url=s3_place.options["endpoint_url"], **s3_place.options["client_options"]
+    )
+    client.put_object(Bucket=name, Key="root/", Body=b"")
+    client.put_object(Bucket=name, Key="root/folder/", Body=b"")
+    bucket = Place(f"s3://{name}/root", s3_place.options).open()
+    bucket.put("folder/name", b"")
+    assert [found.name for found in bucket.list()] == ["folder/name"]
+
+
+def test_a_list_comes_in_pages(s3_place: Place) -> None:
+    bucket = s3_place.open(extra_args={"MaxKeys": 3})
+    names = [f"{number:02d}" for number in range(11)]
+    for name in names:
+        bucket.put(name, b"")
+    assert [found.name for found in bucket.list()] == names
+
+
+def test_a_list_of_more_than_google_sends_at_once_is_whole(gcs_place: Place) -> None:
+    bucket = gcs_place.open()
+    names = [f"{number:04d}" for number in range(1_003)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: bucket.put(name, b""), names))
+    assert [found.name for found in bucket.list()] == names
+
+
+def test_names_that_need_quoting_are_kept(any_place: Place) -> None:
+    bucket = any_place.open()
+    names = sorted(
+        ["a b", "a+b", "a%20b", "a#b", "a?b=c", "a&b", "ä/ö", "a=b", "a:b", "~a", "a'b"], key=str.encode
+    )
+    for name in names:
+        bucket.put(name, name.encode())
+    assert [found.name for found in bucket.list()] == names
+    assert [read(bucket, name) for name in names] == [name.encode() for name in names]

@@ -1,0 +1,326 @@
+"""Downloads and uploads: whole, checked and durable, or not at all, whatever the store does meanwhile."""
+
+import hashlib
+import itertools
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import Place
+
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage import _receive
+from yogadl.storage._bucket import Body, Bucket, ReplacedError
+from yogadl.storage._memory_bucket import MemoryBucket
+from yogadl.storage._transfer import Wanted, download_all, upload
+
+SIZES = [0, 1, 4095, 4096, 4097, 65_536, 100_003]
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make ranges so small that small objects have many."""
+    monkeypatch.setattr(_receive, "_LEAST_RANGE_BYTES", 4096)
+    monkeypatch.setattr(_receive, "_MOST_RANGE_BYTES", 4096)
+    monkeypatch.setattr(_receive, "_WRITE_BYTES", 4096)
+
+
+def content(size_bytes: int) -> bytes:
+    return random.Random(size_bytes).randbytes(size_bytes)
+
+
+def wanted(folder: Path, name: str, data: bytes, *, knows_size: bool = True) -> Wanted:
+    size_bytes = len(data) if knows_size else None
+    return Wanted(name, hashlib.sha256(data).hexdigest(), size_bytes, folder / "below" / name)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def download(bucket: Any, one: Wanted, **more: Any) -> None:
+    download_all(bucket, [one], **more)
+
+
+class Altered:
+    """A bucket in which something happens at each get, before or after it is answered."""
+
+    def __init__(self, bucket: Bucket, on_get: Callable[[int, str, int], None]) -> None:
+        self._bucket = bucket
+        self._on_get = on_get
+        self._lock = threading.Lock()
+        self.gets = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)
+
+    @contextmanager
+    def get(self, name: str, start: int = 0, stop: int | None = None, **more: Any) -> Iterator[Body | None]:
+        with self._lock:
+            self.gets += 1
+            self._on_get(self.gets, name, start)
+        with self._bucket.get(name, start, stop, **more) as body:
+            yield body
+
+
+@pytest.mark.parametrize("knows_size", [True, False])
+@pytest.mark.parametrize("size_bytes", SIZES)
+def test_a_download_gives_the_same_bytes(tmp_path: Path, size_bytes: int, knows_size: bool) -> None:
+    bucket, data = MemoryBucket(chunk_bytes=1000), content(size_bytes)
+    bucket.put("object", data)
+    one = wanted(tmp_path, "object", data, knows_size=knows_size)
+    download(bucket, one)
+    assert one.path.read_bytes() == data
+    assert files_in(tmp_path) == ["below/object"]
+
+
+def test_what_was_uploaded_comes_back_from_every_store(any_place: Place, tmp_path: Path) -> None:
+    bucket = any_place.open()
+    datas = {f"folder/object-{size}": content(size) for size in SIZES}
+    for number, (name, data) in enumerate(datas.items()):
+        path = tmp_path / str(number)
+        path.write_bytes(data)
+        upload(bucket, name, path)
+    assert [found.name for found in bucket.list("folder/")] == sorted(datas)
+    download_all(bucket, [wanted(tmp_path / "back", name, data) for name, data in datas.items()])
+    for name, data in datas.items():
+        assert (tmp_path / "back" / "below" / name).read_bytes() == data
+
+
+@pytest.mark.parametrize("connections", [1, 2, 32])
+def test_many_objects_come_over_few_or_many_connections(tmp_path: Path, connections: int) -> None:
+    bucket, datas = MemoryBucket(), {f"object-{number}": content(number * 997) for number in range(50)}
+    for name, data in datas.items():
+        bucket.put(name, data)
+    download_all(
+        bucket, [wanted(tmp_path, name, data) for name, data in datas.items()], connections=connections
+    )
+    assert {name: (tmp_path / "below" / name).read_bytes() for name in datas} == datas
+
+
+def test_nothing_to_bring_is_no_error() -> None:
+    said: list[tuple[int, int]] = []
+    download_all(MemoryBucket(), [], progress=lambda done, total: said.append((done, total)))
+    assert said[-1] == (0, 0)
+
+
+def test_progress_only_grows_and_ends_with_all_of_it(tmp_path: Path) -> None:
+    bucket, datas = MemoryBucket(chunk_bytes=512), {f"object-{n}": content(20_000 + n) for n in range(5)}
+    for name, data in datas.items():
+        bucket.put(name, data)
+    said: list[tuple[int, int]] = []
+    threads = set()
+
+    def progress(done: int, total: int) -> None:
+        said.append((done, total))
+        threads.add(threading.current_thread())
+
+    download_all(bucket, [wanted(tmp_path, name, data) for name, data in datas.items()], progress=progress)
+    total = sum(map(len, datas.values()))
+    assert said[-1] == (total, total)
+    assert said == sorted(said)
+    assert threads == {threading.current_thread()}
+
+
+def test_an_error_in_progress_is_the_callers_and_leaves_nothing(tmp_path: Path) -> None:
+    bucket, data = MemoryBucket(), content(50_000)
+    bucket.put("object", data)
+
+    def progress(done: int, total: int) -> None:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        download(bucket, wanted(tmp_path, "object", data), progress=progress)
+    assert not [name for name in files_in(tmp_path) if name != "below/object"]
+
+
+def test_a_missing_object_is_named(tmp_path: Path) -> None:
+    data = content(10_000)
+    with pytest.raises(CacheFormatError, match="object is missing"):
+        download(MemoryBucket(), wanted(tmp_path, "object", data))
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 9_999, 10_001, 20_000])
+def test_an_object_of_another_size_is_refused_by_its_name(tmp_path: Path, size_bytes: int) -> None:
+    bucket = MemoryBucket()
+    bucket.put("object", content(size_bytes))
+    with pytest.raises(CacheFormatError, match=f"object in .* has {size_bytes} bytes, not 10000"):
+        download(bucket, wanted(tmp_path, "object", content(10_000)))
+    assert files_in(tmp_path) == []
+
+
+def test_an_altered_object_is_refused_after_a_second_try(tmp_path: Path) -> None:
+    data = bytearray(content(10_000))
+    one = wanted(tmp_path, "object", bytes(data))
+    data[5_000] ^= 1
+    memory = MemoryBucket()
+    memory.put("object", bytes(data))
+    bucket = Altered(memory, lambda number, name, start: None)
+    with pytest.raises(CacheFormatError, match=r"object in .* has other bytes than its name says"):
+        download(bucket, one)
+    assert bucket.gets == 2 * 3
+    assert files_in(tmp_path) == []
+
+
+def test_bytes_that_were_altered_on_the_way_once_come_right_the_second_time(tmp_path: Path) -> None:
+    data = content(10_000)
+    memory = MemoryBucket()
+
+    def on_get(number: int, name: str, start: int) -> None:
+        memory._kept["object"] = (memory._kept["object"][0], data if number > 3 else bytes(10_000))
+
+    memory.put("object", data)
+    one = wanted(tmp_path, "object", data)
+    said: list[int] = []
+    download(Altered(memory, on_get), one, progress=lambda done, total: said.append(done))
+    assert one.path.read_bytes() == data
+    assert said[-1] == len(data)
+
+
+def test_an_object_replaced_between_two_ranges_is_never_mixed(tmp_path: Path) -> None:
+    old, new = content(40_000), content(40_001)[:40_000]
+    memory = MemoryBucket()
+    memory.put("object", old)
+
+    def on_get(number: int, name: str, start: int) -> None:
+        if number == 5:
+            memory.put("object", new)
+
+    one = wanted(tmp_path, "object", new)
+    download(Altered(memory, on_get), one, progress=None)
+    assert one.path.read_bytes() == new
+
+
+def test_an_object_replaced_by_its_own_bytes_is_read(tmp_path: Path) -> None:
+    data, memory = content(40_000), MemoryBucket()
+    memory.put("object", data)
+
+    def on_get(number: int, name: str, start: int) -> None:
+        if number in (3, 15):
+            memory.put("object", data)
+
+    one = wanted(tmp_path, "object", data)
+    download(Altered(memory, on_get), one)
+    assert one.path.read_bytes() == data
+
+
+def test_an_object_replaced_all_the_time_is_an_error_in_the_end(tmp_path: Path) -> None:
+    data, memory = content(40_000), MemoryBucket()
+    memory.put("object", data)
+
+    def on_get(number: int, name: str, start: int) -> None:
+        memory.put("object", data)
+
+    with pytest.raises(ReplacedError, match="was replaced"):
+        download(Altered(memory, on_get), wanted(tmp_path, "object", data))
+    assert files_in(tmp_path) == []
+
+
+def test_the_first_failure_ends_all_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    memory, datas = MemoryBucket(), {f"object-{number:03}": content(20_000 + number) for number in range(60)}
+    for name, data in datas.items():
+        memory.put(name, data)
+
+    def on_get(number: int, name: str, start: int) -> None:
+        if name == "object-010":
+            raise StorageError(13, "no credentials any more")
+
+    bucket = Altered(memory, on_get)
+    with pytest.raises(StorageError, match="no credentials any more"):
+        download_all(bucket, [wanted(tmp_path, name, data) for name, data in datas.items()], connections=4)
+    names = files_in(tmp_path)
+    assert all((tmp_path / name).read_bytes() == datas[Path(name).name] for name in names)
+    assert "below/object-059" not in names
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("yogadl-")]
+
+
+def test_a_file_in_the_way_is_replaced_only_by_the_right_bytes(tmp_path: Path) -> None:
+    memory, data = MemoryBucket(), content(10_000)
+    memory.put("object", bytes(10_000))
+    one = wanted(tmp_path, "object", data)
+    one.path.parent.mkdir()
+    one.path.write_bytes(b"before")
+    with pytest.raises(CacheFormatError):
+        download(memory, one)
+    assert one.path.read_bytes() == b"before"
+    memory.put("object", data)
+    download(memory, one)
+    assert one.path.read_bytes() == data
+
+
+def test_a_folder_that_may_not_be_written_is_one_error_of_the_storage(tmp_path: Path) -> None:
+    memory, data = MemoryBucket(), content(10_000)
+    memory.put("object", data)
+    (tmp_path / "below").write_bytes(b"a file where the folder should be")
+    with pytest.raises(StorageError, match=r"can't write .*below"):
+        download(memory, wanted(tmp_path, "object", data))
+
+
+def test_memory_stays_small_however_large_the_object_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tracemalloc
+
+    monkeypatch.undo()  # with the ranges that users have
+    data = os.urandom(2**20) * 96
+    memory = MemoryBucket()
+    memory.put("object", data)
+    one = wanted(tmp_path, "object", data)
+    tracemalloc.start()
+    try:
+        download(memory, one)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert one.path.stat().st_size == len(data)
+    assert most_bytes < 56 * 2**20
+
+
+def test_an_object_that_comes_in_very_small_chunks_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    data = content(300_000)
+    memory = MemoryBucket(chunk_bytes=100)
+    memory.put("object", data)
+    one = wanted(tmp_path, "object", data)
+    download(memory, one)
+    assert one.path.read_bytes() == data
+
+
+def test_a_store_that_loses_what_it_took_is_found_out(tmp_path: Path) -> None:
+    class Forgetful(MemoryBucket):
+        def head(self, name: str) -> None:
+            return None
+
+    (tmp_path / "file").write_bytes(b"some")
+    with pytest.raises(StorageError, match=r"has nothing under object right after 4 bytes were put there"):
+        upload(Forgetful(), "object", tmp_path / "file")
+
+
+@pytest.mark.parametrize("claimed_bytes", [2**50, 2**62])
+def test_a_size_that_is_claimed_is_compared_before_anything_is_made_of_it(
+    tmp_path: Path, claimed_bytes: int
+) -> None:
+    bucket, data = MemoryBucket(), content(10_000)
+    bucket.put("object", data)
+    claimed = Wanted("object", hashlib.sha256(data).hexdigest(), claimed_bytes, tmp_path / "object")
+    with pytest.raises(CacheFormatError, match=f"has 10000 bytes, not {claimed_bytes}"):
+        download(bucket, claimed)
+    assert files_in(tmp_path) == []
+
+
+def test_ranges_cover_an_object_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for size_bytes in [1, 8 * 2**20, 8 * 2**20 + 1, 10**9, 2**36 + 1]:
+        spans = _receive.ranges_of(size_bytes)
+        assert spans[0][0] == 0
+        assert spans[-1][1] == size_bytes
+        assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(spans))
+        assert all(start < stop for start, stop in spans)

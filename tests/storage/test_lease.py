@@ -1,0 +1,293 @@
+"""Leases: who may build, who waits, who takes over, and what the others are told."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from yogadl._key import DatasetKey
+from yogadl.errors import ConfigurationError, LeaseError
+from yogadl.storage import _names
+from yogadl.storage._bucket import read
+from yogadl.storage._lease import Leases
+from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._waiting import Sight, Terms, Watch
+
+KEY = DatasetKey("some/data", "1/2")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> LocalBucket:
+    return LocalBucket(tmp_path / "bucket")
+
+
+@pytest.fixture
+def leases(bucket: LocalBucket) -> Leases:
+    return Leases(bucket, Terms())
+
+
+def objects(bucket: LocalBucket) -> list[str]:
+    below = f"{_names.leases(KEY)}/"
+    return [found.name.removeprefix(below) for found in bucket.list(below)]
+
+
+def held_by_others(bucket: LocalBucket, epoch: int = 1, **body: object) -> None:
+    """Write the lease of a builder on another machine, who gives no sign of life."""
+    document = {"token": "theirs", "host": "far-away", "pid": 123, "started": 1e9, "ttl_s": 1.0, **body}
+    assert bucket.put_if_absent(_names.lease(KEY, epoch), json.dumps(document).encode())
+
+
+# Watching.
+
+
+def test_silence_counts_from_the_last_change() -> None:
+    watch = Watch()
+    assert watch.silence_s(Sight(3, "a", False), 10.0, 10.5) == 0
+    assert watch.silence_s(Sight(3, "a", False), 14.0, 14.5) == 3.5
+    assert watch.silence_s(Sight(3, "b", False), 20.0, 20.5) == 0
+    assert watch.silence_s(Sight(3, "b", False), 21.5, 22.0) == 1.0
+
+
+def test_a_new_builder_is_a_change() -> None:
+    watch = Watch()
+    watch.silence_s(Sight(3, "a", False), 0.0, 0.0)
+    assert watch.silence_s(Sight(4, "a", False), 500.0, 500.0) == 0
+
+
+def test_who_was_stopped_while_the_store_answered_counts_no_silence_for_that() -> None:
+    watch = Watch()
+    watch.silence_s(Sight(1, "a", False), 0.0, 0.0)
+    # The answer is from about 1.0; the hour until it was looked at says nothing.
+    assert watch.silence_s(Sight(1, "a", False), 1.0, 3_600.0) == 1.0
+
+
+# Holding.
+
+
+def test_epochs_count_up_and_old_leases_are_cleared(leases: Leases, bucket: LocalBucket) -> None:
+    for epoch in (1, 2, 3):
+        with leases.held(KEY) as lease:
+            assert lease is not None
+            assert lease.epoch == epoch
+            assert objects(bucket) == [f"{epoch:010d}"]
+        assert objects(bucket) == [f"{epoch:010d}", f"{epoch:010d}.end"]
+
+
+def test_one_at_a_time_holds_it(leases: Leases) -> None:
+    inside = threading.Lock()
+
+    def build(_: int) -> int:
+        with leases.held(KEY) as lease:
+            assert lease is not None
+            assert inside.acquire(blocking=False)
+            inside.release()
+            return lease.epoch or 0
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(build, range(12))) == list(range(1, 13))
+
+
+def test_versions_are_held_apart(leases: Leases) -> None:
+    with leases.held(KEY), leases.held(DatasetKey(KEY.id, "1")), leases.held(DatasetKey("some", "1")):
+        assert leases.is_held(KEY.id, time.time())
+    assert not leases.is_held(KEY.id, time.time())
+
+
+def test_who_waits_leaves_as_soon_as_it_need_not_build(bucket: LocalBucket) -> None:
+    held_by_others(bucket, ttl_s=1e6)
+    asked = []
+
+    def is_there() -> bool:
+        asked.append(1)
+        return len(asked) == 4
+
+    with Leases(bucket, Terms()).held(KEY, is_there) as lease:
+        assert lease is None
+    assert objects(bucket) == ["0000000001"]
+
+
+def test_nothing_is_taken_if_there_is_no_need(leases: Leases, bucket: LocalBucket) -> None:
+    with leases.held(KEY, lambda: True) as lease:
+        assert lease is None
+    assert objects(bucket) == []
+
+
+def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucket: LocalBucket) -> None:
+    with leases.held(KEY) as lease:
+        assert lease is not None
+        pid = os.fork()
+        if pid == 0:
+            lease.report(1, 2, 3)
+            lease.end("in the child")
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert not lease.is_lost()
+        assert objects(bucket) == ["0000000001"]
+
+
+# Taking over.
+
+
+def test_a_silent_builder_is_taken_over_after_its_time_to_live(bucket: LocalBucket) -> None:
+    held_by_others(bucket, ttl_s=2.5)
+    started = time.monotonic()
+    with Leases(bucket, Terms(ttl_s=1)).held(KEY) as lease:
+        assert lease is not None
+        assert lease.epoch == 2
+    assert time.monotonic() - started >= 2.5
+
+
+def test_the_time_to_live_of_who_waits_counts_if_it_is_larger(bucket: LocalBucket) -> None:
+    held_by_others(bucket, ttl_s=1)
+    started = time.monotonic()
+    with Leases(bucket, Terms(ttl_s=2.5)).held(KEY):
+        assert time.monotonic() - started >= 2.5
+
+
+def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
+    with Leases(bucket, Terms(ttl_s=600)).held(KEY) as lease:
+        assert lease is not None
+        impatient = Leases(bucket, Terms(ttl_s=1, wait_s=3))
+        with pytest.raises(LeaseError), impatient.held(KEY):
+            pass
+        lease.check()
+
+
+def test_the_clocks_of_other_machines_do_not_count(bucket: LocalBucket) -> None:
+    held_by_others(bucket, started=time.time() - 86_400, ttl_s=600)
+    os.utime(next(Path(bucket._folder.root).rglob("0000000001")), (1e9, 1e9))
+    with pytest.raises(LeaseError), Leases(bucket, Terms(ttl_s=1, wait_s=2)).held(KEY):
+        pass
+
+
+def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
+    with Leases(bucket, Terms()).held(KEY) as lease:
+        assert lease is not None
+        lease.check()
+        held_by_others(bucket, epoch=2)
+        assert lease.is_lost()
+        with pytest.raises(LeaseError, match="went to somebody else"):
+            lease.check()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])
+def test_a_lease_that_says_nothing_sensible_is_waited_out(bucket: LocalBucket, body: bytes) -> None:
+    bucket.put(_names.lease(KEY, 1), body)
+    with Leases(bucket, Terms(ttl_s=1)).held(KEY) as lease:
+        assert lease is not None
+        assert lease.epoch == 2
+
+
+def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucket: LocalBucket) -> None:
+    for name in ("notes.txt", "12.beat", "9999999999.old"):
+        bucket.put(f"{_names.leases(KEY)}/{name}", b"not ours")
+    with leases.held(KEY) as lease:
+        assert lease is not None
+        assert lease.epoch == 1
+    assert {"notes.txt", "12.beat", "9999999999.old"} <= set(objects(bucket))
+
+
+# Telling.
+
+
+def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalBucket) -> None:
+    held_by_others(bucket, ttl_s=600)
+    beat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
+    bucket.put(_names.lease(KEY, 1) + _names.BEAT, json.dumps(beat).encode())
+    with pytest.raises(TimeoutError) as caught, Leases(bucket, Terms(wait_s=0.2)).held(KEY):
+        pass
+    message = str(caught.value)
+    for part in (
+        str(KEY),
+        "process 123 on far-away",
+        "since 2001-09-",
+        "17 of 2000 records",
+        _names.leases(KEY),
+    ):
+        assert part in message
+
+
+def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureFixture) -> None:
+    held_by_others(bucket, ttl_s=600)
+    caplog.set_level(logging.WARNING, "yogadl")
+    with pytest.raises(LeaseError), Leases(bucket, Terms(wait_s=6)).held(KEY):
+        pass
+    assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
+
+
+def test_who_waits_is_told_why_the_builder_failed(
+    leases: Leases, bucket: LocalBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "yogadl")
+    is_waiting = threading.Event()
+
+    def unless() -> bool:
+        if asked:
+            is_waiting.set()  # it has seen the lease by now
+        asked.append(1)
+        return False
+
+    asked: list[int] = []
+
+    def wait_and_build() -> int | None:
+        with leases.held(KEY, unless) as lease:
+            assert lease is not None
+            return lease.epoch
+
+    def fail(pool: ThreadPoolExecutor) -> None:
+        with leases.held(KEY):
+            waiting.append(pool.submit(wait_and_build))
+            assert is_waiting.wait(60)
+            _ = 1 // 0
+
+    waiting: list[Future[int | None]] = []
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(ZeroDivisionError):
+            fail(pool)
+        assert waiting[0].result(60) == 2
+    assert "ZeroDivisionError: integer division" in caplog.text
+    assert f"process {os.getpid()}" in caplog.text
+
+
+def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
+    def progress() -> object:
+        return json.loads(read(bucket, _names.lease(KEY, 1) + _names.BEAT) or b"{}").get("progress")
+
+    with Leases(bucket, Terms(ttl_s=1)).held(KEY) as lease:
+        assert lease is not None
+        until(lambda: progress() is not None)
+
+        def is_said() -> bool:
+            lease.report(123, 1_000, 5_000)
+            return progress() == {"records": 123, "total": 1_000, "bytes": 5_000}
+
+        until(is_said)
+
+
+def test_a_live_builder_is_seen_by_who_prunes(leases: Leases, bucket: LocalBucket) -> None:
+    assert not leases.is_held(KEY.id, time.time())
+    with leases.held(KEY):
+        assert leases.is_held(KEY.id, time.time())
+        assert not leases.is_held("some", time.time())
+        assert leases.is_held(KEY.id, time.time() + 599)
+        assert not leases.is_held(KEY.id, time.time() + 10_000)  # a dead one's, by then
+    assert not leases.is_held(KEY.id, time.time())
+
+
+@pytest.mark.parametrize("terms", [{"ttl_s": 0.5}, {"ttl_s": float("inf")}, {"ttl_s": "5"}, {"wait_s": -1}])
+def test_terms_that_make_no_sense_are_refused(terms: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="must be"):
+        Terms(**terms)
+
+
+def until(is_so: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

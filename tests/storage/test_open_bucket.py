@@ -1,0 +1,83 @@
+"""A URL and options name a bucket."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from yogadl.errors import ConfigurationError
+from yogadl.storage._bucket import read
+from yogadl.storage._open_bucket import open_bucket
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket", "s3://bucket/some/root", "gs://bucket", "gs://bucket/some/root", "file:///some/folder"],
+)
+def test_a_bucket_is_known_by_its_url(url: str) -> None:
+    assert open_bucket(url).url == repr(open_bucket(url)) == url
+
+
+def test_slashes_around_the_prefix_do_not_count() -> None:
+    assert open_bucket("s3://bucket/some/root/").url == "s3://bucket/some/root"
+    assert open_bucket("gs://bucket/").url == "gs://bucket"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "bucket", "/folder", "s3://", "s3:///prefix", "gs:bucket", "http://bucket", "file://host/folder"],
+)
+def test_what_is_no_url_of_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="give s3://bucket/prefix"):
+        open_bucket(url)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a/../b", "gs://bucket/a//b"])
+def test_a_prefix_that_leaves_its_root_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="name"):
+        open_bucket(url)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "gs://bucket", "file:///folder"])
+def test_an_unknown_option_is_named(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"colour, speed: no option of .*it takes"):
+        open_bucket(url, speed=1, colour="red")
+
+
+def test_a_folder_with_spaces_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "some folder"
+    open_bucket(folder.as_uri()).put("name", b"content")
+    assert (folder / "name").read_bytes() == b"content"
+    assert read(open_bucket(folder.as_uri()), "name") == b"content"
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"), [("s3://b", "boto3", "s3"), ("gs://b", "google", "gcs")]
+)
+def test_a_missing_sdk_is_named_with_the_line_that_installs_it(url: str, package: str, extra: str) -> None:
+    code = f"""
+import sys
+sys.modules[{package!r}] = None  # as if it was not installed
+from yogadl.errors import MissingDependencyError
+from yogadl.storage._open_bucket import open_bucket
+bucket = open_bucket({url!r})
+try:
+    bucket.head("name")
+except MissingDependencyError as error:
+    sys.exit(0 if "pip install 'yogadl[{extra}]'" in str(error) else str(error))
+sys.exit("no error")
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+
+
+def test_no_sdk_is_imported_before_it_is_used() -> None:
+    code = """
+import sys
+from yogadl.storage._open_bucket import open_bucket
+open_bucket("s3://bucket"), open_bucket("gs://bucket")
+sys.exit(", ".join({"boto3", "botocore", "google", "requests", "urllib3"} & set(sys.modules)) or 0)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr

@@ -1,0 +1,68 @@
+"""What may be tried again is tried again, bounded in time."""
+
+import errno
+import logging
+import time
+
+import pytest
+
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._patience import Patience, Trials, TryAgainError, persist
+
+
+class Failing:
+    """Fail some times, then succeed."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise TryAgainError(errno.EAGAIN, "can't read it: it is busy")
+        return "done"
+
+
+def test_what_fails_some_times_is_done() -> None:
+    failing = Failing(4)
+    assert persist(Patience(1, 60), failing) == "done"
+    assert failing.calls == 5
+
+
+def test_what_always_fails_ends_with_what_it_said() -> None:
+    failing = Failing(1_000_000)
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=r"can't read it: it is busy \(tried \d+ times") as caught:
+        persist(Patience(1, 1), failing)
+    assert time.monotonic() - begun < 30
+    assert 2 < failing.calls < 20
+    assert not isinstance(caught.value, TryAgainError)
+    assert caught.value.errno == errno.EAGAIN
+
+
+def test_another_error_is_raised_at_once() -> None:
+    def attempt() -> None:
+        raise StorageError(errno.EACCES, "no")
+
+    with pytest.raises(StorageError, match="no"):
+        persist(Patience(1, 60), attempt)
+
+
+def test_patience_is_counted_anew_when_something_came_forward() -> None:
+    trials = Trials(Patience(1, 0.3))
+    for _ in range(6):
+        trials.failed(TryAgainError(errno.EAGAIN, "busy"))
+        trials.restart()
+
+
+def test_a_short_trouble_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "yogadl"):
+        persist(Patience(1, 60), Failing(3))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("silence_s", "total_s"), [(0, 1), (1, 0), (-1, 1), (1, float("nan"))])
+def test_no_patience_is_refused(silence_s: float, total_s: float) -> None:
+    with pytest.raises(ConfigurationError, match="above 0"):
+        Patience(silence_s, total_s)

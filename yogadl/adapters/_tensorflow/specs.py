@@ -1,0 +1,157 @@
+"""Say how the components of a tf.data element are stored, and refuse those that can't be."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import tensorflow as tf
+
+from yogadl._leaf import BYTES, Leaf
+from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
+from yogadl.errors import UnsupportedDataError
+
+# A tf.data.Dataset, a tf.Tensor, a tf.TypeSpec: TensorFlow has no annotations that a checker can use.
+Dataset = Any
+Tensor = Any
+TypeSpec = Any
+
+# What tf.data can batch, slice and give back. Others (float8, int4, quantized) fail in its kernels.
+DTYPES: Final = frozenset(
+    {"bool", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
+)
+RAGGED: Final = "RaggedTensor"  # the namedtuple that a ragged tensor is stored as
+_SPLITS: Final = re.compile(r"row_splits_\d+(?:_of_(\d+))?")
+_MENDS: Final = {
+    "SparseTensorSpec": "make it dense (tf.sparse.to_dense) or ragged (tf.RaggedTensor.from_sparse)",
+    "OptionalSpec": "take its value and filter those that have none",
+    "DatasetSpec": "make it a tensor (batch it, then get_single_element), or flat_map it into records",
+    "NoneTensorSpec": "leave the component out, or put a value in its place",
+}
+
+
+@dataclass(frozen=True)
+class Component:
+    """One component of an element: where it is, and the leaves it is stored as."""
+
+    path: tuple[Any, ...]
+    leaves: tuple[Leaf, ...]
+    is_ragged: bool
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether all of it has one shape in all records."""
+        return all(leaf.shape is not None and None not in leaf.shape for leaf in self.leaves)
+
+    def split(self, value: Tensor) -> list[Tensor]:
+        """Return the value as tensors that can be batched."""
+        if not self.is_ragged:
+            parts = [value]
+        else:
+            parts = [value.flat_values, *value.nested_row_splits]
+        found = []
+        for leaf, part in zip(self.leaves, parts, strict=True):
+            if leaf.shape is not None and None not in leaf.shape:
+                found.append(tf.ensure_shape(part, leaf.shape))
+            else:
+                found += [tf.reshape(part, [-1]), tf.shape(part, out_type=tf.int64)]
+        return found
+
+
+def components_of(element_spec: TypeSpec) -> tuple[Spec, list[Component]]:
+    """Return how the elements of a dataset are stored.
+
+    Raises:
+        UnsupportedDataError: if a component can't be; names it, and what to do.
+    """
+    components: list[Component] = []
+    spec = Spec(_node_of(element_spec, "", components))
+    if not components:
+        raise UnsupportedDataError("the dataset's elements have no components; give each at least one")
+    return spec, components
+
+
+def _node_of(spec: TypeSpec, path: str, components: list[Component], keys: tuple[Any, ...] = ()) -> Node:
+    def child(key: Any, position: Any, item: TypeSpec) -> Node:
+        return _node_of(item, f"{path}/{key}" if path else str(key), components, (*keys, position))
+
+    if isinstance(spec, dict):
+        check_keys(spec, path, 0)
+        return DictNode(tuple(spec), tuple(child(key, key, item) for key, item in spec.items()))
+    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        names = tuple(spec._fields)
+        children = tuple(child(name, i, item) for i, (name, item) in enumerate(zip(names, spec, strict=True)))
+        return NamedTupleNode(type(spec).__name__, names, children)
+    if isinstance(spec, tuple):
+        return SequenceNode("tuple", tuple(child(i, i, item) for i, item in enumerate(spec)))
+    node = _leaf_of(spec, _named(path))
+    leaves = tuple(field.leaf for field in Spec(node).fields)
+    components.append(Component(keys, leaves, not isinstance(node, Leaf)))
+    return node
+
+
+def _named(path: str) -> str:
+    return f"component {path!r} of the dataset" if path else "the element of the dataset"
+
+
+def _leaf_of(spec: TypeSpec, name: str) -> Node:
+    """Return how one component is stored."""
+    if isinstance(spec, tf.TensorSpec):
+        return Leaf(_dtype_of(spec.dtype, name), _shape_of(spec.shape))
+    if isinstance(spec, tf.RaggedTensorSpec) and spec.flat_values_spec is None:
+        return _ragged_of(spec, name)
+    kind = type(spec).__name__
+    raise UnsupportedDataError(
+        f"{name} is a {kind}, which has no stored form: {_MENDS.get(kind, 'make it tensors')}"
+    )
+
+
+def _ragged_of(spec: TypeSpec, name: str) -> Node:
+    """A ragged tensor is its flat values and row splits; of ragged rank 0, a tensor that remembers it."""
+    dtype, shape = _dtype_of(spec.dtype, name), _shape_of(spec.shape)
+    rank, splits = spec.ragged_rank, spec.row_splits_dtype.name
+    if rank == 0:
+        return Leaf(dtype, shape, 0, splits)
+    if shape is None:
+        raise UnsupportedDataError(
+            f"{name} is a ragged tensor of unknown rank, which has no stored form: give it a shape "
+            "(tf.ensure_shape, or the output_signature of a generator)"
+        )
+    names, leaves = ["flat_values"], [Leaf(dtype, (None, *shape[rank + 1 :]), rank, splits)]
+    for level in range(rank):
+        size = shape[level] if level == 0 else None
+        uniform = shape[level + 1]
+        names.append(f"row_splits_{level}" + ("" if uniform is None else f"_of_{uniform}"))
+        leaves.append(Leaf(splits, (None if size is None else size + 1,)))
+    return NamedTupleNode(RAGGED, tuple(names), tuple(leaves))
+
+
+def is_ragged(node: Node) -> bool:
+    """Return whether this is how a ragged tensor is stored."""
+    return isinstance(node, NamedTupleNode) and node.name == RAGGED and node.keys[:1] == ("flat_values",)
+
+
+def uniform_sizes(node: NamedTupleNode) -> list[int | None]:
+    """Return how many items the rows of each level of a stored ragged tensor have; ``None``: varying."""
+    found = [_SPLITS.fullmatch(key) for key in node.keys[1:]]
+    return [int(match[1]) if match and match[1] else None for match in found]
+
+
+def _dtype_of(dtype: Any, name: str) -> str:
+    if dtype == tf.string:
+        return BYTES
+    found = str(dtype.name)
+    if found not in DTYPES:
+        raise UnsupportedDataError(
+            f"{name} has dtype {found}, which tf.data can't batch: cast it, or tf.bitcast it to integers"
+        )
+    return found
+
+
+def _shape_of(shape: Any) -> tuple[int | None, ...] | None:
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
+def tf_dtype(leaf: Leaf) -> str:
+    """Return the name of TensorFlow's dtype for a leaf."""
+    return leaf.dtype if leaf.is_numeric else "string"

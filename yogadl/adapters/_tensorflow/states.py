@@ -1,0 +1,113 @@
+"""Keep where the iterator of a pipeline stood, so that a killed build goes on from there."""
+
+import threading
+import time
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+# Noting a state takes some 2 ms; what is read again after a kill is what took so many times as long.
+_SPARED: Final = 50
+# Of one, and of all that are held: with what tf.data has read ahead, a state can have tens of megabytes.
+_MOST_BYTES: Final = 48 * 2**20
+_HELD_BYTES: Final = 96 * 2**20
+_HEADER_BYTES: Final = 8 + 32
+
+
+class State(NamedTuple):
+    """Where an iterator stood.
+
+    Attributes:
+        record: The number of the record that it would have given next.
+        content: What tf.data wrote down.
+    """
+
+    record: int
+    content: bytes
+
+
+class States:
+    """Note now and then where an iterator stands, and find the state nearest to a record. Thread-safe.
+
+    A part is sealed while the next one is read already, so all states since the last saved one are held; if
+    they are too large, every other one.
+
+    Args:
+        graph_sha256: Of the pipeline; the states of others are passed over. ``None``: note nothing.
+    """
+
+    def __init__(self, graph_sha256: str | None) -> None:
+        self._graph = bytes.fromhex(graph_sha256 or "")
+        self._is_able = graph_sha256 is not None
+        self._lock = threading.Lock()
+        self._own: list[State] = []
+        self._given: list[State] = []
+        self._cost_s = 0.0
+        self._noted_s = -float("inf")
+
+    def note(self, iterator: Any, record: int) -> None:  # an iterator of TensorFlow's
+        """Note where it stands, unless that was done a moment ago or can't be done."""
+        started_s = time.monotonic()
+        if not self._is_able or started_s - self._noted_s < _SPARED * self._cost_s:
+            return
+        content = _written(iterator)
+        if content is None or len(content) > _MOST_BYTES:
+            self._is_able = False
+            return
+        self._noted_s = time.monotonic()
+        self._cost_s = self._noted_s - started_s
+        with self._lock:
+            self._own.append(State(record, content))
+            while sum(len(state.content) for state in self._own) > _HELD_BYTES:
+                del self._own[-2::-2]
+
+    def save(self, record: int) -> bytes | None:
+        """Return the last state that was noted before this record, for `load`; forget those before it."""
+        with self._lock:
+            found = _nearest(self._own, record)
+            if found is None:
+                return None
+            self._own = [state for state in self._own if state.record >= found.record]
+        return found.record.to_bytes(8, "little") + self._graph + found.content
+
+    def load(self, saved: bytes) -> None:
+        """Take a state that an earlier process saved; of those, the last two are kept."""
+        record, graph = int.from_bytes(saved[:8], "little"), saved[8:_HEADER_BYTES]
+        if self._is_able and graph == self._graph:
+            self._given = [*self._given[-1:], State(record, saved[_HEADER_BYTES:])]
+
+    def nearest(self, record: int) -> State | None:
+        """Return the given state from which the fewest records are read to get to this one."""
+        return _nearest(self._given, record)
+
+    def drop(self, state: State) -> None:
+        """Forget a given state that turned out to be of no use."""
+        self._given = [given for given in self._given if given is not state]
+
+
+def _nearest(states: list[State], record: int) -> State | None:
+    fitting = [state for state in states if state.record <= record]
+    return max(fitting, key=lambda state: state.record, default=None)
+
+
+def _written(iterator: Any) -> bytes | None:
+    """Return an iterator's state; ``None`` if tf.data can't write it: generators, stateful functions."""
+    policy = tf.data.experimental.ExternalStatePolicy.FAIL.value
+    try:
+        variants = tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource, external_state_policy=policy
+        )
+        content: bytes = tf.io.serialize_tensor(variants).numpy()
+    except tf.errors.OpError:
+        return None
+    return content
+
+
+def restore(iterator: Any, state: State) -> bool:
+    """Put a new iterator where another stood; return whether that worked."""
+    try:
+        variants = tf.io.parse_tensor(state.content, tf.variant)
+        tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=variants)
+    except tf.errors.OpError:
+        return False
+    return True

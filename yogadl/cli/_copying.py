@@ -1,0 +1,43 @@
+"""Copy a version to another storage, and say so: what `pull` and `push` share."""
+
+import argparse
+
+from yogadl.cli._location import open_at
+from yogadl.cli._output import Bar, counted, say, say_json, size
+from yogadl.storage import CacheStorage
+from yogadl.storage._copy import copy
+
+
+def copy_to(storage: CacheStorage, location: str, arguments: argparse.Namespace) -> int:
+    """Copy the version that was asked for to the storage at a location."""
+    target = open_at(location, arguments)
+    info = storage.info(arguments.id, arguments.version)
+    with Bar("copying", info.size_bytes) as bar:
+        is_new = copy(
+            storage,
+            target,
+            info.id,
+            info.version,
+            replaces=arguments.replace,
+            progress=lambda done, total: bar.show(info.size_bytes - total + done),
+        )
+    if arguments.json:
+        say_json(
+            {
+                "storage": storage.location,
+                "to": target.location,
+                "id": info.id,
+                "version": info.version,
+                "was_copied": is_new,
+                "size_bytes": info.size_bytes,
+                "digest": info.digest,
+            }
+        )
+    elif is_new:
+        what = f"{size(info.size_bytes)} in {counted(info.parts, 'file')}"
+        say(
+            f"{info.id} {info.version} is in {target.location} now: {counted(info.records, 'record')}, {what}"
+        )
+    else:
+        say(f"{info.id} {info.version} is in {target.location} already.")
+    return 0

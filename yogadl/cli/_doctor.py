@@ -1,0 +1,93 @@
+"""Check that a storage can be used, and say how to mend what can't.
+
+Of a bucket: credentials, region and endpoint, the permissions to list, read and write, whether the store can
+decide between builders, and the clock. Of this machine: the mirror's folder, its room, whether locks work
+there, and the limits of this process. What it writes, below .yogadl/ in the bucket, it removes again, but for
+one small object; with --read-only it writes nothing. The exit code is 1 if there is a problem.
+
+Example:
+  yogadl doctor s3://bucket/caches
+  yogadl doctor gs://bucket/caches --read-only --mirror /nvme/mirror
+  yogadl doctor -s /data/caches
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._location import bucket_at, open_existing
+from yogadl.cli._output import say, say_json
+from yogadl.errors import ConfigurationError, MissingDependencyError
+from yogadl.storage._doctor import (
+    Finding,
+    State,
+    examine_bucket,
+    examine_folder,
+    examine_mirror,
+    examine_process,
+)
+from yogadl.storage._mirror import Mirror
+from yogadl.storage._patience import Patience
+
+# Somebody is waiting for the answer.
+_PATIENCE: Final = Patience(silence_s=10.0, total_s=20.0)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("where", metavar="STORAGE", nargs="?", help="the storage: the same as -s")
+    add_storage(parser)
+    parser.add_argument("--read-only", action="store_true", help="write nothing: neither there nor here")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check it, and return 1 if there is a problem."""
+    if arguments.where is not None and arguments.storage is not None:
+        arguments.refuse("say once which storage")
+    arguments.storage = arguments.where if arguments.where is not None else arguments.storage
+    found = []
+    for finding in _examine(arguments):
+        found.append(finding)
+        if not arguments.json:
+            _say(finding)
+    problems = sum(finding.state is State.PROBLEM for finding in found)
+    if arguments.json:
+        checks = [
+            {"what": one.what, "state": one.state.value, "text": one.text, "mend": one.mend or None}
+            for one in found
+        ]
+        say_json({"storage": arguments.storage, "checks": checks, "problems": problems})
+    else:
+        say("All is well." if not problems else f"Problems found: {problems}.")
+    return int(problems > 0)
+
+
+def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
+    writes: bool = not arguments.read_only
+    location: str | None = arguments.storage
+    if location is not None and "://" in location:
+        patience = {} if location.startswith("file://") else {"patience": _PATIENCE}
+        try:
+            bucket = bucket_at(location, arguments, **patience)
+            yield from examine_bucket(bucket, writes=writes)
+        except MissingDependencyError as error:
+            yield Finding("access", State.PROBLEM, str(error), str(error).rpartition(": ")[2])
+            return
+        except ConfigurationError as error:
+            yield Finding("access", State.PROBLEM, str(error), "correct the URL or the options")
+            return
+        mirror = Mirror(bucket, arguments.mirror, arguments.mirror_limit)
+        yield from examine_mirror(mirror, writes=writes)
+    else:
+        folder = Path(open_existing(arguments).location)
+        yield from examine_folder("folder", folder, str(folder), writes=writes)
+    yield from examine_process()
+
+
+def _say(finding: Finding) -> None:
+    say(f"{finding.state.value:<8} {finding.what:<15} {finding.text}")
+    if finding.mend:
+        say(f"{'':<24} to mend it: {finding.mend}")

@@ -1,0 +1,75 @@
+"""Turn a cache of yogadl 0.1.4 into a new one.
+
+PATH is the old cache.mdb, or its folder, STORAGE/ID/VERSION: dataset and version are called as
+those folders, unless --id and --version say otherwise. The old cache stays as it is.
+
+Old caches hold their records pickled. Who unpickles a file lets whoever wrote it run any code, here and
+now, as this user. So it takes --trust-pickle: give it for files that you or people you trust have made. The
+new cache holds no pickles.
+
+Example:
+  yogadl import-014 /old/caches/mnist/1.0 --trust-pickle -s /data/caches
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+from yogadl._key import DatasetKey
+from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._info import info_to_json
+from yogadl.cli._location import open_or_make
+from yogadl.cli._output import counted, duration, say, say_json, size
+from yogadl.errors import ConfigurationError
+
+_FILE = "cache.mdb"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("path", metavar="PATH", type=Path, help=f"the old {_FILE}, or its folder")
+    parser.add_argument("--id", metavar="ID", help="what to call the dataset")
+    parser.add_argument("--version", metavar="VERSION", help="what to call the version")
+    parser.add_argument(
+        "--trust-pickle", action="store_true", help="unpickle the file, which runs what code it likes"
+    )
+    parser.add_argument("--replace", action="store_true", help="import even if there is such a version")
+    add_storage(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Import it, and say what came of it."""
+    path: Path = arguments.path
+    if path.is_dir():
+        path = path / _FILE
+    if not path.is_file():
+        raise ConfigurationError(
+            f"there is no old cache at {path}: give a {_FILE}, or the folder that has it"
+        )
+    if not arguments.trust_pickle:
+        raise ConfigurationError(
+            f"the records in {path} are pickled, and unpickling runs any code that whoever wrote the file "
+            "put there, as this user: if you trust them, add --trust-pickle"
+        )
+    folder = path.absolute().parent
+    key = DatasetKey(arguments.id or folder.parent.name, arguments.version or folder.name)
+    storage = open_or_make(arguments)
+    if key.version in storage.versions(key.id) and not arguments.replace:
+        raise ConfigurationError(
+            f"there is {key} in {storage.location} already: give another --version, or --replace"
+        )
+    from yogadl._format.old_cache import OldCache  # loads lmdb
+
+    started = time.perf_counter()
+    storage.submit(OldCache(path), key.id, key.version)
+    info = storage.info(key.id, key.version)
+    elapsed_s = time.perf_counter() - started
+    if arguments.json:
+        document = {"storage": storage.location, "path": str(path), "elapsed_s": elapsed_s}
+        say_json({**document, **info_to_json(info)})
+        return 0
+    what = f"{counted(info.records, 'record')}, {size(info.size_bytes)} in {counted(info.parts, 'file')}"
+    say(f"Imported {key.id} {key.version} in {duration(elapsed_s)}: {what}.")
+    say(f"Fingerprint, the same on every machine: {info.fingerprint}")
+    return 0

@@ -1,0 +1,70 @@
+"""Bring a version from a bucket to this machine.
+
+Without --to it fills this machine's mirror, from which `fetch` then reads, so that a job need not wait. With
+--to it is copied into another storage, such as a folder of caches, and is the same there, to the digest. What
+is there already is not brought again.
+
+Example:
+  yogadl pull squares 1 --from s3://bucket/caches --mirror /nvme/mirror
+  yogadl pull squares 1 --from s3://bucket/caches --to /data/caches
+"""
+
+import argparse
+
+from yogadl._key import DatasetKey
+from yogadl.cli._arguments import add_json, add_key, add_storage
+from yogadl.cli._copying import copy_to
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import Bar, counted, say, say_json, size
+from yogadl.errors import ConfigurationError
+from yogadl.storage import RemoteStorage
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_key(parser)
+    add_storage(parser, "--from")
+    parser.add_argument(
+        "--to", metavar="STORAGE", help="copy it there: a folder, made if missing, or a bucket"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="with --to: put it in place of another version of that name"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Bring it."""
+    storage = open_existing(arguments)
+    if arguments.to is not None:
+        return copy_to(storage, arguments.to, arguments)
+    if arguments.replace:
+        arguments.refuse("--replace is for --to: a mirror has no versions of its own")
+    if not isinstance(storage, RemoteStorage):
+        raise ConfigurationError(f"{storage.location} is on this machine: say with --to where to copy it")
+    return _fill_mirror(storage, arguments)
+
+
+def _fill_mirror(storage: RemoteStorage, arguments: argparse.Namespace) -> int:
+    key = DatasetKey(arguments.id, arguments.version)
+    manifest = storage.published(key).manifest
+    with Bar("pulling", manifest.size_bytes) as bar:
+        storage.mirror.bring(
+            manifest, progress=lambda done, total: bar.show(manifest.size_bytes - total + done)
+        ).close()
+    folder = storage.mirror.place.root
+    if arguments.json:
+        say_json(
+            {
+                "storage": storage.location,
+                "id": key.id,
+                "version": key.version,
+                "mirror": str(folder),
+                "size_bytes": manifest.size_bytes,
+                "parts": manifest.parts,
+            }
+        )
+        return 0
+    what = f"{size(manifest.size_bytes)} in {counted(manifest.parts, 'file')}"
+    say(f"{key.id} {key.version} is in the mirror {folder}: {what}")
+    return 0

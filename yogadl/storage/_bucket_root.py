@@ -1,0 +1,249 @@
+"""Keep caches in a bucket, or in a folder that machines share: a `Root` by the verbs that every store has."""
+
+import contextlib
+import errno
+import mmap
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._bucket import Bucket, read
+from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._mirror import Mirror
+from yogadl.storage._root import MAX_READ_BYTES, Entry
+from yogadl.storage._scratch import scratch_folder
+from yogadl.storage._transfer import upload
+
+# Below the root; no dataset is called so.
+_CLOCK: Final = ".yogadl/clock"
+_CLOCK_IS_GOOD_FOR_S: Final = 600.0
+_DAY_S: Final = 86_400.0
+
+
+class BucketRoot:
+    """What a `Root` does with small files, in a bucket. Safe to use from threads and after a fork; picklable.
+
+    Nothing is written but by the methods that say so; to read takes the permissions to get and to list.
+
+    Args:
+        bucket: The bucket.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._clock: tuple[float, float] | None = None  # the store's, and ours at that moment
+
+    @property
+    def location(self) -> str:
+        """The URL of the bucket's root."""
+        return self._bucket.url
+
+    def where(self, name: str) -> str:
+        """Return the URL of an object."""
+        return f"{self._bucket.url}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of an object, or ``None`` if there is none."""
+        with self._bucket.get(name) as body:
+            if body is None:
+                return None
+            if body.object.size_bytes > MAX_READ_BYTES:
+                raise StorageError(
+                    errno.EFBIG,
+                    f"{self.where(name)} has {body.object.size_bytes} bytes, "
+                    "far more than any such file of ours",
+                )
+            return b"".join(body.chunks)
+
+    def view(
+        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
+    ) -> bytes | mmap.mmap | None:
+        """Return the content of an object that may be large."""
+        return read(self._bucket, name, 0, most_bytes)
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes an object has, or ``None`` if there is none."""
+        found = self._bucket.head(name)
+        return None if found is None else found.size_bytes
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put an object in place of any other of that name."""
+        self._bucket.put(name, content)
+
+    def write_if_absent(self, name: str, content: bytes) -> bool:
+        """Put an object unless there is one; return whether this call did."""
+        return self._bucket.put_if_absent(name, content)
+
+    def rename(self, name: str, new_name: str) -> bool:
+        """Move a small object, by a copy; return whether there was one."""
+        content = self.read(name)
+        if content is None:
+            return False
+        self.write(new_name, content)
+        self._bucket.delete(name)
+        return True
+
+    def names(self, below: str, suffix: str = "") -> list[str]:
+        """Return the names of all objects below a folder, with that ending, in order."""
+        found = (entry.name for entry in self.entries(below))
+        return sorted(name for name in found if name.endswith(suffix))
+
+    def entries(self, below: str) -> Iterator[Entry]:
+        """Yield what is known of all objects below a folder."""
+        for found in self._bucket.list(f"{below}/"):
+            yield Entry(found.name, found.size_bytes, found.modified)
+
+    def folders_with(self, *names: str) -> list[str]:
+        """Return every folder, at any depth, that has a folder of one of these names inside."""
+        found = set()
+        for entry in self._bucket.list():
+            segments = entry.name.split("/")[:-1]
+            for number, segment in enumerate(segments):
+                if number and segment in names:
+                    found.add("/".join(segments[:number]))
+        return sorted(found)
+
+    def now(self) -> float:
+        """Return the time by the store's clock, as a small object says that is written to read it.
+
+        The clock of this machine may be hours off, so nothing goes by it.
+        """
+        if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_IS_GOOD_FOR_S:
+            written = self._bucket.put(_CLOCK, secrets.token_bytes(8))
+            # Up to a second more: the dates of HTTP count whole ones, and nothing may be from the future.
+            self._clock = written.modified + 1.0, time.monotonic()
+        then, at = self._clock
+        return then + time.monotonic() - at
+
+    def age_s(self, name: str, now: float) -> float:
+        """Return how long ago an object was written; 0 if it is gone."""
+        found = self._bucket.head(name)
+        return 0.0 if found is None else now - found.modified
+
+    def keep(self, name: str) -> bool:
+        """Return whether an object is too young for pruning to take it within a day."""
+        found = self._bucket.head(name)
+        return found is not None and self.now() - found.modified < _DAY_S
+
+    def remove(self, name: str) -> None:
+        """Remove an object if it is there."""
+        self._bucket.delete(name)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove all objects below a folder."""
+        for entry in list(self.entries(name)):
+            self._bucket.delete(entry.name)
+
+
+class MirroredRoot(BucketRoot):
+    """A bucket whose parts are made, and kept, in this machine's mirror. Implements `Root`.
+
+    Args:
+        bucket: The bucket.
+        mirror: The mirror.
+    """
+
+    def __init__(self, bucket: Bucket, mirror: Mirror) -> None:
+        super().__init__(bucket)
+        self._mirror = mirror
+
+    def __reduce__(self) -> Any:
+        return MirroredRoot, (self._bucket, self._mirror)
+
+    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
+        """Send a finished part to its place, and keep it in the mirror if there is room."""
+        upload(self._bucket, _names.index(dataset_id, sha256), index)
+        upload(self._bucket, _names.part(dataset_id, sha256), part)
+        self._mirror.adopt(dataset_id, sha256, part, index)
+        part.unlink()
+        index.unlink()
+
+    @contextlib.contextmanager
+    def workplace(self, below: str) -> Iterator[Path]:
+        """Give a new folder on the mirror's disk, which is gone afterwards."""
+        with scratch_folder(self._mirror.scratch()) as folder:
+            yield folder
+
+    @contextlib.contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """Give the path of a copy of an object as it is in the bucket now, whatever the mirror has."""
+        with scratch_folder(self._mirror.scratch()) as folder:
+            path = folder / "copy"
+            with self._bucket.get(name) as body:
+                if body is None:
+                    raise CacheFormatError(f"{self.where(name)} is missing; build the dataset again")
+                _write(path, body.chunks)
+            yield path
+
+
+class SharedRoot(BucketRoot):
+    """A folder that several machines share, such as one on NFS. Implements `Root`.
+
+    Small files are read and written as in a bucket, which minds what other machines' caches remember; parts
+    are made in the folder and renamed.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(LocalBucket(folder.root))
+        self._folder = folder
+
+    def __reduce__(self) -> Any:
+        return SharedRoot, (self._folder,)
+
+    @property
+    def location(self) -> str:
+        """The folder's path."""
+        return self._folder.location
+
+    def where(self, name: str) -> str:
+        """Return the path of a file."""
+        return self._folder.where(name)
+
+    def view(
+        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
+    ) -> bytes | mmap.mmap | None:
+        """Return the content of a file that may be large, mapped if wanted."""
+        return self._folder.view(name, most_bytes, maps=maps)
+
+    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
+        """Move a finished part and its index to their places; the part last."""
+        self._folder.adopt_part(dataset_id, sha256, part, index)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder and all below it, if it is there."""
+        self._folder.remove_folder(name)
+
+    @contextlib.contextmanager
+    def workplace(self, below: str) -> Iterator[Path]:
+        """Give a new folder, which is gone afterwards: who lost the right to build may still be at work."""
+        name = f"{below}/{secrets.token_hex(8)}"
+        try:
+            with self._folder.workplace(name) as path:
+                yield path
+        finally:
+            shutil.rmtree(self._folder.path(name), ignore_errors=True)
+
+    def local(self, name: str) -> AbstractContextManager[Path]:
+        """Give the path of a file."""
+        return self._folder.local(name)
+
+
+def _write(path: Path, chunks: Iterator[bytes]) -> None:
+    try:
+        with path.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+    except StorageError:
+        raise  # of the bucket, which says all
+    except OSError as error:
+        raise storage_error(error, f"can't write {path}") from error

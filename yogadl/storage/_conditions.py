@@ -1,0 +1,32 @@
+"""Find out whether a store can decide between writers at all."""
+
+import secrets
+from typing import Final
+
+from yogadl.errors import ConfigurationError
+from yogadl.storage._bucket import Bucket
+
+# One name for all, so that probing leaves one small object behind; no dataset's id begins with a dot.
+PROBE: Final = ".yogadl/put-if-absent"
+
+
+def check_conditions(bucket: Bucket) -> None:
+    """Make sure that the bucket's `put_if_absent` writes only if there is nothing.
+
+    Writes one small object, once.
+
+    Raises:
+        ConfigurationError: if it does not: two builders would both win.
+        StorageError: if the bucket can't be written.
+    """
+    if bucket.put_if_absent(PROBE, _token()) and bucket.put_if_absent(PROBE, _token()):
+        raise ConfigurationError(
+            f"the store of {bucket.url} ignores what a write is conditional on (If-None-Match in S3, "
+            "ifGenerationMatch in GCS): it let two writers put the same object. So builders on several "
+            "machines can't be kept apart; use another store, or, if only one machine builds at a time, "
+            "exclusive=False"
+        )
+
+
+def _token() -> bytes:
+    return secrets.token_hex(16).encode()

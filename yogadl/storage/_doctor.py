@@ -1,0 +1,289 @@
+"""Find out what keeps a storage from working here, and say how to mend it.
+
+Each check really does what it is about: lists, reads, writes, locks. What it writes it removes again.
+"""
+
+import errno
+import os
+import resource
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._bucket import Bucket, Object, read
+from yogadl.storage._conditions import check_conditions
+from yogadl.storage._flock import open_lock, try_lock
+from yogadl.storage._mirror import Mirror
+from yogadl.storage._mounts import file_system, is_network
+from yogadl.storage._size import in_words
+
+_WRITERS: Final = 8
+_ROUND_TRIPS: Final = 5
+_SKEW_NOTED_S: Final = 5.0
+_SKEW_WRONG_S: Final = 300.0
+_LITTLE_ROOM_BYTES: Final = 10**9
+_FEW_DESCRIPTORS: Final = 1024
+# What Linux gives by default; a cache of more parts than that is partly read without being mapped.
+_FEW_MAPPINGS: Final = 65_530
+_IN_MEMORY: Final = ("tmpfs", "ramfs")
+
+_MENDS: Final = {
+    errno.ENOENT: "make the bucket, or correct its name or --endpoint-url",
+    errno.EAGAIN: "see that the store is up and can be reached: --endpoint-url, proxies, firewalls, DNS",
+    errno.ENXIO: "give the bucket's own --region, or the right --endpoint-url",
+    errno.EPROTO: "correct --endpoint-url: http or https, and the name that is in its certificate",
+}
+
+
+_ALLOW_TO_READ: Final = "allow to read: s3:GetObject on bucket/prefix/*; in GCS storage.objects.get"
+_ALLOW_TO_WRITE: Final = (
+    "to build, allow to write: s3:PutObject on bucket/prefix/*; in GCS storage.objects.create and .delete. "
+    "To read, this is not needed: --read-only leaves it out"
+)
+
+
+class State(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Args:
+        what: What was checked, in a word or two.
+        state: How it ended.
+        text: What was found.
+        mend: What to do about it, if that is needed.
+    """
+
+    what: str
+    state: State
+    text: str
+    mend: str = ""
+
+
+def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
+    """Check that a bucket can be reached, listed and read, and, if it may be written to, how it takes that.
+
+    Args:
+        bucket: The bucket.
+        writes: Whether to write to it, under ``.yogadl/``.
+    """
+    started = time.perf_counter()
+    try:
+        first = next(bucket.list(), None)
+    except StorageError as error:
+        if error.errno != errno.EACCES:
+            yield _trouble("access", error, "correct the URL or the options")
+            return  # nothing else can work
+        yield _trouble(
+            "list", error, "allow to list: s3:ListBucket on the bucket; in GCS storage.objects.list"
+        )
+        first = None
+    except ConfigurationError as error:
+        yield Finding("access", State.PROBLEM, str(error), "correct the URL or the options")
+        return
+    else:
+        took = f"{bucket.url} took {time.perf_counter() - started:.2f} s for a first answer"
+        yield Finding("access", State.OK, f"{took}: endpoint, region and credentials are right")
+        yield Finding("list", State.OK, "it is empty" if first is None else f"it has {first.name}")
+    yield _read(bucket, first)
+    if writes:
+        yield from _examine_writing(bucket)
+    else:
+        yield Finding("write", State.NOTE, "not tried, as asked; neither were put-if-absent and the clock")
+
+
+def _read(bucket: Bucket, first: Object | None) -> Finding:
+    """Read a byte of an object, or ask for one that is not there."""
+    name = ".yogadl/absent" if first is None else first.name
+    times = []
+    try:
+        for _ in range(_ROUND_TRIPS):
+            started = time.perf_counter()
+            read(bucket, name, 0, 1)
+            times.append(time.perf_counter() - started)
+    except StorageError as error:
+        return _trouble("read", error, _ALLOW_TO_READ)
+    return Finding("read", State.OK, f"a small read takes {1000 * statistics.median(times):.0f} ms")
+
+
+def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
+    name, content = f".yogadl/doctor-{secrets.token_hex(8)}", secrets.token_bytes(64)
+    before = time.time()
+    try:
+        written = bucket.put(name, content)
+    except StorageError as error:
+        yield _trouble("write", error, _ALLOW_TO_WRITE)
+        return
+    after = time.time()
+    yield _read_back(bucket, name, content)
+    yield _clock(written.modified, before, after)
+    yield _conditions(bucket, f"{name}-crowd")
+    try:
+        for each in (name, f"{name}-crowd"):
+            bucket.delete(each)
+    except StorageError as error:
+        text = f"{name} can't be removed: {_line(error)}"
+        mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
+        yield Finding("delete", State.NOTE, text, mend)
+    else:
+        yield Finding("delete", State.OK, "what was written is gone")
+
+
+def _read_back(bucket: Bucket, name: str, content: bytes) -> Finding:
+    try:
+        if read(bucket, name) == content:
+            return Finding("write", State.OK, "what was written came back")
+    except StorageError as error:
+        return _trouble("write", error, _ALLOW_TO_READ)
+    return Finding(
+        "write", State.PROBLEM, f"other bytes came back than were written to {name}", "use another store"
+    )
+
+
+def _clock(modified: float, before: float, after: float) -> Finding:
+    # The dates of HTTP are whole seconds.
+    skew_s = max(0.0, before - (modified + 1), modified - after)
+    text = f"this machine's and the store's are {skew_s:.0f} s apart"
+    if skew_s < _SKEW_NOTED_S:
+        return Finding("clock", State.OK, text)
+    state = State.NOTE if skew_s < _SKEW_WRONG_S else State.PROBLEM
+    return Finding("clock", state, text, "set this machine's by NTP: timedatectl set-ntp true")
+
+
+def _conditions(bucket: Bucket, name: str) -> Finding:
+    """See that one writer wins: of two, one after the other, and of some who write `name` at once."""
+    what = "put-if-absent"
+    mend = "use another store, or let only one machine build, with exclusive=False"
+    try:
+        check_conditions(bucket)
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            contents = [secrets.token_hex(16).encode() for _ in range(_WRITERS)]
+            won = sum(writers.map(lambda content: bucket.put_if_absent(name, content), contents))
+    except ConfigurationError as error:
+        return Finding(what, State.PROBLEM, str(error), mend)
+    except StorageError as error:
+        return _trouble(what, error, "allow to write on a condition: a policy may forbid it")
+    if won != 1:
+        return Finding(
+            what, State.PROBLEM, f"{won} of {_WRITERS} writers at once were told that they won", mend
+        )
+    return Finding(what, State.OK, f"of {_WRITERS} writers at once one won")
+
+
+def _trouble(what: str, error: StorageError, mend: str) -> Finding:
+    """Tell an error of a store; `mend` is for what it forbids."""
+    if error.errno == errno.EACCES:
+        mend = f"if the credentials are right, {mend}"
+    return Finding(what, State.PROBLEM, _line(error), _MENDS.get(error.errno or 0, mend))
+
+
+def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
+    """Check the folder of a mirror.
+
+    Args:
+        mirror: The mirror.
+        writes: Whether to make it, if it is not there, and to try locks in it.
+    """
+    try:
+        place = mirror.place if writes else mirror.place_if_made()
+    except (StorageError, ConfigurationError) as error:
+        yield Finding("mirror", State.PROBLEM, _line(error), "give a folder on a local disk with --mirror")
+        return
+    if place is None:
+        yield Finding("mirror", State.NOTE, "it is not there yet, and was not made, as asked")
+        return
+    limit_bytes = place.limit_bytes()
+    limit = "only the disk limits it" if limit_bytes is None else f"it may hold {in_words(limit_bytes)}"
+    yield from examine_folder("mirror", place.root, f"{place.root}: {limit}", writes=writes)
+
+
+def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -> Iterator[Finding]:
+    """Check the file system that a folder is on, its room, and whether locks work there.
+
+    Args:
+        what: What the folder is.
+        folder: Where it is.
+        said: What to say of it.
+        writes: Whether to try locks in it.
+    """
+    kind = file_system(folder)
+    if is_network(kind):
+        text = f"{said}. It is on a network file system ({kind}): reads are as fast as that"
+        yield Finding(what, State.NOTE, text, "a folder on a local disk is better")
+    elif kind in _IN_MEMORY:
+        yield Finding(
+            what, State.NOTE, f"{said}. It is in memory ({kind})", "a folder on a disk takes no memory"
+        )
+    else:
+        yield Finding(what, State.OK, f"{said}, on {kind or 'a file system of unknown kind'}")
+    found = os.statvfs(folder)
+    free_bytes = found.f_bavail * found.f_frsize
+    text = f"{in_words(free_bytes)} are free"
+    if free_bytes < _LITTLE_ROOM_BYTES:
+        yield Finding(f"{what}: room", State.PROBLEM, text, "make room, or choose a folder on a larger disk")
+    else:
+        yield Finding(f"{what}: room", State.OK, text)
+    if writes:
+        yield _locks(what, folder)
+
+
+def _locks(what: str, folder: Path) -> Finding:
+    """Lock a file, and see that it can't be locked again."""
+    what, path = f"{what}: locks", folder / f".yogadl-doctor-{secrets.token_hex(8)}"
+    mend = "choose a folder on a local disk"
+    opened: list[int] = []
+    try:
+        opened += [open_lock(path), open_lock(path)]
+        first, second = (try_lock(descriptor, path, exclusive=True) for descriptor in opened)
+    except StorageError as error:
+        return Finding(what, State.PROBLEM, _line(error), mend)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        path.unlink(missing_ok=True)
+    if not first or second:
+        return Finding(what, State.PROBLEM, f"two could lock one file in {folder}", mend)
+    return Finding(what, State.OK, "they work")
+
+
+def examine_process() -> Iterator[Finding]:
+    """Check the limits that this process runs under."""
+    yield _limit("open files", resource.RLIMIT_NOFILE, _FEW_DESCRIPTORS, State.PROBLEM, "ulimit -n 65536")
+    # Caches are mapped: all of them together count.
+    yield _limit("address space", resource.RLIMIT_AS, sys.maxsize, State.NOTE, "ulimit -v unlimited")
+    yield _limit("size of files", resource.RLIMIT_FSIZE, 2**30, State.PROBLEM, "ulimit -f unlimited")
+    try:
+        mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        return  # not Linux
+    if mappings < _FEW_MAPPINGS:
+        mend = f"sysctl -w vm.max_map_count={_FEW_MAPPINGS}"
+        yield Finding("mappings", State.NOTE, f"vm.max_map_count is {mappings}", mend)
+
+
+def _limit(what: str, kind: int, enough: int, state: State, mend: str) -> Finding:
+    most = resource.getrlimit(kind)[0]
+    if most == resource.RLIM_INFINITY:
+        return Finding(what, State.OK, "no limit")
+    if most >= enough:
+        return Finding(what, State.OK, f"the limit is {most:,}")
+    return Finding(what, state, f"the limit is {most:,}", mend)
+
+
+def _line(error: StorageError | ConfigurationError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,191 @@
+"""Hold locks on files that go with the process that holds them, however it ends.
+
+flock, since its locks are shared with forked children, unlike POSIX locks: a lock is free once the last
+process that inherited it has closed its descriptor. Descriptors are closed on exec.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from yogadl.errors import StorageError
+from yogadl.storage._folder import storage_error
+
+_FIRST_POLL_S: Final = 0.002
+_LAST_POLL_S: Final = 0.1
+_BUSY: Final = (errno.EWOULDBLOCK, errno.EACCES)
+# How often who makes a file says that it still does.
+_BEAT_S: Final = 1.0
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock's file, making it and its folder if missing; the caller closes the descriptor.
+
+    Raises:
+        StorageError: if it can't be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise storage_error(error, f"can't make the lock {path}") from error
+
+
+def try_lock(descriptor: int, path: Path, *, exclusive: bool) -> bool:
+    """Take a lock if it is free; return whether this call did.
+
+    Raises:
+        StorageError: if there are no locks on that file system.
+    """
+    kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        raise StorageError(
+            error.errno or errno.ENOLCK,
+            f"locks don't work where {path} is ({error.strerror}): choose a folder on a local disk",
+        ) from error
+    return True
+
+
+def wait_for_lock(descriptor: int, path: Path, *, exclusive: bool, limit_s: float) -> None:
+    """Take a lock, waiting until it is free.
+
+    Raises:
+        StorageError: if it is not within the limit.
+    """
+    for _ in polls(limit_s):
+        if try_lock(descriptor, path, exclusive=exclusive):
+            return
+    raise StorageError(
+        errno.ETIMEDOUT,
+        f"another process has held the lock {path} for {limit_s:.0f} s: end it (`fuser {path}` names it)",
+    )
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, exclusive: bool, limit_s: float) -> Iterator[None]:
+    """Hold a lock for a short while."""
+    descriptor = open_lock(path)
+    try:
+        wait_for_lock(descriptor, path, exclusive=exclusive, limit_s=limit_s)
+        try:
+            yield
+        finally:
+            # A child forked meanwhile has the descriptor, too, and must not keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def is_free(path: Path) -> bool:
+    """Return whether nobody holds a lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # not ours to know
+    try:
+        return try_lock(descriptor, path, exclusive=True)
+    finally:
+        os.close(descriptor)
+
+
+class Claim:
+    """The right to make one file: held by one process at a time, as long as it gets on.
+
+    Args:
+        path: The file to be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock_path = path.with_name(f".{path.name}.lock")
+        self._descriptor = -1
+        self._beaten = time.monotonic()
+
+    def beat(self) -> None:
+        """Say that the file is still being made."""
+        now = time.monotonic()
+        if self._descriptor >= 0 and now - self._beaten > _BEAT_S:
+            self._beaten = now
+            os.utime(self._descriptor)
+
+    def take(self, is_made: Callable[[], bool], stall_s: float) -> bool:
+        """Wait for the right, or until somebody else has made the file; return whether it is to be made.
+
+        Who holds the right and does not get on for `stall_s` is not waited for any longer: then the file is
+        made twice, which does no harm.
+        """
+        seen, since = -1, time.monotonic()
+        for _ in polls(None):
+            if self._try():
+                if is_made():
+                    self.release()
+                    return False
+                return True
+            if is_made():
+                return False
+            beat = self._beat_of_holder()
+            now = time.monotonic()
+            if beat != seen:
+                seen, since = beat, now
+            elif now - since > stall_s:
+                return True
+        raise AssertionError("unreachable")
+
+    def release(self) -> None:
+        """Give the right back."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            # The name first: whoever waits for this very file finds that it has no name any more.
+            if _is_at(descriptor, self.lock_path):
+                self.lock_path.unlink(missing_ok=True)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def _try(self) -> bool:
+        descriptor = open_lock(self.lock_path)
+        try:
+            if try_lock(descriptor, self.lock_path, exclusive=True) and _is_at(descriptor, self.lock_path):
+                os.utime(descriptor)
+                self._descriptor, descriptor = descriptor, -1
+                return True
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        return False
+
+    def _beat_of_holder(self) -> int:
+        try:
+            return self.lock_path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def polls(limit_s: float | None) -> Iterator[None]:
+    """Yield again and again, ever more slowly, until the limit."""
+    started = time.monotonic()
+    pause_s = _FIRST_POLL_S
+    while True:
+        yield
+        if limit_s is not None and time.monotonic() - started > limit_s:
+            return
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LAST_POLL_S)

@@ -1,0 +1,210 @@
+"""Give the right to build to one of any number of machines, by nothing but put-if-absent in a bucket.
+
+See docs/protocol.md for the protocol and for what it promises.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from yogadl._key import DatasetKey
+from yogadl.errors import StorageError
+from yogadl.storage import _names
+from yogadl.storage._beat import Pulse, Task
+from yogadl.storage._bucket import Bucket
+from yogadl.storage._right import LostRightError
+from yogadl.storage._waiting import BEATS_A_TTL, Sight, Terms, Waiting, read_body, ttl_of
+
+_log = logging.getLogger("yogadl")
+
+_LONGEST_BEAT_S: Final = 20.0
+_MOST_SHOWN: Final = 500
+
+
+@dataclass(frozen=True)
+class Leases:
+    """The leases on building what is below the root of a bucket. Picklable.
+
+    Args:
+        bucket: The bucket.
+        terms: How long who waits for whom.
+    """
+
+    bucket: Bucket
+    terms: Terms
+
+    @contextlib.contextmanager
+    def held(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator["Lease | None"]:
+        """Hold the right to build a version, waiting for whoever holds it now.
+
+        Whoever waits is told when it ends: by a failure of the block, too.
+
+        Args:
+            key: The version.
+            unless: Asked while waiting; as soon as it says yes, ``None`` is given and nothing is held.
+
+        Raises:
+            LeaseError: if it takes longer than `terms` allow; says who holds it and how to clear it.
+        """
+        lease = self._acquired(key, unless)
+        if lease is None:
+            yield None
+            return
+        try:
+            yield lease
+        except BaseException as error:
+            lease.end(f"{type(error).__name__}: {error}")
+            raise
+        lease.end(None)
+
+    def is_held(self, dataset_id: str, now: float) -> bool:
+        """Return whether any version of a dataset has a builder who may be alive.
+
+        Args:
+            dataset_id: The dataset.
+            now: The time by the store's clock.
+        """
+        newest: dict[str, tuple[int, bool, float]] = {}
+        for found in self.bucket.list(f"{dataset_id}/leases/"):
+            split = _names.split_lease(found.name)
+            if split is None:
+                continue
+            version, epoch = found.name.rpartition("/")[0], split[0]
+            before = newest.get(version, (0, False, 0.0))
+            if epoch >= before[0]:
+                is_same = epoch == before[0]
+                has_ended = split[1] == _names.END or (is_same and before[1])
+                newest[version] = epoch, has_ended, max(found.modified, before[2] if is_same else 0.0)
+        for version, (epoch, has_ended, modified) in newest.items():
+            if not has_ended:
+                holder = read_body(self.bucket, f"{version}/{epoch:010d}")
+                # Twice, since no waiter watched it: what is meant is surely dead, not likely so.
+                if now - modified < 2 * max(self.terms.ttl_s, ttl_of(holder)):
+                    return True
+        return False
+
+    def _acquired(self, key: DatasetKey, unless: Callable[[], bool] | None) -> "Lease | None":
+        waiting = Waiting(self.bucket, self.terms, key)
+        while True:
+            asked = time.monotonic()
+            sight = self._sight(key)
+            # After the list: who ended by then has published by then.
+            if unless is not None and unless():
+                return None
+            if sight.has_ended:
+                waiting.tell_end(sight)
+            if sight.has_ended or waiting.is_dead(sight, asked):
+                lease = self._taken(key, sight)
+                if lease is not None:
+                    return lease
+                waiting.rest()
+                continue
+            waiting.pause(sight)
+
+    def _sight(self, key: DatasetKey) -> Sight:
+        sight = Sight()
+        for found in self.bucket.list(f"{_names.leases(key)}/"):
+            split = _names.split_lease(found.name)
+            if split is None:
+                continue
+            epoch, ending = split
+            if epoch > sight.epoch:
+                sight = Sight(epoch, "", False)
+            if epoch == sight.epoch:
+                beat = found.tag if ending == _names.BEAT else sight.beat
+                sight = Sight(epoch, beat, sight.has_ended or ending == _names.END)
+        return sight
+
+    def _taken(self, key: DatasetKey, sight: Sight) -> "Lease | None":
+        """Take the right after the one seen, unless somebody else does."""
+        epoch, token = sight.epoch + 1, secrets.token_hex(16)
+        holder = {
+            "token": token,
+            "id": key.id,
+            "version": key.version,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": time.time(),
+            "ttl_s": self.terms.ttl_s,
+        }
+        name = _names.lease(key, epoch)
+        if not self.bucket.put_if_absent(name, json.dumps(holder).encode()):
+            return None
+        lease = Lease(self, key, epoch, token)
+        try:
+            lease.start()
+            for found in list(self.bucket.list(f"{_names.leases(key)}/")):
+                split = _names.split_lease(found.name)
+                if split is not None and split[0] < epoch:
+                    self.bucket.delete(found.name)
+        except BaseException as error:
+            lease.end(f"{type(error).__name__}: {error}")
+            raise
+        return lease
+
+
+class Lease:
+    """A right to build that others take over if its holder gives no sign of life; see `Right`.
+
+    Of no use after a fork. Made by `Leases.held`.
+    """
+
+    def __init__(self, leases: Leases, key: DatasetKey, epoch: int, token: str) -> None:
+        self.epoch: int | None = epoch
+        self._leases = leases
+        self._key = key
+        self._name = _names.lease(key, epoch)
+        self._token = token
+        self._pid = os.getpid()
+        self._pulse: Pulse | None = None
+
+    def start(self) -> None:
+        """Begin to give signs of life."""
+        interval_s = min(self._leases.terms.ttl_s / BEATS_A_TTL, _LONGEST_BEAT_S)
+        names = self._name + _names.BEAT, self._name + _names.END
+        self._pulse = Pulse(Task(self._leases.bucket, *names, self._token, interval_s))
+
+    def report(self, records: int, total: int | None, size_bytes: int) -> None:
+        """Tell those who wait how far the build is."""
+        if self._pulse is not None:
+            self._pulse.report(records, total, size_bytes)
+
+    def is_lost(self) -> bool:
+        """Return whether somebody else has the right by now."""
+        return self._leases._sight(self._key).epoch != self.epoch
+
+    def check(self) -> None:
+        """Make sure that the right is still held.
+
+        Raises:
+            LostRightError: if somebody else has it.
+        """
+        if self.is_lost():
+            raise LostRightError(
+                f"the right to build {self._key} went to somebody else, since this process gave no sign of "
+                f"life for {self._leases.terms.ttl_s:.0f} s or more; build again, with a longer lease_ttl_s "
+                "if it was not stopped"
+            )
+
+    def end(self, failed: str | None) -> None:
+        """Give the right back and tell those who wait.
+
+        Args:
+            failed: Why nothing was built, if so.
+        """
+        if os.getpid() != self._pid:
+            return  # a child that inherited this by a fork holds nothing
+        if self._pulse is not None:
+            self._pulse.stop()
+        document = {"token": self._token, "failed": failed and failed[:_MOST_SHOWN]}
+        try:
+            self._leases.bucket.put(self._name + _names.END, json.dumps(document).encode())
+        except StorageError as error:
+            _log.warning("yogadl: can't tell others that %s is built no more: %s", self._key, error)

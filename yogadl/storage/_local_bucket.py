@@ -1,0 +1,181 @@
+"""Keep a bucket's objects as files of a folder, on a disk or on a network file system that machines share."""
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._bucket import (
+    Body,
+    Object,
+    check_range,
+    checked_name,
+    checked_prefix,
+    is_own,
+    replaced,
+)
+from yogadl.storage._folder import Folder, storage_error
+
+_CHUNK_BYTES: Final = 2**20
+_TEMPORARY: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_MILLISECOND_NS: Final = 1_000_000
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+
+Found = TypeVar("Found")
+
+
+class LocalBucket:
+    """A bucket in a folder, whose names are paths in it. Implements `Bucket`.
+
+    What is written is durable when the call returns. Who writes first is decided by a hard link, which
+    is atomic on network file systems, too.
+
+    Args:
+        folder: The folder; made when something is first written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Folder(Path(folder).absolute())
+
+    @property
+    def url(self) -> str:
+        return self._folder.root.as_uri()
+
+    def __repr__(self) -> str:
+        return self.url
+
+    @contextmanager
+    def get(
+        self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
+    ) -> Iterator[Body | None]:
+        check_range(name, start, stop)
+        file = self._found(name, lambda path: path.open("rb", buffering=0))
+        if file is None:
+            yield None
+            return
+        with file:
+            found = _object(name, os.fstat(file.fileno()))
+            if tag not in (None, found.tag):
+                raise replaced(self.url, name)
+            end = found.size_bytes if stop is None else min(stop, found.size_bytes)
+            yield Body(found, self._chunks(file, name, start, end))
+
+    def put(self, name: str, content: bytes | Path) -> Object:
+        with self._folder.written(_checked(name), content) as temporary:
+            _stamp(temporary)
+            found = _object(name, temporary.stat())
+            temporary.replace(self._folder.path(name))
+        return found
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        with self._folder.written(_checked(name), content) as temporary:
+            _stamp(temporary)
+            is_first = self._link(temporary, name)
+            temporary.unlink()
+        # A network file system repeats a request whose answer was lost, and then finds what it did itself.
+        return is_first or is_own(self, name, content)
+
+    def head(self, name: str) -> Object | None:
+        def look(path: Path) -> Object:
+            found = path.stat()
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError
+            return _object(name, found)
+
+        return self._found(name, look)
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        # Not a name of a file: `a/b` begins those of `a/bc/d`, too.
+        below, _, _ = checked_prefix(prefix).rpartition("/")
+        names = [name for name in self._names(below) if name.startswith(prefix)]
+        for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores have it
+            found = self.head(name)
+            if found is not None:  # else it was deleted meanwhile
+                yield found
+
+    def delete(self, name: str) -> None:
+        self._folder.remove(_checked(name))
+
+    def _found(self, name: str, look: Callable[[Path], Found]) -> Found | None:
+        """Return what is seen of a file, ``None`` if there is none."""
+        path = self._folder.path(_checked(name))
+        try:
+            try:
+                return look(path)
+            except FileNotFoundError:
+                # A network file system may remember for a minute that there was none; opening the folder
+                # makes it ask.
+                os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+                return look(path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {path}") from error
+
+    def _chunks(self, file: BinaryIO, name: str, start: int, end: int) -> Iterator[bytes]:
+        at = start
+        while at < end:
+            try:
+                chunk = os.pread(file.fileno(), min(_CHUNK_BYTES, end - at), at)
+            except OSError as error:
+                if error.errno == errno.ESTALE:  # gone from the server of a network file system
+                    raise replaced(self.url, name) from error
+                raise storage_error(error, f"can't read {self._folder.path(name)}") from error
+            if not chunk:
+                raise StorageError(errno.EIO, f"{self._folder.path(name)} ends at byte {at}, before {end}")
+            at += len(chunk)
+            yield chunk
+
+    def _link(self, temporary: Path, name: str) -> bool:
+        try:
+            os.link(temporary, self._folder.path(name))
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise StorageError(
+                    error.errno,
+                    f"can't write {self._folder.path(name)}: its file system has no hard links, by which "
+                    "several machines agree who writes first; use a folder on another one",
+                ) from error
+            raise
+        return True
+
+    def _names(self, below: str) -> Iterator[str]:
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise storage_error(error, f"can't list {error.filename}") from error
+
+        root = self._folder.root
+        for folder, _, files in os.walk(root / below, onerror=refuse):
+            for file in files:
+                if not _TEMPORARY.fullmatch(file):
+                    yield (Path(folder) / file).relative_to(root).as_posix()
+
+
+def _checked(name: str) -> str:
+    checked_name(name)
+    if _TEMPORARY.fullmatch(name.rpartition("/")[2]):
+        raise ConfigurationError(f"no object can be called {name!r}: unfinished files are")
+    return name
+
+
+def _stamp(path: Path) -> None:
+    """Make the time of a new file, and so its tag, its own.
+
+    File systems give the same time to all that is written within some milliseconds, and the inode of a file
+    that was removed to the next one. The milliseconds stay: they are the file system's clock, not ours.
+    """
+    modified = path.stat().st_mtime_ns
+    os.utime(path, ns=(modified, modified - modified % _MILLISECOND_NS + secrets.randbelow(_MILLISECOND_NS)))
+
+
+def _object(name: str, found: os.stat_result) -> Object:
+    tag = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+    return Object(name, found.st_size, tag, found.st_mtime)

@@ -1,0 +1,81 @@
+"""Keep a bucket's objects in memory, for tests."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from yogadl.storage._bucket import Body, Object, check_range, checked_name, checked_prefix, replaced
+
+
+class MemoryBucket:
+    """A bucket of this process alone, for tests. Implements `Bucket`, but for being picklable.
+
+    Args:
+        chunk_bytes: The size of the chunks that a body comes in.
+    """
+
+    def __init__(self, *, chunk_bytes: int = 2**20) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._kept: dict[str, tuple[Object, bytes]] = {}
+        self._tags = itertools.count(1)
+        self._writing = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"memory://{id(self):x}"
+
+    def __repr__(self) -> str:
+        return self.url
+
+    @contextmanager
+    def get(
+        self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
+    ) -> Iterator[Body | None]:
+        check_range(name, start, stop)
+        found = self._kept.get(checked_name(name))
+        if found is None:
+            yield None
+            return
+        known, content = found
+        if tag not in (None, known.tag):
+            raise replaced(self.url, name)
+        wanted = memoryview(content)[start:stop]
+        size = self._chunk_bytes
+        yield Body(known, (bytes(wanted[at : at + size]) for at in range(0, len(wanted), size)))
+
+    def put(self, name: str, content: bytes | Path) -> Object:
+        kept = content.read_bytes() if isinstance(content, Path) else bytes(content)
+        with self._writing:
+            return self._put(checked_name(name), kept)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        with self._writing:
+            found = self._kept.get(checked_name(name))
+            if found is None:
+                self._put(name, bytes(content))
+            return found is None or found[1] == content
+
+    def head(self, name: str) -> Object | None:
+        found = self._kept.get(checked_name(name))
+        return None if found is None else found[0]
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        checked_prefix(prefix)
+        kept = list(self._kept.values())  # at once: others may write meanwhile
+        yield from sorted((known for known, _ in kept if known.name.startswith(prefix)), key=_name)
+
+    def delete(self, name: str) -> None:
+        with self._writing:
+            self._kept.pop(checked_name(name), None)
+
+    def _put(self, name: str, content: bytes) -> Object:
+        known = Object(name, len(content), str(next(self._tags)), time.time())
+        self._kept[name] = (known, content)
+        return known
+
+
+def _name(known: Object) -> str:
+    return known.name

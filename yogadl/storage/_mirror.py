@@ -1,0 +1,185 @@
+"""Keep copies of a bucket's caches on this machine, for all its processes: each is brought once, and checked.
+
+A mirror lies in a folder of its own, outlives the processes that use it, and needs no server. Whatever is in
+it is also in a bucket: a part is named by the sha256 of its bytes, and comes in by a download or once it has
+been uploaded. So anything that nobody reads may go.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl._format.manifest import Manifest
+from yogadl._lock import ProcessLock
+from yogadl.storage import _names
+from yogadl.storage._brought import Brought
+from yogadl.storage._bucket import Bucket
+from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._mirror_place import Place, chosen_place, default_place
+from yogadl.storage._mirror_room import make_room
+from yogadl.storage._size import bytes_of
+from yogadl.storage._transfer import Progress
+
+_log = logging.getLogger("yogadl")
+
+_COPY_BYTES: Final = 2**24
+
+
+class Mirror:
+    """Copies of a bucket's caches in a folder of this machine, shared by all processes that name it.
+
+    Opens and makes nothing before it is used. Picklable; safe to use from threads and after a fork.
+
+    Args:
+        bucket: Where the caches are.
+        folder: Where the copies are to be; ``None`` for this machine's temporary storage.
+        limit: How much it may hold, in bytes or as ``"200GB"``; it is kept in the folder, where the last one
+            to give it decides. ``None`` leaves it as it is: what the disk holds, if nobody ever gave one.
+
+    Raises:
+        ConfigurationError: if `limit` is no size.
+    """
+
+    def __init__(
+        self, bucket: Bucket, folder: str | os.PathLike[str] | None = None, limit: int | str | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._chosen = None if folder is None else Path(folder).expanduser().absolute()
+        self._limit_bytes = None if limit is None else bytes_of(limit)
+        self._lock = ProcessLock()
+        self._found: Place | None = None
+
+    def __reduce__(self) -> Any:
+        return Mirror, (self._bucket, self._chosen, self._limit_bytes)
+
+    def __repr__(self) -> str:
+        return f"Mirror({self._bucket!r}, {str(self._chosen) if self._chosen else None!r})"
+
+    @property
+    def place(self) -> Place:
+        """Where it lies, made if missing.
+
+        Raises:
+            ConfigurationError: if the folder chosen holds other files.
+            StorageError: if there is no place for it.
+        """
+        if self._found is None:
+            with self._lock:
+                return self._prepared()
+        return self._found
+
+    def _prepared(self) -> Place:
+        if self._found is not None:
+            return self._found  # by another thread
+        place = default_place() if self._chosen is None else chosen_place(self._chosen)
+        place.prepare()
+        if self._limit_bytes is not None:
+            place.set_limit(self._limit_bytes)
+        self._found = place
+        return place
+
+    def place_if_made(self) -> Place | None:
+        """Return where it lies, or ``None`` if it is not there yet: nothing is made.
+
+        Raises:
+            StorageError: if there is no place for it.
+        """
+        place = default_place(makes=False) if self._chosen is None else chosen_place(self._chosen)
+        return place if place.is_made() else None
+
+    @property
+    def folder(self) -> Folder:
+        """Where the copies lie, laid out as in a local storage, but for manifests."""
+        return self.place.caches
+
+    def scratch(self) -> Path:
+        """Return a folder on the mirror's disk, made if missing, where caches may be built."""
+        return _made(self.place.builds)
+
+    def bring(
+        self, manifest: Manifest, *, first: Sequence[int] = (), progress: Progress | None = None
+    ) -> Brought:
+        """Make a cache local, all but its indexes: what is missing is downloaded once a machine, and checked.
+
+        Args:
+            manifest: The cache.
+            first: Numbers of the parts that are wanted before all others, in this order.
+            progress: Called with bytes brought and bytes to bring; a bar on a terminal if not given.
+
+        Returns:
+            What a reader reads. As long as it lives, nothing of it is evicted.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        brought = Brought(self._bucket, self.place, manifest)
+        try:
+            order = dict.fromkeys([*first, *range(len(brought.table))])
+            brought.complete(list(order), progress)
+        except BaseException:
+            brought.close()
+            raise
+        return brought
+
+    def adopt(self, dataset_id: str, sha256: str, part: Path, index: Path) -> bool:
+        """Take a part that was built here, by hard link or as a copy, so that it need not be downloaded.
+
+        The bucket must have both files already.
+
+        Args:
+            dataset_id: Whose part it is.
+            sha256: Its name.
+            part: Its file, which stays where it is.
+            index: Its index's file, which stays, too.
+
+        Returns:
+            Whether the mirror has it now; it has not if there is no room.
+        """
+        files = {_names.part(dataset_id, sha256): part, _names.index(dataset_id, sha256): index}
+        try:
+            place = self.place
+            with contextlib.ExitStack() as stack:
+                copies = {
+                    name: stack.enter_context(_copy(path, place.caches.path(name)))
+                    for name, path in files.items()
+                }
+                sizes = {name: path.stat().st_size for name, path in files.items()}
+                with place.gate(exclusive=True):
+                    make_room(place, sizes, place.limit_bytes(), f"part {sha256}")
+                    place.caches.adopt(copies)
+        except OSError as error:
+            _log.info("yogadl: part %s is not kept in the mirror: %s", sha256, error)
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def _copy(path: Path, target: Path) -> Iterator[Path]:
+    """Give another name of a file, or a copy of it, beside `target`; it is gone afterwards unless renamed."""
+    _made(target.parent)
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        try:
+            os.link(path, temporary)
+        except OSError:  # another file system, or one without links
+            with path.open("rb") as source, temporary.open("xb") as file:
+                shutil.copyfileobj(source, file, _COPY_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, f"can't make the folder {folder}") from error
+    return folder

@@ -1,0 +1,202 @@
+"""Choose the folder of a mirror, and keep what all processes that share it must agree on."""
+
+import errno
+import json
+import logging
+import os
+import re
+import socket
+import stat
+import tempfile
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._flock import locked
+from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._mounts import file_system, network_file_system
+
+_log = logging.getLogger("yogadl")
+
+# The file that tells a mirror from any other folder, and holds its limit.
+_SETTINGS: Final = "mirror.json"
+_OURS: Final = frozenset({_SETTINGS, "gate.lock", "locks", "caches", "builds", "hosts", "lost+found"})
+# With less than this a place has no room worth speaking of.
+_ROOM_BYTES: Final = 10**9
+_OTHER_TEMPORARY: Final = "/var/tmp"
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+# Whoever holds the gate looks at files, removes some, or writes a few bytes.
+_GATE_LIMIT_S: Final = 300.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a mirror lies.
+
+    Args:
+        root: Its folder; everything else is below.
+    """
+
+    root: Path
+
+    @property
+    def caches(self) -> Folder:
+        """The mirrored files, laid out as in a local storage."""
+        return Folder(self.root / "caches")
+
+    @property
+    def builds(self) -> Path:
+        """What is being built on this machine."""
+        return self.root / "builds"
+
+    def gate(self, *, exclusive: bool) -> AbstractContextManager[None]:
+        """Hold the gate: alone to remove files, with others to register a reader."""
+        return locked(self.root / "gate.lock", exclusive=exclusive, limit_s=_GATE_LIMIT_S)
+
+    def limit_bytes(self) -> int | None:
+        """Return how many bytes the mirror may hold; ``None`` where only the disk limits it."""
+        found = self._settings().get("limit_bytes")
+        return found if type(found) is int and found > 0 else None
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """Say how many bytes the mirror may hold, to all processes that share it."""
+        if self.limit_bytes() != limit_bytes:
+            with self.gate(exclusive=True):
+                self._write({"limit_bytes": limit_bytes})
+
+    def prepare(self) -> None:
+        """Make the folder a mirror, unless it is one.
+
+        Raises:
+            ConfigurationError: if it holds other files.
+            StorageError: if it can't be made.
+        """
+        if self.is_made():
+            return
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            others = {entry for entry in os.listdir(self.root) if not entry.startswith(".")} - _OURS
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigurationError(f"the mirror {self.root} is a file, not a folder") from error
+        except OSError as error:
+            raise storage_error(error, f"can't make the mirror {self.root}") from error
+        if others and not self.is_made():  # another process may just have made it one
+            raise ConfigurationError(
+                f"the folder {self.root} is no mirror, and not empty (it has {sorted(others)[0]!r}); what is "
+                f"in a mirror may be removed, so give a folder of its own: {self.root / 'yogadl-mirror'}"
+            )
+        with self.gate(exclusive=True):
+            if not self.is_made():
+                self._write({"limit_bytes": None})
+
+    def is_made(self) -> bool:
+        """Return whether the folder is a mirror by now."""
+        return Folder(self.root).size(_SETTINGS) is not None
+
+    def _settings(self) -> dict[str, Any]:
+        try:
+            found = json.loads(Folder(self.root).read(_SETTINGS) or b"{}")
+        except ValueError:
+            return {}  # damaged: as if nobody had set anything
+        return found if isinstance(found, dict) else {}
+
+    def _write(self, settings: dict[str, Any]) -> None:
+        Folder(self.root).write(_SETTINGS, _to_bytes(settings))
+
+
+def _to_bytes(settings: dict[str, Any]) -> bytes:
+    return json.dumps(settings).encode() + b"\n"
+
+
+def chosen_place(folder: Path) -> Place:
+    """Return the mirror in a folder of the user's choice.
+
+    On a network file system it is in a folder of this host's own: whether locks hold between its hosts can't
+    be known, and without them one host could remove what another reads.
+    """
+    network = network_file_system(folder)
+    if network is None:
+        return Place(folder)
+    place = Place(folder / "hosts" / _host())
+    _log.warning(
+        "yogadl: the mirror %s is on a network file system (%s): no faster than the network; "
+        "this host has it in a folder of its own, %s. A local disk is better", folder, network, place.root
+    )  # fmt: skip
+    return place
+
+
+def default_place(*, makes: bool = True) -> Place:
+    """Return the mirror in this machine's temporary storage: a local disk with room, this user's own.
+
+    Args:
+        makes: Whether its folder is made if missing.
+
+    Raises:
+        StorageError: if there is none.
+    """
+    candidates = dict.fromkeys(
+        Path(os.path.realpath(path)) for path in (tempfile.gettempdir(), _OTHER_TEMPORARY)
+    )
+    places = [Place(path / f"yogadl-mirror-{os.getuid()}") for path in candidates]
+    for place in places:
+        if _is_own_folder(place.root) and place.is_made():
+            return place
+    refused: list[str] = []
+    for place in places:
+        problem = _problem_with(place.root, makes)
+        if problem is None:
+            if makes:
+                _log.warning(
+                    "yogadl: what is read from buckets is kept in %s (mirror= names another folder)",
+                    place.root,
+                )
+            return place
+        refused.append(f"{place.root.parent} {problem}")
+    raise StorageError(
+        errno.ENOSPC,
+        f"there is no local place for copies of what is read from a bucket: {'; '.join(refused)}; "
+        "give a folder on a local disk with mirror=FOLDER",
+    )
+
+
+def _problem_with(root: Path, makes: bool) -> str | None:
+    """Say why a mirror that nobody asked for can't be here."""
+    parent = root.parent
+    try:
+        home = os.path.realpath(os.path.expanduser("~"))
+        if parent.is_relative_to(home) and home != "/":
+            return "is in the home folder"
+        kind = file_system(parent)
+        if network_file_system(parent) is not None:
+            return f"is on a network file system ({kind})"
+        if kind in _IN_MEMORY:
+            return "is in memory"
+        found = os.statvfs(parent)
+        if found.f_bavail * found.f_frsize < _ROOM_BYTES:
+            return "is full"
+        if makes:
+            root.mkdir(mode=0o700, exist_ok=True)
+        is_fine = _is_own_folder(root) or not os.path.lexists(root)
+    except OSError as error:
+        return f"can't be used ({error.strerror})"
+    return None if is_fine else f"has a {root.name} that is not this user's own"
+
+
+def _is_own_folder(root: Path) -> bool:
+    """Return whether it is a folder of this user's that nobody else may write to; /tmp is open to all."""
+    try:
+        found = root.lstat()
+    except OSError:
+        return False
+    others_write = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others_write
+
+
+def _host() -> str:
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+    try:
+        return f"{name}-{Path('/etc/machine-id').read_text().strip()[:12]}"
+    except OSError:
+        return name

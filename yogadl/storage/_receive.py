@@ -1,0 +1,179 @@
+"""Receive one object into an open file, by ranges in parallel, and hash it while it comes in.
+
+What is received goes straight to the file, and is hashed from there, out of the page cache, while the next
+ranges come in. So the memory needed is that of the bodies' chunks, however large the object is.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass
+from typing import Final
+
+from yogadl.errors import CacheFormatError
+from yogadl.storage._bucket import Bucket, replaced
+
+# A get costs about a millisecond of processor time; with ranges that are too large few are under way, and
+# what comes last is hashed last (benchmarks/transfer.py).
+_LEAST_RANGE_BYTES: Final = 8 * 2**20
+_MOST_RANGE_BYTES: Final = 32 * 2**20
+_RANGES: Final = 16
+_HASH_BYTES: Final = 2**20
+# What is written at once, from a multiple of it on, the page cache keeps in large pages, and those are read
+# a third faster (benchmarks/transfer.py).
+_WRITE_BYTES: Final = 4 * 2**20
+# The disk begins to write once so much is there, so that little is left to wait for at the end.
+_SYNC_BYTES: Final = 64 * 2**20
+_MOST_CHUNKS: Final = 512  # that one call can write
+
+# Called with the number of bytes that have come in.
+Report = Callable[[int], None]
+
+
+class StoppedError(Exception):
+    """Say that this need not go on, since another object has failed."""
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """Receive objects of one bucket.
+
+    Args:
+        bucket: Where they lie.
+        ranges: Runs the requests.
+        is_stopped: Whether to give up.
+    """
+
+    bucket: Bucket
+    ranges: Executor
+    is_stopped: Callable[[], bool]
+
+    def receive(self, name: str, size_bytes: int | None, descriptor: int, report: Report) -> str:
+        """Fill a file with an object and return the sha256 of what is in it then.
+
+        Raises:
+            CacheFormatError: if there is no such object, or it has another size.
+            ReplacedError: if it was replaced between two ranges.
+        """
+        if not size_bytes or size_bytes > _LEAST_RANGE_BYTES:
+            # What a manifest says may be anything: it is looked at before it is cut into ranges.
+            size_bytes = self._size_of(name, size_bytes)
+        file, spans = _File(descriptor), ranges_of(size_bytes)
+        received: list[Future[str]] = []
+        try:
+            for span in spans:
+                received.append(self.ranges.submit(self._fill, name, size_bytes, span, file, report))
+            sha256, tags = hashlib.sha256(), set()
+            buffer = memoryview(bytearray(_HASH_BYTES))
+            for (start, stop), one in zip(spans, received, strict=True):
+                tags.add(one.result())
+                if len(tags) > 1:
+                    raise replaced(self.bucket.url, name)
+                file.hash(sha256, start, stop, buffer)
+            return sha256.hexdigest()
+        finally:
+            # Nobody may write to this descriptor once the caller has closed it.
+            for one in received:
+                one.cancel()
+            wait(received)
+
+    def _size_of(self, name: str, size_bytes: int | None) -> int:
+        found = self.bucket.head(name)
+        if found is None:
+            raise self._missing(name)
+        if size_bytes is not None and found.size_bytes != size_bytes:
+            raise self._wrong_size(name, found.size_bytes, size_bytes)
+        return found.size_bytes
+
+    def _fill(self, name: str, size_bytes: int, span: tuple[int, int], file: "_File", report: Report) -> str:
+        """Write one range to its place in the file, and return the tag of the object it is of."""
+        if self.is_stopped():
+            raise StoppedError
+        position, stop = span
+        with self.bucket.get(name, position, stop) as body:
+            if body is None:
+                raise self._missing(name)
+            if body.object.size_bytes != size_bytes:
+                raise self._wrong_size(name, body.object.size_bytes, size_bytes)
+            for chunks in _gathered(body.chunks, report):
+                if self.is_stopped():
+                    raise StoppedError
+                position += file.write(chunks, position)
+        file.sync_meanwhile()
+        return body.object.tag
+
+    def _missing(self, name: str) -> CacheFormatError:
+        return CacheFormatError(
+            f"{name} is missing in {self.bucket!r}, though a manifest names it: "
+            "build the dataset again, or restore the object"
+        )
+
+    def _wrong_size(self, name: str, found_bytes: int, size_bytes: int) -> CacheFormatError:
+        return CacheFormatError(
+            f"{name} in {self.bucket!r} has {found_bytes} bytes, not {size_bytes}: it was truncated or "
+            "altered there; build the dataset again, or restore the object"
+        )
+
+
+def ranges_of(size_bytes: int) -> list[tuple[int, int]]:
+    """Return the ranges, from and up to, that an object of so many bytes is asked for in."""
+    length = min(_MOST_RANGE_BYTES, max(_LEAST_RANGE_BYTES, size_bytes // _RANGES))
+    length = -(-length // _WRITE_BYTES) * _WRITE_BYTES
+    return [(start, min(start + length, size_bytes)) for start in range(0, size_bytes, length)]
+
+
+def _gathered(chunks: Iterator[bytes], report: Report) -> Iterator[list[bytes]]:
+    """Put chunks together to what is written at once; report each."""
+    gathered: list[bytes] = []
+    size_bytes = 0
+    for chunk in chunks:
+        report(len(chunk))
+        gathered.append(chunk)
+        size_bytes += len(chunk)
+        if size_bytes >= _WRITE_BYTES or len(gathered) == _MOST_CHUNKS:
+            yield gathered
+            gathered, size_bytes = [], 0
+    if gathered:
+        yield gathered
+
+
+class _File:
+    """An open file that several threads fill."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._syncing = threading.Lock()
+        self._unsynced_bytes = 0  # about: several threads count
+
+    def write(self, chunks: list[bytes], position: int) -> int:
+        """Write chunks one after the other; return how many bytes they have."""
+        size_bytes = sum(map(len, chunks))
+        written = os.pwritev(self._descriptor, chunks, position)
+        while written < size_bytes:
+            left = memoryview(b"".join(chunks))[written:]
+            written += os.pwrite(self._descriptor, left, position + written)
+        self._unsynced_bytes += size_bytes
+        return size_bytes
+
+    def sync_meanwhile(self) -> None:
+        """Put what is there on the disk, if that is much, while other threads receive.
+
+        One at a time: several that sync one file hold each other up (benchmarks/transfer.py).
+        """
+        if self._unsynced_bytes >= _SYNC_BYTES and self._syncing.acquire(blocking=False):
+            try:
+                self._unsynced_bytes = 0
+                os.fsync(self._descriptor)
+            finally:
+                self._syncing.release()
+
+    def hash(self, sha256: "hashlib._Hash", start: int, stop: int, buffer: memoryview) -> None:
+        """Add the bytes of a range to a hash."""
+        while start < stop:
+            count = os.preadv(self._descriptor, [buffer[: stop - start]], start)
+            if not count:
+                return  # the hash will tell that bytes are missing
+            sha256.update(buffer[:count])
+            start += count

@@ -1,0 +1,221 @@
+"""Keep caches in a bucket, for any number of machines, one builder at a time by lease."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl._format.manifest import Manifest
+from yogadl._format.reader import Reader
+from yogadl._key import DatasetKey
+from yogadl.storage._base import CacheStorage
+from yogadl.storage._bucket import Bucket
+from yogadl.storage._bucket_root import MirroredRoot
+from yogadl.storage._conditions import check_conditions
+from yogadl.storage._gcs import GCSBucket
+from yogadl.storage._lease import Leases
+from yogadl.storage._local import warn_of_tensorflow
+from yogadl.storage._mirror import Mirror
+from yogadl.storage._mounts import network_file_system
+from yogadl.storage._right import Right
+from yogadl.storage._s3 import S3Bucket
+from yogadl.storage._waiting import Terms
+
+PART_BYTES: Final = 256 * 2**20
+# What 0.1.4 took when nothing was said.
+_OLD_CACHE_DIR: Final = "/tmp/"
+
+
+class RemoteStorage(CacheStorage):
+    """Keep caches in a bucket, shared by any number of machines without a server.
+
+    Safe to use from any number of threads, processes and machines; picklable. To read takes the permissions
+    to get and to list; nothing is written to read, and nothing is asked of the bucket before it is used.
+
+    Args:
+        bucket: The bucket.
+        mirror: Where this machine keeps its copies.
+        terms: How long builders wait for each other.
+        exclusive: Whether to make sure, before something is built, that the store can decide between
+            builders. Without, only one machine may build at a time.
+    """
+
+    def __init__(
+        self, bucket: Bucket, mirror: Mirror, *, terms: Terms | None = None, exclusive: bool = True
+    ) -> None:
+        super().__init__(MirroredRoot(bucket, mirror), PART_BYTES)
+        self.bucket = bucket
+        self.mirror = mirror
+        self._leases = Leases(bucket, terms or Terms())
+        self._exclusive = exclusive
+        self._is_probed = False
+
+    def __reduce__(self) -> Any:
+        terms = self._leases.terms
+        return _reopened, (self.bucket, self.mirror, terms.ttl_s, terms.wait_s, self._exclusive)
+
+    @contextmanager
+    def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
+        """Hold the right to build this version, waiting for whoever holds it now.
+
+        Raises:
+            ConfigurationError: if the store can't decide between builders.
+            LeaseError: if it takes longer than this storage waits.
+        """
+        if self._exclusive and not self._is_probed:
+            check_conditions(self.bucket)
+            self._is_probed = True
+        with self._leases.held(key, unless) as lease:
+            yield lease
+
+    def has_builder(self, dataset_id: str) -> bool:
+        """Return whether somebody is building a version of this dataset."""
+        return self._leases.is_held(dataset_id, self.root.now())
+
+    def reader(self, manifest: Manifest) -> Reader:
+        """Return a reader of a cache, whose files are brought to the mirror first."""
+        brought = self.mirror.bring(manifest)
+        maps = network_file_system(brought.folder.root) is None
+        return Reader(manifest.spec, brought.table, brought, maps=maps)
+
+
+def _reopened(
+    bucket: Bucket, mirror: Mirror, ttl_s: float, wait_s: float | None, exclusive: bool
+) -> RemoteStorage:
+    return RemoteStorage(bucket, mirror, terms=Terms(ttl_s, wait_s), exclusive=exclusive)
+
+
+class S3Configurations:
+    """Say where a storage in S3 lies, in the words of yogadl 0.1.4.
+
+    Args:
+        bucket: The bucket's name.
+        bucket_directory_path: The folder in it.
+        url: Of 0.1.4's lock server, which is needed no more; does nothing.
+        access_key: If not given, boto3 looks where it always does.
+        secret_key: The same.
+        endpoint_url: Where the store answers, if it is not AWS.
+        local_cache_dir: The mirror's folder; the default is the mirror's own.
+        skip_verify: Of the lock server; does nothing.
+        coordinator_cert_file: Of the lock server; does nothing.
+        coordinator_cert_name: Of the lock server; does nothing.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        bucket_directory_path: str | os.PathLike[str],
+        url: str | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        endpoint_url: str | None = None,
+        local_cache_dir: str | os.PathLike[str] = _OLD_CACHE_DIR,
+        skip_verify: bool = False,
+        coordinator_cert_file: str | None = None,
+        coordinator_cert_name: str | None = None,
+    ) -> None:
+        _warn_of_server(url, skip_verify, coordinator_cert_file, coordinator_cert_name)
+        self.bucket = bucket
+        self.bucket_directory_path = bucket_directory_path
+        self.access_key = access_key
+        self.secret_key = secret_key
+        self.endpoint_url = endpoint_url
+        self.local_cache_dir = Path(local_cache_dir)
+
+
+class GCSConfigurations:
+    """Say where a storage in Google Cloud Storage lies, in the words of yogadl 0.1.4.
+
+    Args:
+        bucket: The bucket's name.
+        bucket_directory_path: The folder in it.
+        url: Of 0.1.4's lock server, which is needed no more; does nothing.
+        local_cache_dir: The mirror's folder; the default is the mirror's own.
+        skip_verify: Of the lock server; does nothing.
+        coordinator_cert_file: Of the lock server; does nothing.
+        coordinator_cert_name: Of the lock server; does nothing.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        bucket_directory_path: str | os.PathLike[str],
+        url: str | None = None,
+        local_cache_dir: str | os.PathLike[str] = _OLD_CACHE_DIR,
+        skip_verify: bool = False,
+        coordinator_cert_file: str | None = None,
+        coordinator_cert_name: str | None = None,
+    ) -> None:
+        _warn_of_server(url, skip_verify, coordinator_cert_file, coordinator_cert_name)
+        self.bucket = bucket
+        self.bucket_directory_path = bucket_directory_path
+        self.local_cache_dir = Path(local_cache_dir)
+
+
+class S3Storage(RemoteStorage):
+    """A storage in S3, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
+
+    Args:
+        configurations: Where it lies.
+        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+    """
+
+    def __init__(
+        self, configurations: S3Configurations, tensorflow_config: Any = None
+    ) -> None:  # opaque, unused
+        warn_of_tensorflow(tensorflow_config)
+        keys = {
+            "aws_access_key_id": configurations.access_key,
+            "aws_secret_access_key": configurations.secret_key,
+        }
+        bucket = S3Bucket(
+            configurations.bucket,
+            _prefix(configurations.bucket_directory_path),
+            endpoint_url=configurations.endpoint_url,
+            client_options={name: key for name, key in keys.items() if key is not None},
+        )
+        super().__init__(bucket, _old_mirror(bucket, configurations.local_cache_dir))
+
+
+class GCSStorage(RemoteStorage):
+    """A storage in Google Cloud Storage, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
+
+    Args:
+        configurations: Where it lies.
+        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+    """
+
+    def __init__(
+        self, configurations: GCSConfigurations, tensorflow_config: Any = None
+    ) -> None:  # opaque, unused
+        warn_of_tensorflow(tensorflow_config)
+        bucket = GCSBucket(configurations.bucket, _prefix(configurations.bucket_directory_path))
+        super().__init__(bucket, _old_mirror(bucket, configurations.local_cache_dir))
+
+
+def _prefix(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path).strip("/").removeprefix(".")
+
+
+def _old_mirror(bucket: Bucket, folder: Path) -> Mirror:
+    # A folder of its own in the one given, which is not ours alone.
+    return Mirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
+
+
+def _warn_of_server(url: str | None, skip_verify: bool, cert_file: str | None, cert_name: str | None) -> None:
+    given = {
+        "url": url,
+        "skip_verify": skip_verify or None,
+        "coordinator_cert_file": cert_file,
+        "coordinator_cert_name": cert_name,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        warnings.warn(
+            f"{', '.join(names)} of the lock server: does nothing any more, since the bucket itself decides "
+            "who builds; leave it out and end the server",
+            DeprecationWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,61 @@
+"""Say what it means to hold the right to build a version."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from yogadl.errors import CacheFormatError, LeaseError, StorageError
+
+
+class LostRightError(LeaseError):
+    """Say that somebody else has taken over a build, since this process gave no sign of life for too long."""
+
+
+class Right(Protocol):
+    """The right to build one version, from when it was given until the block that asked for it ends."""
+
+    @property
+    def epoch(self) -> int | None:
+        """Which build of this version this is, if builds are counted."""
+
+    def report(self, records: int, total: int | None, size_bytes: int) -> None:
+        """Tell those who wait how far the build is; costs next to nothing."""
+
+    def is_lost(self) -> bool:
+        """Return whether somebody else has the right by now."""
+
+    def check(self) -> None:
+        """Make sure that the right is still held.
+
+        Raises:
+            LostRightError: if somebody else has it.
+        """
+
+
+class LockedRight:
+    """A right that its holder keeps as long as it lives, as that of a file lock. Nobody is told anything."""
+
+    epoch = None
+
+    def report(self, records: int, total: int | None, size_bytes: int) -> None:
+        """Do nothing."""
+
+    def is_lost(self) -> bool:
+        """Return that it is not."""
+        return False
+
+    def check(self) -> None:
+        """Do nothing: it is held."""
+
+
+@contextlib.contextmanager
+def told_if_lost(right: Right) -> Iterator[None]:
+    """Raise that the right was lost, if so, instead of what came of it.
+
+    Who takes over a build clears away what it finds of it.
+    """
+    try:
+        yield
+    except (StorageError, CacheFormatError):
+        right.check()
+        raise

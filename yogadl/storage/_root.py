@@ -1,0 +1,97 @@
+"""Declare what caches are kept below: a root, where files lie by name. A folder is one, a bucket another."""
+
+import mmap
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+# What is read whole is small; a damaged or foreign file must not fill the memory.
+MAX_READ_BYTES: Final = 2**28
+
+
+class Entry(NamedTuple):
+    """A file below a root, and when it was last written, by the root's own clock."""
+
+    name: str
+    size_bytes: int
+    modified: float
+
+
+class Root(Protocol):
+    """Keep files by name: small ones whole, large ones as they were finished elsewhere.
+
+    Readers see a file whole, old or new, or not at all. Safe to use from any process or thread. Every error
+    is a `StorageError` that names the file.
+    """
+
+    @property
+    def location(self) -> str:
+        """Where it is, as people write it: a folder's path or a bucket's URL."""
+
+    def where(self, name: str) -> str:
+        """Return where the file of that name lies, as people write it."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or ``None`` if there is none."""
+
+    def view(
+        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
+    ) -> bytes | mmap.mmap | None:
+        """Return the content of a file that may be large, mapped if that is possible and wanted.
+
+        No more than `most_bytes` are read, if it is not mapped.
+        """
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes a file has, or ``None`` if there is none."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file in place of any other of that name."""
+
+    def write_if_absent(self, name: str, content: bytes) -> bool:
+        """Put a file unless there is one; return whether this call did."""
+
+    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
+        """Take a finished part and its index from where they were made, a `workplace`."""
+
+    def rename(self, name: str, new_name: str) -> bool:
+        """Move a small file; return whether there was one. At each moment it has one name, or both."""
+
+    def names(self, below: str, suffix: str = "") -> list[str]:
+        """Return the names of all finished files below a folder, with that ending, in order."""
+
+    def entries(self, below: str) -> Iterator[Entry]:
+        """Yield what is known of all files below a folder, the unfinished ones, too."""
+
+    def folders_with(self, *names: str) -> list[str]:
+        """Return every folder, at any depth, that has a folder of one of these names inside."""
+
+    def now(self) -> float:
+        """Return the time by the clock that `age_s` goes by. It may write."""
+
+    def age_s(self, name: str, now: float) -> float:
+        """Return how long ago a file was last written; 0 if it is gone."""
+
+    def keep(self, name: str) -> bool:
+        """Make sure that pruning leaves a file alone for a day; ``False`` if it is gone or soon will be."""
+
+    def remove(self, name: str) -> int | None:
+        """Remove a file if it is there; return how many bytes it had, where that is known."""
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder and all below it, if it is there."""
+
+    def workplace(self, below: str) -> AbstractContextManager[Path]:
+        """Give a folder on a local disk for what a build has not finished.
+
+        Args:
+            below: The folder below this root where the build keeps its receipts.
+        """
+
+    def local(self, name: str) -> AbstractContextManager[Path]:
+        """Give the path of a file's bytes as they are here now: itself, or a copy that is gone afterwards.
+
+        Raises:
+            CacheFormatError: if there is no such file.
+        """

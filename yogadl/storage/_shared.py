@@ -1,0 +1,52 @@
+"""Keep caches in a folder that several machines share, one builder at a time by lease."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from yogadl._format.manifest import Manifest
+from yogadl._format.reader import Reader
+from yogadl._key import DatasetKey
+from yogadl.storage._base import CacheStorage
+from yogadl.storage._bucket_root import SharedRoot
+from yogadl.storage._cached import open_reader
+from yogadl.storage._lease import Leases
+from yogadl.storage._local import made_folder
+from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._right import Right
+from yogadl.storage._waiting import Terms
+
+
+class SharedStorage(CacheStorage):
+    """Keep caches in a folder on a network file system, whose file locks may not hold between machines.
+
+    Safe to use from any number of threads, processes and machines; picklable. Caches lie as in a local
+    storage, and each can be opened as the other, as long as nobody builds.
+
+    Args:
+        path: The folder; made if missing, and may be read-only for reading.
+        terms: How long builders wait for each other.
+    """
+
+    def __init__(self, path: Path, terms: Terms) -> None:
+        self.folder = made_folder(path)
+        super().__init__(SharedRoot(self.folder))
+        self._leases = Leases(LocalBucket(self.folder.root), terms)
+
+    def __reduce__(self) -> Any:
+        return SharedStorage, (self.folder.root, self._leases.terms)
+
+    def building(
+        self, key: DatasetKey, unless: Callable[[], bool] | None = None
+    ) -> AbstractContextManager[Right | None]:
+        """Hold the right to build this version, waiting for whoever holds it now."""
+        return self._leases.held(key, unless)
+
+    def has_builder(self, dataset_id: str) -> bool:
+        """Return whether somebody is building a version of this dataset."""
+        return self._leases.is_held(dataset_id, self.root.now())
+
+    def reader(self, manifest: Manifest) -> Reader:
+        """Return a reader of a cache, whose parts are all there and of their size."""
+        return open_reader(self.folder, manifest)

@@ -1,0 +1,130 @@
+"""Make a bucket of a store's SDK: trying again, resuming and checking are written once, here."""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from yogadl.errors import StorageError
+from yogadl.storage._bucket import Body, Object, check_range, checked_name, checked_prefix, is_own, replaced
+from yogadl.storage._patience import Patience, persist
+from yogadl.storage._resuming import Resuming
+from yogadl.storage._store import Page, PastEndError, Store
+
+Result = TypeVar("Result")
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given, so that a bucket pickles in few bytes."""
+    return {name: value for name, value in options.items() if value}
+
+
+def remade(
+    make: Callable[..., "StoreBucket"], place: tuple[str, str], options: dict[str, Any]
+) -> "StoreBucket":
+    """Make a bucket anew that was pickled."""
+    return make(*place, **options)
+
+
+class StoreBucket:
+    """A bucket in a store, below a prefix. Implements `Bucket`.
+
+    Args:
+        store: The store.
+        prefix: The root; empty for all of the store.
+        patience: How long to wait for it.
+    """
+
+    def __init__(self, store: Store, prefix: str, patience: Patience) -> None:
+        self._store = store
+        self._root = f"{checked_name(prefix.strip('/'))}/" if prefix.strip("/") else ""
+        self._patience = patience
+        self._is_there = False
+
+    @property
+    def url(self) -> str:
+        return f"{self._store.url}/{self._root}".rstrip("/")
+
+    def __repr__(self) -> str:
+        return self.url
+
+    @contextmanager
+    def get(
+        self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
+    ) -> Iterator[Body | None]:
+        check_range(name, start, stop)
+        resuming = Resuming(self._store, self._key(name), tag, self._patience)
+        try:
+            found = None if start == stop else resuming.open(start, stop)
+        except PastEndError:
+            found, stop = None, start
+        try:
+            if start == stop:  # a store can't be asked for no bytes at all
+                known = self.head(name)
+                if known is not None and tag not in (None, known.tag):
+                    raise replaced(self.url, name)
+                yield None if known is None else Body(known, iter(()))
+            elif found is None:
+                self._check_bucket(self._key(name))
+                yield None
+            else:
+                yield Body(self._below_root(found), resuming.chunks())
+        finally:
+            resuming.close()
+
+    def put(self, name: str, content: bytes | Path) -> Object:
+        key = self._key(name)
+        return self._below_root(self._persist(lambda: self._store.put(key, content)))
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        key = self._key(name)
+        # There may be an object because an attempt succeeded whose answer was lost: an earlier one of
+        # ours, or one that somebody on the way repeated.
+        return self._persist(lambda: self._store.create(key, content)) or is_own(self, name, content)
+
+    def head(self, name: str) -> Object | None:
+        key = self._key(name)
+        found = self._persist(lambda: self._store.head(key))
+        if found is None:
+            self._check_bucket(key)
+            return None
+        return self._below_root(found)
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        start = self._root + checked_prefix(prefix)
+        mark: str | None = None
+        while True:
+            page = self._page(start, mark)
+            # Consoles put empty objects where they show folders; no name of ours ends in a slash.
+            yield from (self._below_root(found) for found in page.objects if not found.name.endswith("/"))
+            mark = page.mark
+            if mark is None:
+                return
+
+    def delete(self, name: str) -> None:
+        key = self._key(name)
+        self._persist(lambda: self._store.delete(key))
+
+    def _page(self, prefix: str, mark: str | None) -> Page:
+        return self._persist(lambda: self._store.page(prefix, mark))
+
+    def _check_bucket(self, missing: str) -> None:
+        """Make sure that an object is missing by itself, not with its bucket: stores answer 404 to both."""
+        if self._is_there:
+            return
+        try:
+            self._page(missing, None)  # of little, most often nothing
+        except StorageError as error:
+            if error.errno != errno.EACCES:  # who may not list must do without this check
+                raise
+        self._is_there = True
+
+    def _persist(self, attempt: Callable[[], Result]) -> Result:
+        return persist(self._patience, attempt)
+
+    def _key(self, name: str) -> str:
+        return checked_name(self._root + checked_name(name))
+
+    def _below_root(self, found: Object) -> Object:
+        return Object(found.name[len(self._root) :], found.size_bytes, found.tag, found.modified)

@@ -1,0 +1,257 @@
+"""Bring objects of a bucket to files and back: in parallel, resumed, and checked before anybody sees them.
+
+A download goes to a temporary name beside its file and gets its own name once every byte is on the disk
+and their sha256 is right.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage._bucket import Bucket, Object, ReplacedError
+from yogadl.storage._folder import storage_error, sync_folder
+from yogadl.storage._receive import Receiver, StoppedError
+
+# Called with bytes done and bytes in all.
+Progress = Callable[[int, int], None]
+# Called now and then while bytes come in.
+Beat = Callable[[], None]
+
+# How many ranges, and how many objects, are under way at once. One connection to a distant store brings little,
+# and more than two a processor are in each other's way (benchmarks/transfer.py).
+_LEAST_CONNECTIONS: Final = 4
+_MOST_CONNECTIONS: Final = 32
+# How often an object is asked for that somebody replaces, or that has other bytes than its name says.
+_MOST_REPLACED: Final = 5
+_MOST_WRONG: Final = 2
+_TELL_S: Final = 0.2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One object, what it must be, and where it goes.
+
+    Args:
+        name: Its name in the bucket.
+        sha256: The hash of its bytes.
+        size_bytes: Its size; ``None`` if that is not known before.
+        path: The file that it becomes; any other of that name is replaced.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int | None
+    path: Path
+
+
+# Held while a file is made; gives None if that is not needed any more.
+Guard = Callable[[Wanted], contextlib.AbstractContextManager[Beat | None]]
+
+
+def download_all(
+    bucket: Bucket,
+    wanted: Sequence[Wanted],
+    *,
+    connections: int | None = None,
+    progress: Progress | None = None,
+    guard: Guard | None = None,
+) -> None:
+    """Bring objects to files, begun in this order; each is there whole, durable and checked, or not at all.
+
+    Safe to use from several threads and after a fork. The first error ends it; what is finished stays.
+
+    Args:
+        bucket: Where they lie.
+        wanted: Which ones.
+        connections: How many ranges are asked for at once; as many as suit this machine if not given.
+        progress: Called with bytes brought and bytes in all, from the thread that called this.
+        guard: Held while a file is made.
+
+    Raises:
+        CacheFormatError: if an object is missing, or its bytes are not those that were asked for.
+        StorageError: if the network or the disk fails, or the disk is full.
+    """
+    total = Total(sum(one.size_bytes or 0 for one in wanted), progress)
+    connections = connections or _connections()
+    with ThreadPoolExecutor(connections, "yogadl-ranges") as ranges:
+        receiver = Receiver(bucket, ranges, total.stopped.is_set)
+        in_parallel(_Download(receiver, total, guard or _unguarded).bring, wanted, connections, total)
+
+
+def upload(bucket: Bucket, name: str, path: Path) -> Object:
+    """Send a file, and make sure that the bucket has all of it.
+
+    Raises:
+        StorageError: if it has not.
+    """
+    size_bytes = path.stat().st_size
+    bucket.put(name, path)
+    found = bucket.head(name)
+    if found is None or found.size_bytes != size_bytes:
+        has = "nothing" if found is None else f"{found.size_bytes} bytes"
+        raise StorageError(
+            errno.EIO,
+            f"{bucket!r} has {has} under {name} right after {size_bytes} bytes were put there: "
+            "try again; if it happens again, the store loses writes",
+        )
+    return found
+
+
+def _connections() -> int:
+    return min(_MOST_CONNECTIONS, max(_LEAST_CONNECTIONS, 2 * (os.cpu_count() or 0)))
+
+
+@dataclass
+class Total:
+    """Count the bytes of all objects, tell whoever asked, and stop all when one has failed.
+
+    Args:
+        size_bytes: How many there are to be.
+        progress: Whoever asked.
+    """
+
+    size_bytes: int
+    progress: Progress | None
+    done_bytes: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, size_bytes: int) -> None:
+        """Count bytes, from any thread."""
+        with self._lock:
+            self.done_bytes += size_bytes
+
+    def tell(self) -> None:
+        """Call whoever asked."""
+        if self.progress is not None:
+            self.progress(min(self.done_bytes, self.size_bytes), self.size_bytes)
+
+
+def in_parallel(work: Callable[[T], None], items: Sequence[T], count: int, total: Total) -> None:
+    """Do the work for every item, so many at a time.
+
+    The first error stops the others, and is raised once they have ended.
+    """
+    with ThreadPoolExecutor(max(1, min(count, len(items))), "yogadl-transfer") as workers:
+        pending = {workers.submit(work, item) for item in items}
+        try:
+            while pending:
+                total.tell()
+                done, pending = wait(pending, _TELL_S, FIRST_EXCEPTION)
+                for one in done:
+                    one.result()
+            total.tell()
+        except BaseException:
+            total.stopped.set()
+            workers.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@dataclass(frozen=True)
+class _Download:
+    """Bring one object at a time; many may do so at once, and share the receiver."""
+
+    receiver: Receiver
+    total: Total
+    guard: Guard
+
+    def bring(self, wanted: Wanted) -> None:
+        """Bring one object, unless the guard says that this is not needed any more."""
+        if self.total.stopped.is_set():
+            return
+        try:
+            with self.guard(wanted) as beat:
+                if beat is None:
+                    self.total.add(wanted.size_bytes or 0)
+                else:
+                    self._bring(wanted, beat)
+        except StoppedError:
+            pass  # the error that stopped it is raised
+        except StorageError:
+            raise
+        except OSError as error:
+            raise storage_error(error, f"can't write {wanted.path}") from error
+
+    def _bring(self, wanted: Wanted, beat: Beat) -> None:
+        replaced = wrong = 0
+        while True:
+            counted = _Counted(self.total, beat)
+            try:
+                if self._try(wanted, counted.add):
+                    return
+                wrong += 1
+            except ReplacedError:
+                # By the very same bytes, most likely: two builders of one part.
+                replaced += 1
+                if replaced == _MOST_REPLACED:
+                    raise
+            counted.take_back()
+            if wrong == _MOST_WRONG:
+                raise CacheFormatError(
+                    f"{wanted.name} in {self.receiver.bucket!r} has other bytes than its name says: it was "
+                    "altered or damaged there; build the dataset again, or restore the object"
+                )
+
+    def _try(self, wanted: Wanted, report: Callable[[int], None]) -> bool:
+        """Bring an object; return whether its bytes were the right ones."""
+        with _unfinished(wanted.path) as (temporary, descriptor):
+            found = self.receiver.receive(wanted.name, wanted.size_bytes, descriptor, report)
+            if found != wanted.sha256:
+                return False
+            os.fsync(descriptor)
+            temporary.replace(wanted.path)
+        sync_folder(wanted.path.parent)
+        return True
+
+
+class _Counted:
+    """Count the bytes of one try, which may come to nothing."""
+
+    def __init__(self, total: Total, beat: Beat) -> None:
+        self._total = total
+        self._beat = beat
+        self._lock = threading.Lock()
+        self._bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        with self._lock:
+            self._bytes += size_bytes
+        self._total.add(size_bytes)
+        self._beat()
+
+    def take_back(self) -> None:
+        self._total.add(-self._bytes)
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[tuple[Path, int]]:
+    """Give a new file beside `path`, open for writing; it is gone afterwards unless it was renamed.
+
+    A lock on it tells that it is being written: what nobody holds was left by a process that was killed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield temporary, descriptor
+    finally:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _unguarded(_: Wanted) -> Iterator[Beat]:
+    yield lambda: None

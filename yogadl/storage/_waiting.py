@@ -1,0 +1,196 @@
+"""Wait for a builder, judge whether it is alive, and say who it is."""
+
+import json
+import logging
+import random
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from yogadl._key import DatasetKey
+from yogadl.errors import ConfigurationError, LeaseError
+from yogadl.storage import _names
+from yogadl.storage._bucket import Bucket, read
+
+_log = logging.getLogger("yogadl")
+
+TTL_S: Final = 300.0
+# In one time to live so many signs of life are due, so that one or two may fail.
+BEATS_A_TTL: Final = 6
+_LEAST_TTL_S: Final = 1.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_SAY_AFTER_S: Final = 2.0
+_SAY_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long who waits for whom.
+
+    Args:
+        ttl_s: A builder that gave no sign of life for so long is taken for dead.
+        wait_s: For so long callers wait for a builder that lives; ``None`` is for ever.
+
+    Raises:
+        ConfigurationError: if either makes no sense.
+    """
+
+    ttl_s: float = TTL_S
+    wait_s: float | None = None
+
+    def __post_init__(self) -> None:
+        ttl_s: object = self.ttl_s  # whatever the caller took for a number
+        wait_s: object = self.wait_s
+        if not (isinstance(ttl_s, int | float) and _LEAST_TTL_S <= ttl_s < float("inf")):
+            raise ConfigurationError(f"lease_ttl_s must be at least {_LEAST_TTL_S:.0f} second, not {ttl_s!r}")
+        if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
+            raise ConfigurationError(f"wait_s must be a number of seconds or None, not {wait_s!r}")
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a list of a version's leases shows of the newest.
+
+    Args:
+        epoch: Its number; 0 if there is none.
+        beat: Changes with each sign of life.
+        has_ended: Whether its builder is done, for better or worse.
+    """
+
+    epoch: int = 0
+    beat: str = ""
+    has_ended: bool = True
+
+
+class Watch:
+    """Judge whether a builder is alive, by whether what is seen of it changes.
+
+    Only this process's own monotonic clock counts: clocks of machines may be hours apart.
+    """
+
+    def __init__(self) -> None:
+        self._seen = Sight()
+        self._since = 0.0
+
+    def silence_s(self, sight: Sight, asked: float, answered: float) -> float:
+        """Return for how long, at least, nothing has changed.
+
+        Args:
+            sight: What was seen.
+            asked: When it was asked for: this process may have been stopped since.
+            answered: When it was seen.
+        """
+        if sight != self._seen:
+            self._seen, self._since = sight, answered
+        return max(0.0, asked - self._since)
+
+
+class Waiting:
+    """One caller's wait for a builder.
+
+    Args:
+        bucket: Where the leases are.
+        terms: How long to wait.
+        key: What is built.
+    """
+
+    def __init__(self, bucket: Bucket, terms: Terms, key: DatasetKey) -> None:
+        self._bucket = bucket
+        self._terms = terms
+        self._key = key
+        self._watch = Watch()
+        self._started = time.monotonic()
+        self._say_at_s = _SAY_AFTER_S
+        self._pause_s = _FIRST_PAUSE_S
+        self._holder: tuple[int, dict[str, Any]] = 0, {}
+
+    def is_dead(self, sight: Sight, asked: float) -> bool:
+        """Return whether the builder seen has been silent for too long, and say so."""
+        silence_s = self._watch.silence_s(sight, asked, time.monotonic())
+        if silence_s < self._ttl_s(sight):
+            return False
+        _log.warning(
+            "yogadl: %s, who was to build %s, has given no sign of life for %.0f s: taking over",
+            self._describe(sight), self._key, silence_s,
+        )  # fmt: skip
+        return True
+
+    def tell_end(self, sight: Sight) -> None:
+        """Say why a builder failed, if this call waited for it."""
+        if sight.epoch and self._holder[0] == sight.epoch:
+            failed = read_body(self._bucket, _names.lease(self._key, sight.epoch) + _names.END).get("failed")
+            if failed:
+                _log.warning(
+                    "yogadl: %s was not built by %s: %s; trying here",
+                    self._key,
+                    self._describe(sight),
+                    failed,
+                )
+            self._holder = 0, {}
+
+    def pause(self, sight: Sight) -> None:
+        """Wait a little, saying for whom.
+
+        Raises:
+            LeaseError: if the time that the caller has is over.
+        """
+        waited_s = time.monotonic() - self._started
+        wait_s = self._terms.wait_s
+        if wait_s is not None and waited_s >= wait_s:
+            raise LeaseError(
+                f"{self._key} is still being built after waiting {waited_s:.0f} s: {self._describe(sight)}. "
+                "Wait longer (wait_s), or end that process: its lease ends with it, or "
+                f"{self._ttl_s(sight):.0f} s after its last sign of life. If neither helps, delete "
+                f"{self._bucket.url}/{_names.leases(self._key)}/"
+            )
+        if waited_s >= self._say_at_s:
+            _log.warning("yogadl: waiting for %s, built by %s", self._key, self._describe(sight))
+            self._say_at_s = waited_s + _SAY_EVERY_S
+        self.rest(None if wait_s is None else wait_s - waited_s)
+
+    def rest(self, at_most_s: float | None = None) -> None:
+        """Wait a little, each time a little longer."""
+        # Not all at the same moment, or a thousand callers ask the store as one.
+        pause_s = self._pause_s * random.uniform(0.7, 1.3)
+        longest_s = min(_LONGEST_PAUSE_S, self._terms.ttl_s / BEATS_A_TTL)
+        self._pause_s = min(self._pause_s * 1.5, longest_s)
+        time.sleep(pause_s if at_most_s is None else min(pause_s, at_most_s))
+
+    def _ttl_s(self, sight: Sight) -> float:
+        return max(self._terms.ttl_s, ttl_of(self._body(sight)))
+
+    def _body(self, sight: Sight) -> dict[str, Any]:
+        if self._holder[0] != sight.epoch or not self._holder[1]:
+            name = _names.lease(self._key, sight.epoch)
+            self._holder = sight.epoch, read_body(self._bucket, name)
+        return self._holder[1]
+
+    def _describe(self, sight: Sight) -> str:
+        holder = self._body(sight)
+        try:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["started"]))
+            who = f"process {holder['pid']} on {holder['host']} (since {since} by its clock"
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return "another process"
+        beat = read_body(self._bucket, _names.lease(self._key, sight.epoch) + _names.BEAT)
+        progress = beat.get("progress")
+        if isinstance(progress, dict) and isinstance(progress.get("records"), int):
+            of = f" of {progress['total']}" if progress.get("total") is not None else ""
+            who += f", {progress['records']}{of} records so far"
+        return who + ")"
+
+
+def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
+    """Return what a small object of a lease says; nothing if it is gone or says nothing that we know."""
+    try:
+        document = json.loads(read(bucket, name) or b"{}")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def ttl_of(holder: dict[str, Any]) -> float:
+    """Return the time to live that a lease's body gives; 0 if it gives none."""
+    ttl_s = holder.get("ttl_s")
+    return float(ttl_s) if isinstance(ttl_s, int | float) and ttl_s == ttl_s else 0.0
