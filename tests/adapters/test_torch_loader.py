@@ -1,0 +1,464 @@
+"""make_dataloader: the stream's batches as tensors, from this process or workers, with a cursor that counts
+what was delivered."""
+
+import gc
+import itertools
+import json
+import os
+import pickle
+import re
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import yogadl
+from yogadl.adapters import torch as adapter
+from yogadl.errors import ConfigurationError, CursorError, StorageError
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+RECORDS = 101
+
+
+def columns(count=RECORDS):
+    return {
+        "id": np.arange(count),
+        "x": np.arange(3 * count, dtype=np.float32).reshape(count, 3),
+        "name": [f"r{i}" for i in range(count)],
+        "data": [bytes(i) for i in range(count)],
+        "ragged": [np.arange(i % 5) for i in range(count)],
+    }
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory):
+    storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
+    storage.submit(columns(), "set", "1")
+    return storage.fetch("set", "1")
+
+
+def stream_of(ref, **options):
+    return ref.stream(shuffle=True, shuffle_seed=3, **options)
+
+
+def gold(stream, *epochs):
+    return [int(index) for epoch in epochs for index in stream.indices(epoch)]
+
+
+def ids(batches):
+    return [int(i) for batch in batches for i in batch["id"]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_batch_is_the_records_tree_of_tensors_and_lists(ref, workers):
+    loader = adapter.make_dataloader(stream_of(ref), 8, workers)
+    wanted = columns()
+    cuts = np.split(stream_of(ref).indices(), range(8, RECORDS, 8))
+    for chosen, batch in zip(cuts, loader, strict=True):
+        assert torch.equal(batch["id"], torch.from_numpy(wanted["id"][chosen]))
+        assert torch.equal(batch["x"], torch.from_numpy(wanted["x"][chosen]))
+        assert batch["x"].dtype == torch.float32
+        assert batch["name"] == [wanted["name"][i] for i in chosen]
+        assert batch["data"] == [wanted["data"][i] for i in chosen]
+        assert [value.tolist() for value in batch["ragged"]] == [wanted["ragged"][i].tolist() for i in chosen]
+        assert {type(value) for value in batch["ragged"]} == {torch.Tensor}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_each_iteration_reads_the_next_epoch(ref, workers):
+    loader = adapter.make_dataloader(stream_of(ref), 8, workers)
+    assert len(loader) == 13
+    assert [ids(loader) for _ in range(3)] == [gold(stream_of(ref), epoch) for epoch in range(3)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_iterator_can_read_several_epochs_or_all(ref, workers):
+    stream = stream_of(ref)
+    loader = adapter.make_dataloader(stream, 8, workers, epochs=2, drop_remainder=True)
+    assert len(loader) == 24
+    assert ids(loader) == gold(stream, 0)[:96] + gold(stream, 1)[:96]
+    endless = iter(adapter.make_dataloader(stream, 100, workers, epochs=None))
+    assert ids(next(endless) for _ in range(7)) == gold(stream, 0, 1, 2, 3)[: 3 * 101 + 100]
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 30), st.integers(1, 3), st.sampled_from([0, 0, 1, 2])),
+        max_size=3,
+    ),
+)
+def test_a_chain_of_stops_reads_each_record_once(ref, stops):
+    """Every stop changes the batch size, the number of ranks and of workers."""
+    found, cursor = [], None
+    for taken, size, ranks, workers in stops:
+        cursors = []
+        for rank in range(ranks):
+            stream = stream_of(ref, shard_rank=rank, num_shards=ranks, cursor=cursor)
+            batches = iter(adapter.make_dataloader(stream, size, workers))
+            for _ in range(min(taken, -(-stream.shard.own(stream.start.position) // size))):
+                found += ids([next(batches)])
+            cursors.append(stream.cursor(min(taken * size, stream.shard.rows(stream.start.position)), 0))
+            if taken * size <= stream.shard.own(stream.start.position):
+                assert batches.state_dict() == cursors[-1]
+        assert all(one == cursors[0] for one in cursors)
+        cursor = cursors[0]
+    found += ids(adapter.make_dataloader(stream_of(ref, cursor=cursor), 9))
+    assert sorted(found) == list(range(RECORDS))
+
+
+def test_the_number_of_workers_may_change_between_save_and_load(ref):
+    state, found = None, []
+    for workers in (2, 0, 3, 1):
+        loader = adapter.make_dataloader(stream_of(ref), 8, workers)
+        if state is not None:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        found += ids(itertools.islice(loader, 3))
+        state = loader.state_dict()
+        assert state["position"] == len(found)
+    assert found == gold(stream_of(ref), 0)[:96]
+
+
+def test_the_state_counts_what_was_delivered_while_workers_run_ahead(ref):
+    loader = adapter.make_dataloader(stream_of(ref), 1, 2, prefetch_factor=8)
+    batches = iter(loader)
+    for delivered in range(1, 40):
+        next(batches)
+        assert loader.state_dict()["position"] == delivered
+
+
+def test_a_finished_loader_stands_at_the_next_epoch(ref):
+    for workers in (0, 2):
+        loader = adapter.make_dataloader(stream_of(ref), 8, workers)
+        ids(loader)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")  # as for one process
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_is_saved_and_loaded_by_distributed_checkpoint(ref, workers, tmp_path):
+    loader = adapter.make_dataloader(stream_of(ref), 8, workers)
+    ids(loader)
+    first = ids(itertools.islice(loader, 4))
+    model = torch.nn.Linear(2, 2)
+    dcp.save({"model": model.state_dict(), "loader": loader}, checkpoint_id=tmp_path)
+    resumed = adapter.make_dataloader(stream_of(ref), 16, 2 - workers)
+    dcp.load({"model": model.state_dict(), "loader": resumed}, checkpoint_id=tmp_path)
+    assert first + ids(resumed) == gold(stream_of(ref), 1)
+
+
+def test_a_cursor_of_other_data_is_refused(ref):
+    loader = adapter.make_dataloader(stream_of(ref), 8, 2)
+    other = yogadl.from_source({"id": np.arange(RECORDS)}).stream(shuffle=True, shuffle_seed=3)
+    with pytest.raises(CursorError, match="fingerprint"):
+        loader.load_state_dict(other.cursor(3))
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_are_kept_do_not_change(ref, workers):
+    loader = adapter.make_dataloader(stream_of(ref), 4, workers, epochs=3)
+    kept = list(loader)
+    gc.collect()
+    assert ids(kept) == gold(stream_of(ref), 0, 1, 2)
+
+
+def test_a_part_of_a_batch_may_be_kept(tmp_path):
+    """What is kept alone, a row of one field, keeps its memory; all other memory is used again."""
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(
+        {"id": np.arange(400), "x": np.repeat(np.arange(400), 5000).reshape(400, 5000)}, "set", "1"
+    )
+    stream = storage.fetch("set", "1").stream()
+    rows = [batch["x"][2:3].view(-1)[:7] for batch in adapter.make_dataloader(stream, 40, 2)]
+    assert [row.tolist() for row in rows] == [[number] * 7 for number in range(2, 400, 40)]
+
+
+def test_batches_are_writable_and_share_nothing(ref):
+    for workers in (0, 2):
+        batches = list(adapter.make_dataloader(stream_of(ref), 8, workers))
+        batches[0]["x"].fill_(-1)
+        batches[1]["x"][0].mul_(0)
+        assert torch.equal(batches[2]["x"][:, 0] / 3, batches[2]["id"].float())
+        assert ref.gather([5])["x"].tolist() == [[15, 16, 17]]
+
+
+def test_tensors_share_memory_with_what_was_gathered(ref):
+    batch = next(iter(adapter.make_dataloader(stream_of(ref), 8)))
+    array = batch["x"].numpy()
+    array[0] = 9
+    assert batch["x"][0].tolist() == [9, 9, 9]
+    assert not array.flags.owndata
+
+
+def test_memory_is_used_again(tmp_path):
+    """As many descriptors are open after many batches as after a few."""
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit({"x": np.zeros((400, 5000))}, "set", "1")
+    batches = iter(adapter.make_dataloader(storage.fetch("set", "1").stream(), 8, 2, epochs=4))
+    maps = []
+    for number, _ in enumerate(batches):
+        if number % 25 == 24:
+            maps.append(Path("/proc/self/maps").read_text().count("yogadl-batches"))
+    assert len(maps) == 8
+    assert maps[-1] <= maps[1] <= 12
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"num_workers": -1},
+        {"num_workers": 1.5},
+        {"drop_remainder": 1},
+        {"epochs": 0},
+        {"padding_field": "id"},
+        {"pin_memory": "yes"},
+        {"transform": 3},
+        {"prefetch_factor": 2},
+        {"persistent_workers": True},
+        {"shuffle": True},
+        {"drop_last": True},
+    ],
+    ids=str,
+)
+def test_arguments_that_make_no_sense_are_refused(ref, options):
+    with pytest.raises(ConfigurationError):
+        adapter.make_dataloader(stream_of(ref), **{"batch_size": 8, **options})
+
+
+def test_options_that_say_nothing_are_taken_without_workers(ref):
+    loader = adapter.make_dataloader(stream_of(ref), 8, prefetch_factor=None, persistent_workers=False)
+    assert len(ids(loader)) == RECORDS
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_padding_is_told(ref, workers):
+    stream = stream_of(ref, shard_rank=2, num_shards=3, pad_shard_remainder=True)
+    batches = list(adapter.make_dataloader(stream, 8, workers, padding_field="pad"))
+    assert torch.cat([batch["pad"] for batch in batches]).tolist() == [False] * 33 + [True]
+
+
+def half(batch):
+    return {"half": batch["x"] / 2, "id": batch["id"], "names": tuple(batch["name"]), "pid": os.getpid()}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_runs_on_each_batch_in_the_worker(ref, workers):
+    batches = list(adapter.make_dataloader(stream_of(ref), 8, workers, transform=half))
+    assert ids(batches) == gold(stream_of(ref), 0)
+    assert torch.equal(batches[0]["half"][:, 0], batches[0]["id"] * 1.5)
+    assert (batches[0]["pid"] == os.getpid()) is not bool(workers)
+
+
+def test_without_an_accelerator_nothing_is_pinned(ref):
+    if torch.accelerator.is_available():
+        pytest.skip("there is one")
+    assert ids(adapter.make_dataloader(stream_of(ref), 8, pin_memory=True)) == gold(stream_of(ref), 0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_pinned_on_request(ref, workers):
+    loader = adapter.make_dataloader(stream_of(ref), 8, workers, pin_memory=True)
+    batches = list(loader)
+    assert all(batch["x"].is_pinned() for batch in batches)
+    assert ids(batches) == gold(stream_of(ref), 0)
+
+
+def test_prefetching_in_a_thread_goes_with_tensors(ref):
+    loader = adapter.make_dataloader(stream_of(ref), 8).prefetch(2)
+    assert ids(loader) == gold(stream_of(ref), 0)
+
+
+def test_a_loader_pickles_with_its_place(ref):
+    loader = adapter.make_dataloader(stream_of(ref), 8, 2, persistent_workers=True)
+    ids(loader)
+    assert ids(pickle.loads(pickle.dumps(loader))) == gold(stream_of(ref), 1)
+
+
+# Processes.
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_every_start_method_will_do(ref, method):
+    loader = adapter.make_dataloader(
+        stream_of(ref), 8, 2, multiprocessing_context=method, persistent_workers=True
+    )
+    assert [ids(loader) for _ in range(2)] == [gold(stream_of(ref), epoch) for epoch in range(2)]
+
+
+def pids(batches):
+    return {batch["pid"] for batch in batches}
+
+
+def test_persistent_workers_stay_from_epoch_to_epoch(ref):
+    options = {"transform": half, "persistent_workers": True}
+    loader = adapter.make_dataloader(stream_of(ref), 8, 2, **options)
+    first = list(loader)
+    second = list(loader)
+    assert pids(first) == pids(second)
+    assert ids(first) + ids(second) == gold(stream_of(ref), 0, 1)
+
+
+def test_persistent_workers_of_an_iterator_that_was_left_read_the_next_epoch(ref):
+    loader = adapter.make_dataloader(stream_of(ref), 8, 2, transform=half, persistent_workers=True)
+    batches = iter(loader)
+    seen = pids([next(batches), next(batches)])
+    batches.close()
+    again = list(loader)
+    assert ids(again) == gold(stream_of(ref), 1)
+    assert pids(again) == seen
+    loader.load_state_dict(stream_of(ref).cursor(delivered=40, epoch=5))
+    assert ids(loader) == gold(stream_of(ref), 5)[40:]
+    assert ids(loader) == gold(stream_of(ref), 6)
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_iterators_run_side_by_side(ref, is_persistent):
+    loader = adapter.make_dataloader(stream_of(ref), 8, 2, persistent_workers=is_persistent)
+    first, second = [], []
+    for one, other in zip(loader, loader, strict=True):
+        first += ids([one])
+        second += ids([other])
+    assert (first, second) == (gold(stream_of(ref), 0), gold(stream_of(ref), 1))
+
+
+def children():
+    return set(torch.multiprocessing.active_children())
+
+
+def test_workers_end_with_their_iterator(ref):
+    before = children()
+    batches = iter(adapter.make_dataloader(stream_of(ref), 8, 2))
+    next(batches)
+    assert len(children() - before) == 2
+    del batches
+    assert not children() - before
+    batches = iter(adapter.make_dataloader(stream_of(ref), 8, 2))
+    ids(batches)
+    assert not children() - before
+
+
+def read_on(batches, loader, queue):
+    queue.put((ids(batches), ids(loader)))
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_a_forked_process_goes_on_with_workers_of_its_own(ref, is_persistent):
+    loader = adapter.make_dataloader(stream_of(ref), 8, 2, persistent_workers=is_persistent)
+    ids(loader)
+    batches = iter(loader)
+    first = ids([next(batches)])
+    context = torch.multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=read_on, args=(batches, loader, queue))
+    process.start()
+    theirs = queue.get(timeout=100)
+    process.join()
+    assert theirs == (gold(stream_of(ref), 1)[8:], gold(stream_of(ref), 2))
+    assert first + ids(batches) == gold(stream_of(ref), 1)
+    assert ids(loader) == gold(stream_of(ref), 2)
+
+
+def test_a_thread_may_iterate(ref):
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(ids(adapter.make_dataloader(stream_of(ref), 8, 2))))
+    thread.start()
+    thread.join()
+    assert found == gold(stream_of(ref), 0)
+
+
+class Failing:
+    """Records one of which can't be read, until a file is there."""
+
+    def __init__(self, path, error):
+        self.path, self.error = path, error
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index == 25 and not os.path.exists(self.path):
+            raise self.error
+        return {"id": np.int64(index)}
+
+
+class OddError(Exception):
+    """One that can't be made from a text alone."""
+
+    def __init__(self, code, what):
+        super().__init__(code, what)
+        self.code = code
+
+
+class StubbornError(Exception):
+    """One that does not pickle."""
+
+    def __reduce__(self):
+        raise TypeError("no")
+
+
+@pytest.mark.parametrize("error", [KeyError("gone"), StorageError("the disk is on fire"), OddError(7, "odd")])
+def test_an_error_in_a_worker_is_raised_as_what_it_was_and_nothing_is_lost(tmp_path, error):
+    path = tmp_path / "mended"
+    path.touch()
+    source = yogadl.from_source(Failing(str(path), error), fingerprint="failing")
+    path.unlink()
+    loader = adapter.make_dataloader(source.stream(), 4, 2)
+    batches = iter(loader)
+    found = []
+    with pytest.raises(type(error)) as caught:
+        found.extend(i for batch in batches for i in ids([batch]))
+    assert caught.value.args == error.args
+    notes = "\n".join(caught.value.__notes__)
+    assert "while reading record 25" in notes
+    assert re.search("in worker process [01] of make_dataloader", notes)
+    assert "__getitem__" in notes
+    assert found == list(range(24))
+    assert batches.state_dict()["position"] == 24
+    path.touch()
+    assert found + ids(batches) == list(range(40))
+
+
+def test_an_error_that_does_not_pickle_is_told_all_the_same(tmp_path):
+    path = tmp_path / "mended"
+    path.touch()
+    source = yogadl.from_source(Failing(str(path), StubbornError("stubborn")), fingerprint="failing")
+    path.unlink()
+    with pytest.raises(RuntimeError, match="StubbornError: stubborn"):
+        ids(adapter.make_dataloader(source.stream(), 4, 2))
+
+
+def kill_and_wait(pid):
+    """DataLoader tells as soon as it knows, wherever this process is."""
+    os.kill(pid, signal.SIGKILL)
+    threading.Event().wait(60)
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_a_killed_worker_is_an_error_after_which_it_goes_on(ref, is_persistent):
+    loader = adapter.make_dataloader(stream_of(ref), 1, 2, transform=half, persistent_workers=is_persistent)
+    batches = iter(loader)
+    found = [next(batches) for _ in range(4)]
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        kill_and_wait(found[-1]["pid"])
+    with pytest.raises(RuntimeError, match=r"make_dataloader|DataLoader worker") as caught:
+        found.extend(batches)
+    assert "memory that it lacked" in caught.value.__notes__[0]
+    assert batches.state_dict()["position"] == len(found)
+    found += list(batches)
+    assert ids(found) == gold(stream_of(ref), 0)

@@ -1,0 +1,241 @@
+"""Samplers: the stream's order in any DataLoader, and exact stops under torchdata's StatefulDataLoader."""
+
+import itertools
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import yogadl
+from yogadl.adapters import torch as adapter
+from yogadl.errors import ConfigurationError, CursorError
+
+# torchdata 0.11 calls what torch 2.13 no longer wants called.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+
+RECORDS = 101
+REF = yogadl.from_source({"id": np.arange(RECORDS)}, fingerprint="numbers")
+
+
+def stream_of(**options):
+    return REF.stream(shuffle=True, shuffle_seed=3, **options)
+
+
+def gold(stream, *epochs):
+    return [int(index) for epoch in epochs for index in stream.indices(epoch)]
+
+
+def ids(batches):
+    return [int(i) for batch in batches for i in batch["id"]]
+
+
+def by_records(stream, size):
+    return {"sampler": adapter.Sampler(stream), "batch_size": size}
+
+
+def by_batches(stream, size):
+    return {"batch_sampler": adapter.BatchSampler(stream, size)}
+
+
+@pytest.mark.parametrize("order", [by_records, by_batches])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_iteration_of_a_dataloader_reads_the_next_epoch(order, workers):
+    stream = stream_of()
+    loader = DataLoader(adapter.Dataset(REF), num_workers=workers, **order(stream, 8))
+    assert len(loader) == 13
+    assert [ids(loader) for _ in range(3)] == [gold(stream, epoch) for epoch in range(3)]
+
+
+def test_a_sampler_yields_its_shard_alone():
+    found = [list(adapter.Sampler(stream_of(shard_rank=rank, num_shards=3))) for rank in range(3)]
+    assert sorted(itertools.chain(*found)) == list(range(RECORDS))
+    assert [len(one) for one in found] == [34, 34, 33]
+
+
+def test_the_last_batch_can_be_left_out():
+    sampler = adapter.BatchSampler(stream_of(), 10, drop_last=True)
+    assert [len(batch) for batch in sampler] == [10] * 10
+    assert len(sampler) == 10
+
+
+def test_indices_are_plain_numbers():
+    assert type(next(iter(adapter.Sampler(stream_of())))) is int
+    assert type(next(iter(adapter.BatchSampler(stream_of(), 2)))[0]) is int
+
+
+@given(st.integers(1, 40), st.integers(0, 120), st.integers(1, 40))
+def test_a_sampler_goes_on_from_its_state_with_another_batch_size(size, taken, other):
+    stream = stream_of()
+    batches = iter(adapter.BatchSampler(stream, size))
+    first = list(itertools.chain.from_iterable(itertools.islice(batches, taken)))
+    resumed = adapter.BatchSampler(stream_of(), other)
+    resumed.load_state_dict(batches.state_dict())
+    rest = list(itertools.chain.from_iterable(resumed))
+    assert first + rest == gold(stream, 0)
+
+
+def test_a_finished_sampler_stands_at_the_next_epoch():
+    sampler = adapter.Sampler(stream_of())
+    list(sampler)
+    assert (sampler.state_dict()["epoch"], sampler.state_dict()["position"]) == (1, 0)
+
+
+def test_samplers_pickle_with_their_place():
+    sampler = adapter.Sampler(stream_of())
+    list(sampler)
+    assert list(pickle.loads(pickle.dumps(sampler))) == gold(sampler.stream, 1)
+
+
+def test_the_state_of_other_data_is_refused():
+    other = yogadl.from_source({"id": np.arange(RECORDS)}, fingerprint="others").stream(shuffle=True)
+    with pytest.raises(CursorError, match="fingerprint"):
+        adapter.Sampler(stream_of()).load_state_dict(other.cursor(3))
+
+
+@pytest.mark.parametrize("wrong", [stream_of().batch(3), range(4), yogadl.Stream(lambda: iter([]), 0)])
+def test_only_a_stream_has_an_order(wrong):
+    with pytest.raises(ConfigurationError):
+        adapter.Sampler(wrong)
+
+
+@pytest.mark.parametrize("size", [0, 1.5, True, None])
+def test_a_batch_has_at_least_one_record(size):
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        adapter.BatchSampler(stream_of(), size)
+
+
+# torchdata's StatefulDataLoader.
+
+
+def stateful(order, workers, size=8, stream=None, **options):
+    return StatefulDataLoader(
+        adapter.Dataset(REF), num_workers=workers, **order(stream or stream_of(), size), **options
+    )
+
+
+@pytest.mark.parametrize("order", [by_records, by_batches])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("taken", [0, 1, 5, 12, 13])
+def test_a_stateful_dataloader_goes_on_exactly(order, workers, taken):
+    loader = stateful(order, workers)
+    ids(loader)
+    batches = iter(loader)
+    first = ids(next(batches) for _ in range(taken))
+    state = loader.state_dict()
+    stream = stream_of()
+    resumed = stateful(order, workers)
+    resumed.load_state_dict(state)
+    assert first + ids(resumed) == gold(stream, 1)
+    assert ids(resumed) == gold(stream, 2)
+
+
+@pytest.mark.parametrize("order", [by_records, by_batches])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_dataloader_saved_between_epochs_goes_on_with_the_next(order, workers):
+    loader = stateful(order, workers)
+    ids(loader)
+    state = loader.state_dict()
+    resumed = stateful(order, workers)
+    resumed.load_state_dict(state)
+    assert ids(resumed) == gold(stream_of(), 1)
+    assert ids(resumed) == gold(stream_of(), 2)
+
+
+@pytest.mark.parametrize("order", [by_records, by_batches])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("taken", [0, 1, 5, 12, 13])
+def test_the_cursor_in_a_stateful_dataloader_counts_what_was_delivered(order, workers, taken):
+    loader = stateful(order, workers)
+    batches = iter(loader)
+    first = ids(next(batches) for _ in range(taken))
+    cursor = adapter.cursor(loader.state_dict())
+    assert json.loads(json.dumps(cursor)) == stream_of().cursor(delivered=min(RECORDS, 8 * taken))
+    assert first + ids(stream_of(cursor=cursor).batch(7)) == gold(stream_of(), 0)
+
+
+@pytest.mark.parametrize("order", [by_records, by_batches])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("drop", [False, True])
+def test_the_cursor_after_an_epoch_is_at_the_next(order, workers, drop):
+    if order is by_records:
+        loader = stateful(order, workers, drop_last=drop)
+    else:
+        sampler = adapter.BatchSampler(stream_of(), 8, drop)
+        loader = StatefulDataLoader(adapter.Dataset(REF), num_workers=workers, batch_sampler=sampler)
+    ids(loader)
+    cursor = adapter.cursor(loader.state_dict())
+    assert (cursor["epoch"], cursor["position"]) == (1, 0)
+    iter(loader)
+    cursor = adapter.cursor(loader.state_dict())
+    assert (cursor["epoch"], cursor["position"]) == (1, 0)
+
+
+def test_persistent_workers_go_on_exactly():
+    loader = stateful(by_batches, 2, persistent_workers=True)
+    ids(loader)
+    batches = iter(loader)
+    first = ids(next(batches) for _ in range(3))
+    state = loader.state_dict()
+    resumed = stateful(by_batches, 2, persistent_workers=True)
+    resumed.load_state_dict(state)
+    assert first + ids(resumed) == gold(stream_of(), 1)
+    assert ids(resumed) == gold(stream_of(), 2)
+
+
+def test_between_snapshots_there_is_no_cursor():
+    loader = stateful(by_batches, 2, snapshot_every_n_steps=3)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    assert adapter.cursor(loader.state_dict())["position"] == 24
+    next(batches)
+    with pytest.raises(CursorError, match="snapshot_every_n_steps"):
+        adapter.cursor(loader.state_dict())
+
+
+def test_a_state_without_our_sampler_has_no_cursor():
+    loader = StatefulDataLoader(adapter.Dataset(REF), batch_size=4)
+    next(iter(loader))
+    with pytest.raises(CursorError, match="no yogadl cursor"):
+        adapter.cursor(loader.state_dict())
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30), st.integers(1, 4)), max_size=4),
+    st.sampled_from([by_records, by_batches]),
+)
+def test_a_chain_of_stops_reads_each_record_once(stops, order):
+    """Every stop changes the batch size and the number of ranks."""
+    found, cursor = [], None
+    for taken, size, ranks in stops:
+        cursors = []
+        for rank in range(ranks):
+            stream = stream_of(shard_rank=rank, num_shards=ranks, cursor=cursor)
+            loader = stateful(order, 0, size, stream)
+            found += ids(itertools.islice(iter(loader), taken))
+            cursors.append(within_epoch(adapter.cursor(loader.state_dict())))
+        assert all(one == cursors[0] for one in cursors)
+        cursor = cursors[0]
+    found += ids(stateful(order, 0, 9, stream_of(cursor=cursor)))
+    assert sorted(found) == list(range(RECORDS))
+
+
+def within_epoch(cursor):
+    """Some ranks come to the end of an epoch a batch before others, and know."""
+    return cursor if not cursor["epoch"] else {**cursor, "epoch": 0, "position": RECORDS}
+
+
+def test_the_state_survives_torch_save(tmp_path):
+    loader = stateful(by_batches, 2)
+    batches = iter(loader)
+    first = ids(next(batches) for _ in range(4))
+    torch.save(loader.state_dict(), tmp_path / "state")
+    cursor = adapter.cursor(torch.load(tmp_path / "state", weights_only=True))
+    assert first + ids(stream_of(cursor=cursor).batch(7)) == gold(stream_of(), 0)

@@ -1,0 +1,1 @@
+"""What `yogadl.adapters.torch` is made of, one idea a module; every name of users is there."""

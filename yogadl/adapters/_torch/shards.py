@@ -1,0 +1,116 @@
+"""Say which share of the records this process reads, from what torch.distributed knows."""
+
+import math
+import warnings
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from yogadl._stream import Loader, RecordStream
+from yogadl.errors import ConfigurationError
+
+# A ProcessGroup or a DeviceMesh: torch need not be installed where the types are checked.
+Group = Any
+
+# The names of mesh dimensions along which ranks read different records. Along all others (tp, pp, cp, sp, ep
+# and whatever comes) they must read the same.
+DATA_PARALLEL: Final = frozenset(
+    {"dp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch", "replicate", "shard"}
+    | {"dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep"}
+)
+
+
+def shards(group_or_mesh: Group = None) -> dict[str, int]:
+    """Return the arguments for `ref.stream` that give this process its share.
+
+    Args:
+        group_or_mesh: The data-parallel process group; or a `DeviceMesh`, whose dimensions named as in
+            `DATA_PARALLEL` (dp, dp_replicate, dp_shard, fsdp, data, ...) count, so that ranks that differ in
+            the others (tp, pp, cp, ...) read the same; ``None``: every rank of the job reads its own.
+
+    Returns:
+        ``{"shard_rank": ..., "num_shards": ...}``; one shard, where torch.distributed is not initialised.
+
+    Raises:
+        ConfigurationError: if this process is not in it, or the mesh does not say what its dimensions are.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> ref = yogadl.from_source([10, 11, 12])
+        >>> stream = ref.stream(shuffle=True, **yogadl_torch.shards())
+    """
+    if group_or_mesh is not None and hasattr(group_or_mesh, "mesh_dim_names"):
+        return _of_mesh(group_or_mesh)
+    if not is_distributed():
+        if group_or_mesh is not None:
+            raise ConfigurationError(
+                "torch.distributed is not initialised, so there are no process groups: call "
+                "torch.distributed.init_process_group first, or pass nothing"
+            )
+        return _shard(0, 1)
+    rank = dist.get_rank(group_or_mesh)
+    if rank < 0:
+        raise ConfigurationError(
+            f"rank {dist.get_rank()} is not in the process group that was passed: pass the data-parallel "
+            "group of this rank"
+        )
+    return _shard(rank, dist.get_world_size(group_or_mesh))
+
+
+def _shard(rank: int, ranks: int) -> dict[str, int]:
+    return {"shard_rank": rank, "num_shards": ranks}
+
+
+def _of_mesh(mesh: Any) -> dict[str, int]:
+    names, sizes = mesh.mesh_dim_names, tuple(mesh.mesh.shape)
+    if names is None:
+        if len(sizes) > 1:
+            raise ConfigurationError(
+                f"the mesh of shape {sizes} does not name its dimensions: give init_device_mesh "
+                "mesh_dim_names=('dp', 'tp') or the like, or pass mesh.get_group(dimension)"
+            )
+        names = ("dp",)
+    chosen = [number for number, name in enumerate(names) if name in DATA_PARALLEL]
+    if not chosen:
+        raise ConfigurationError(
+            f"no dimension of the mesh {tuple(names)} is known to be data-parallel, as 'dp' would be: pass "
+            "mesh.get_group(name) of the one that is, or leave shards out if every rank reads everything"
+        )
+    place = mesh.get_coordinate()
+    if place is None:
+        raise ConfigurationError("this rank is not in the mesh that was passed: pass a mesh of this rank")
+    rank = 0
+    for number in chosen:
+        rank = rank * sizes[number] + place[number]
+    return _shard(rank, math.prod(sizes[number] for number in chosen))
+
+
+def is_distributed() -> bool:
+    """Return whether this process is one of a job of torch.distributed."""
+    return bool(dist.is_available() and dist.is_initialized())
+
+
+def check_stream(stream: Any) -> RecordStream:
+    """Return the stream, if it is one of this library; warn if several ranks would read the same.
+
+    Raises:
+        ConfigurationError: if it is something else.
+    """
+    if isinstance(stream, Loader):
+        raise ConfigurationError("pass the stream itself, and the batch size, instead of stream.batch(...)")
+    if not isinstance(stream, RecordStream):
+        raise ConfigurationError(
+            f"a {type(stream).__name__} can't be resumed or shared among workers: pass what "
+            "ref.stream(...) of a fetched dataset returns"
+        )
+    if stream.shard.ranks == 1 and is_distributed() and dist.get_world_size() > 1:
+        # At a place of ours, not the caller's: Python then shows it once a process.
+        warnings.warn(
+            f"the stream is unsharded, so each of the {dist.get_world_size()} ranks reads every record: pass "
+            "ref.stream(..., **yogadl.adapters.torch.shards(group_or_mesh)). If that is what you want, "
+            "ignore this",
+            UserWarning,
+            stacklevel=1,
+        )
+    return stream

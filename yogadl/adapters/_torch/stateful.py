@@ -1,0 +1,97 @@
+"""Find the cursor in what torchdata's StatefulDataLoader saves."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from yogadl.errors import CursorError
+
+_MARK: Final = "yogadl"
+
+
+def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cursor in a StatefulDataLoader's `state_dict`, to go on under anything else.
+
+    It counts what was delivered, whatever workers had ready. Where the epoch was read to its end, it stands
+    at the start of the next one.
+
+    Args:
+        state_dict: Of a StatefulDataLoader over our `Sampler`, `BatchSampler` or `IterableDataset`, with any
+            number of workers. A cursor is returned as it is.
+
+    Raises:
+        CursorError: if there is none in it; or if what was delivered is not a beginning of the epoch, as
+            between snapshots (``snapshot_every_n_steps``), or where DataLoader batches the records of
+            several workers.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> stream = yogadl.from_source([10, 11, 12]).stream()
+        >>> yogadl_torch.cursor(stream.cursor(delivered=2))["position"]
+        2
+    """
+    if _MARK in state_dict:
+        return dict(state_dict)
+    main, shares = _parts(state_dict)
+    found = _of_shares(shares) if shares else _first(main, ("_sampler_iter_state", "_index_sampler_state"))
+    if found is None:
+        raise CursorError(
+            "there is no yogadl cursor in this state: save state_dict() of a StatefulDataLoader whose "
+            "sampler, batch_sampler or dataset is of yogadl.adapters.torch"
+        )
+    if state_dict.get("_iterator_finished"):
+        return {**found, "epoch": found["epoch"] + 1, "position": 0}
+    return dict(found)
+
+
+def _parts(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """Return the state of the loop's own process, and those of our iterators, wherever they are.
+
+    Raises:
+        CursorError: if some of what was delivered is not in them.
+    """
+    snapshot = state.get("_snapshot")
+    if snapshot is None:
+        main, fetchers = state, [state.get("fetcher_state")]
+    else:
+        steps = state.get("_steps_since_snapshot", 0)
+        if steps:
+            raise CursorError(
+                f"{steps} batches were delivered after the last snapshot of the workers: save when a "
+                "multiple of snapshot_every_n_steps was delivered, or leave that at 1"
+            )
+        main = snapshot["_main_snapshot"]
+        fetchers = [worker.get("fetcher_state") for worker in snapshot["_worker_snapshots"].values()]
+    found = [fetcher.get("dataset_iter_state") for fetcher in fetchers if fetcher]
+    return main, [share for share in found if isinstance(share, Mapping) and _MARK in share.get("cursor", ())]
+
+
+def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the cursor of what all workers together delivered.
+
+    Raises:
+        CursorError: if that is not a beginning of the epoch.
+    """
+    workers = shares[0]["workers"]
+    delivered = sum(share["yielded"] for share in shares)
+    in_turn = all(share["yielded"] == -(-max(0, delivered - share["worker"]) // workers) for share in shares)
+    if len(shares) != workers or not in_turn:
+        counts = ", ".join(str(share["yielded"]) for share in shares)
+        raise CursorError(
+            f"the {workers} workers delivered {counts} items, which is not a beginning of the epoch: let the "
+            "dataset make the batches (IterableDataset(stream, batch_size=...), DataLoader(batch_size=None)) "
+            "or save when each worker delivered as many batches"
+        )
+    last = max(shares, key=lambda share: (share["cursor"]["epoch"], share["cursor"]["position"]))
+    return dict(last["cursor"])
+
+
+def _first(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the first cursor below one of these keys, or below those that samplers nest it in."""
+    for key in keys:
+        inner = state.get(key)
+        if isinstance(inner, Mapping):
+            found = dict(inner) if _MARK in inner else _first(inner, ("sampler_iter_state", "sampler_state"))
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,129 @@
+"""Turn numpy arrays into tensors that share their memory, and tensors into arrays."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from yogadl._interfaces import Column
+from yogadl._leaf import Leaf, dtype_named, refuse
+from yogadl._spec import Spec
+
+# A torch.Tensor, a torch.dtype: torch need not be installed where the types are checked.
+Tensor = Any
+Convert = Callable[[Any], Any]  # of a column
+
+# What numpy has of its own, and what it has from ml_dtypes, under the same names. Not complex32 and the
+# quantized types, which numpy lacks, nor dates and int4, which torch lacks.
+_NATIVE: Final = frozenset(
+    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+_FOREIGN: Final = (
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+)
+
+
+def tensor_of(array: NDArray[Any]) -> Any:  # a tensor; the array itself where torch has no such dtype
+    """Return a tensor that shares the array's memory; dates and sub-byte integers stay arrays."""
+    name = array.dtype.name
+    if name in _NATIVE:
+        return torch.from_numpy(array)
+    dtype = getattr(torch, name, None) if name in _FOREIGN else None
+    if dtype is None:
+        return array
+    return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(dtype)
+
+
+def converters(spec: Spec) -> list[Convert]:
+    """Return for each field what turns a column of it into what a batch of tensors has there."""
+    return [_converter(field.leaf) for field in spec.fields]
+
+
+def _converter(leaf: Leaf) -> Convert:
+    """Varying fields stay lists: of tensors, bytes, str or whatever they hold."""
+    if not leaf.is_numeric:
+        return _same
+    if not leaf.is_fixed:
+        return _tensors
+    return torch.from_numpy if leaf.dtype in _NATIVE else tensor_of
+
+
+def _same(column: Column) -> Column:
+    return column
+
+
+def _tensors(column: Column) -> list[Any]:
+    return [tensor_of(np.asarray(value)) for value in column]
+
+
+def array_of(tensor: Tensor) -> NDArray[Any] | None:
+    """Return the tensor's values as an array, sharing memory where they are on the CPU.
+
+    ``None`` if they have no numpy form: sparse, quantized, nested, or of a dtype that numpy lacks.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return None
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name in _NATIVE:
+        found: NDArray[Any] = tensor.numpy()
+        return found
+    if name not in _FOREIGN:
+        return None
+    bits = getattr(torch, f"uint{8 * tensor.element_size()}")
+    found = tensor.contiguous().view(bits).numpy().view(dtype_named(name))
+    return found
+
+
+def arrays_in(tree: Any, record: int, path: tuple[object, ...] = ()) -> Any:
+    """Return a record with its tensors made arrays; everything else stays as it is.
+
+    Raises:
+        UnsupportedDataError: if a tensor has no numpy form; names field and record.
+    """
+    if isinstance(tree, torch.Tensor):
+        found = array_of(tree)
+        if found is None:
+            raise refuse("/".join(map(str, path)), record, _refusal(tree))
+        return found
+    if isinstance(tree, dict):
+        return {key: arrays_in(item, record, (*path, key)) for key, item in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        items = zip(tree._fields, tree, strict=True)
+        return type(tree)(*(arrays_in(item, record, (*path, key)) for key, item in items))
+    if isinstance(tree, list | tuple):
+        return type(tree)(arrays_in(item, record, (*path, key)) for key, item in enumerate(tree))
+    return tree
+
+
+def _refusal(tensor: Tensor) -> str:
+    if tensor.is_quantized:
+        return f"is a quantized tensor ({tensor.dtype}); store dequantize(), or int_repr() and the scale"
+    if tensor.is_nested:
+        return (
+            "is a nested tensor; store each of unbind() as a record, or values() and offsets() as two fields"
+        )
+    if tensor.layout is not torch.strided:
+        return f"is a sparse tensor ({tensor.layout}); make it dense, or store its indices and values"
+    return f"is a tensor of {tensor.dtype}, which has no stored form; cast it, or view it as integers"
+
+
+def map_tensors(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a batch with every tensor in its dicts, lists and tuples replaced."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: map_tensors(function, item) for key, item in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tensors(function, item) for item in tree))
+    if isinstance(tree, list | tuple):
+        return type(tree)(map_tensors(function, item) for item in tree)
+    return tree
