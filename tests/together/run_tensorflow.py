@@ -1,0 +1,20 @@
+"""Deliver the batches of a job as a tf.data.Dataset gives them."""
+
+from collections.abc import Iterator
+
+from job import Job
+
+from yogadl._stream import NumberedBatches
+from yogadl.adapters.tensorflow import make_tf_dataset
+
+
+def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
+    """Yield, a batch, the ids of its records and the cursor that stands right after it."""
+    stream = job.stream()
+    dataset = make_tf_dataset(stream, job.batch_size).repeat(job.epochs)
+    if job.workers:
+        dataset = dataset.prefetch(job.workers)
+    # tf.data owns the iterator, so what it delivered is counted here.
+    numbered = NumberedBatches(stream, job.batch_size)
+    for delivered, batch in enumerate(dataset, 1):
+        yield batch["id"].numpy().tolist(), numbered.cursor(delivered)

@@ -1,0 +1,91 @@
+"""A run that is stopped again and again, and goes on elsewhere each time, reads each record exactly once.
+
+Elsewhere: under another framework, on another number of ranks, in other batches, with other workers.
+"""
+
+import dataclasses
+import itertools
+import json
+import random
+
+import pytest
+from job import SIZES, Job
+from trainers import FRAMEWORKS, Stop
+
+EPOCHS = 2
+LEGS = 40  # then one rank reads the rest
+KINDS = ("leave", "leave", "leave", "kill", "kill running")
+
+
+def drawn(dice, cursor):
+    """Choose who goes on from a cursor, in which way, and where it stops."""
+    ranks = dice.randint(1, 5)
+    options = {"ranks": ranks, "batch_size": dice.choice([1, 3, 8, 31]), "workers": dice.choice([0, 0, 2])}
+    # Two epochs in one run, where the shards stay in step.
+    can_cross = cursor["position"] % ranks == 0 and cursor["records"] % ranks == 0
+    options["epochs"] = dice.randint(1, 2) if can_cross else 1
+    stop = Stop(dice.choice([0, 1, 2, 3, 5, 9, None]), dice.choice(KINDS))
+    return dice.choice(FRAMEWORKS), options, stop
+
+
+def steps_of(delivered):
+    """Yield, for each batch that all ranks have, the ids of each rank and the cursor that all have."""
+    count = min([len(one.batches) for one in delivered if not one.is_finished], default=None)
+    for step in itertools.zip_longest(*[one.batches[:count] for one in delivered]):
+        cursors = [batch[1] for batch in step if batch is not None]
+        assert all(cursor == cursors[0] for cursor in cursors), "the ranks are not in step"
+        yield [[] if batch is None else batch[0] for batch in step], cursors[0]
+
+
+def rows(columns):
+    """Return the ids of all ranks in the order of their positions."""
+    return [index for row in itertools.zip_longest(*columns) for index in row if index is not None]
+
+
+class Run:
+    """A run over some epochs that goes on and on: checks what every leg of it delivers."""
+
+    def __init__(self, trainers, start):
+        self.trainers, self.start = trainers, start
+        self.stream = start.stream()
+        self.cursor = self.stream.cursor(0)
+        self.size = self.cursor["records"]
+        self.seen = {}  # the ids of each epoch, in the order of their positions
+        self.story = []
+
+    def go_on(self, framework, options, stop):
+        """Read on up to the stop; what all ranks had by then must be what comes next in the order."""
+        self.story.append((framework, options, stop))
+        jobs = [
+            dataclasses.replace(self.start, **options, rank=rank, cursor=self.cursor)
+            for rank in range(options["ranks"])
+        ]
+        for columns, cursor in steps_of(self.trainers.run(framework, jobs, stop)):
+            epoch, position = cursor["epoch"], cursor["position"]
+            self.seen.setdefault(epoch, []).extend(rows(columns))
+            assert self.seen[epoch] == self.stream.indices(epoch, 0, position).tolist(), self.story
+            self.cursor = json.loads(json.dumps(cursor))
+        if self.cursor["position"] == self.size:  # there is nothing more in this epoch
+            self.cursor = self.stream.cursor(0, epoch=self.cursor["epoch"] + 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_chain_of_stops_reads_each_record_of_each_epoch_once_and_in_order(trainers, storage, seed):
+    dice = random.Random(seed)
+    run = Run(trainers, Job(str(storage), "together", str(SIZES[seed % len(SIZES)]), seed=seed))
+    while run.cursor["epoch"] < EPOCHS and len(run.story) < LEGS:
+        run.go_on(*drawn(dice, run.cursor))
+    while run.cursor["epoch"] < EPOCHS:
+        run.go_on("core", {"ranks": 1}, Stop(None))
+    for epoch in range(EPOCHS):
+        assert sorted(run.seen[epoch]) == list(range(run.size)), run.story
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_run_that_is_killed_with_full_queues_goes_on_under_another_framework(trainers, storage, framework):
+    after = FRAMEWORKS[(FRAMEWORKS.index(framework) + 1) % len(FRAMEWORKS)]
+    run = Run(trainers, Job(str(storage), "together", str(SIZES[0]), seed=11))
+    run.go_on(framework, {"ranks": 3, "batch_size": 8, "workers": 2}, Stop(4, "kill"))
+    assert len(run.seen[0]) == 4 * 3 * 8
+    run.go_on(after, {"ranks": 2, "batch_size": 31}, Stop(None))
+    assert sorted(run.seen[0]) == list(range(run.size))

@@ -1,0 +1,65 @@
+"""Whatever framework reads a cache: the same batches in the same order, and the same cursor after each."""
+
+import dataclasses
+
+import pytest
+from job import Job
+from trainers import FRAMEWORKS, Stop
+
+WORKERS = (0, 2)
+SHARES = {
+    "whole": {"workers": 1},
+    "uneven": {"ranks": 3},
+    "drop": {"ranks": 3, "drop_shard_remainder": True, "epochs": 2},
+    "pad": {"ranks": 3, "pad_shard_remainder": True, "epochs": 2, "workers": 2},
+}
+
+
+def run(trainers, framework, job):
+    """Run every rank of a job to its end; return the batches of each, with the cursors."""
+    jobs = [dataclasses.replace(job, rank=rank) for rank in range(job.ranks)]
+    delivered = trainers.run(framework, jobs, Stop(steps=None))
+    assert all(one.is_finished for one in delivered)
+    return [one.batches for one in delivered]
+
+
+def expected(job):
+    """Return what the order itself says that each rank gets: the ids of each batch, and its cursor."""
+    found = []
+    for rank in range(job.ranks):
+        stream = dataclasses.replace(job, rank=rank).stream()
+        batches = []
+        first = stream.start.epoch
+        for epoch in range(first, first + job.epochs):
+            ids = stream.indices(epoch).tolist()
+            rows = stream.shard.rows(stream.run.origin(epoch))
+            for start in range(0, len(ids), job.batch_size):
+                done = min(rows, start + job.batch_size)
+                batches.append((ids[start : start + job.batch_size], stream.cursor(done, epoch=epoch)))
+        found.append(batches)
+    return found
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_two_epochs_come_in_the_order_that_the_seed_decides(trainers, storage, framework, workers):
+    job = Job(str(storage), "together", "503", batch_size=32, workers=workers, seed=7, epochs=2)
+    batches = run(trainers, framework, job)
+    order = [*job.stream().indices(0).tolist(), *job.stream().indices(1).tolist()]
+    assert [index for ids, _ in batches[0] for index in ids] == order
+    assert batches == expected(job)
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_rank_gets_its_share_of_the_order(trainers, storage, framework, share):
+    job = Job(str(storage), "together", "503", batch_size=8, seed=-3, **SHARES[share])
+    assert run(trainers, framework, job) == expected(job)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_rest_of_an_epoch_and_the_next_one_come_after_a_cursor(trainers, storage, framework):
+    start = Job(str(storage), "together", "120", batch_size=5, workers=2, seed=1)
+    cursor = start.stream().cursor(delivered=120 + 24)
+    job = dataclasses.replace(start, ranks=2, epochs=2, cursor=cursor)
+    assert run(trainers, framework, job) == expected(job)

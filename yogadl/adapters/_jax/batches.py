@@ -1,0 +1,113 @@
+"""Read the batches of a run, and put them on to the devices."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.experimental
+import numpy as np
+
+from yogadl._interfaces import Column, Indices
+from yogadl._spec import Spec
+from yogadl._stream.items import Ahead, Batches, Finish, Flags, Read
+from yogadl._stream.rows import Cut, Point
+from yogadl._stream.run import Run
+from yogadl.adapters._jax.layout import GlobalField
+
+Scope = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+def settings_of_this_thread() -> Scope:
+    """Return what lets another thread put arrays as this one would: JAX keeps these settings by thread."""
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    is_x64, device = jax.config.jax_enable_x64, jax.config.jax_default_device
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        if jax.config.jax_enable_x64 == is_x64 and jax.config.jax_default_device == device:
+            yield  # mostly so, and cheaper
+        else:
+            with enable_x64(is_x64), jax.default_device(device):
+                yield
+
+    return scope
+
+
+class _Columns(Batches):
+    """Make items that are a batch's columns, and which of its records are padding."""
+
+    def finish(self, run: Run) -> Finish:
+        return lambda columns, flags: (columns, flags)
+
+
+@dataclass(frozen=True)
+class OnOneDevice:
+    """Make batches on the default device.
+
+    Args:
+        spec: The structure of a batch.
+        has_padding: Whether its last field says what is padding.
+        is_ahead: Whether a thread reads ahead, and is to put the batches on to the device, too.
+        scope: Under which settings.
+    """
+
+    spec: Spec
+    has_padding: bool
+    is_ahead: bool
+    scope: Scope
+
+    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the batches from `start` to the epoch `end`, read by read."""
+        for count, items in _Columns().reads(run, cut, start, end):
+            placed = (self._put(columns, flags) for columns, flags in items)
+            yield count, iter(list(placed)) if self.is_ahead else placed
+
+    def _put(self, columns: Sequence[Column], flags: Flags) -> Any:  # a tree like the record's
+        with self.scope():
+            placed = jax.device_put([*columns, flags] if self.has_padding else list(columns))
+        return self.spec.assemble(placed)
+
+
+class OnManyDevices:
+    """Make batches that lie on many devices, out of the rows that this process holds.
+
+    Args:
+        spec: The structure of a batch.
+        fields: How each field lies on the devices.
+        has_padding: Whether the last one says what is padding.
+        scope: Under which settings.
+    """
+
+    def __init__(self, spec: Spec, fields: Sequence[GlobalField], has_padding: bool, scope: Scope) -> None:
+        self._assemble = spec.assemble
+        self._fields = fields
+        self._padding = fields[-1] if has_padding else None
+        self._scope = scope
+        self._rows = np.unique([row for field in fields for row in field.rows])
+        # Fields of which it holds the same rows are read together: mostly all of them.
+        together: dict[tuple[int, ...], list[int]] = {}
+        for number, field in enumerate(fields[:-1] if has_padding else fields):
+            together.setdefault(field.rows, []).append(number)
+        self._together = [(np.array(rows), numbers) for rows, numbers in together.items()]
+
+    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short ones."""
+        for indices, padding in run.chunks(cut, start, end):
+            batches = indices.reshape(-1, cut.size)
+            ahead = Ahead(run, batches[:, self._rows].ravel())
+            for number, flags in enumerate(padding.reshape(-1, cut.size)):
+                ahead.of((number + 1) * len(self._rows))
+                yield 1, iter([self._batch(run, batches[number], flags)])
+
+    def _batch(self, run: Run, indices: Indices, flags: Flags) -> Any:  # a tree like the record's
+        columns: list[Any] = [None] * len(self._fields)
+        for rows, numbers in self._together:
+            for number, column in zip(numbers, run.source.columns(indices[rows], numbers), strict=True):
+                columns[number] = column
+        if self._padding is not None:
+            columns[-1] = flags[np.array(self._padding.rows)]
+        # The transfers are wished for: a guard against those that happen by accident lets them pass.
+        with self._scope(), jax.transfer_guard_host_to_device("allow"):
+            return self._assemble([f.put(column) for f, column in zip(self._fields, columns, strict=True)])

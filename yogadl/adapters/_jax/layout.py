@@ -1,0 +1,94 @@
+"""Say how the batches lie on the devices of a job, and which of their rows are this process's."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from numpy.typing import NDArray
+
+from yogadl._leaf import Leaf
+from yogadl._spec import DictNode, Node, Spec
+from yogadl.errors import ConfigurationError
+
+# A jax.Array, a Sharding, a tree of them: JAX is not installed where the types are checked.
+Array = Any
+Sharding = Any
+ShardingTree = Any
+
+
+@dataclass(frozen=True)
+class GlobalField:
+    """One field of the global batches, and the rows of it that devices of this process hold."""
+
+    shape: tuple[int, ...]
+    sharding: Sharding
+    rows: tuple[int, ...]
+
+    def processes(self) -> set[int]:
+        """Name the processes on whose devices it lies."""
+        return {device.process_index for device in self.sharding.device_set}
+
+    def put(self, column: NDArray[Any]) -> Array:
+        """Return the global array, given the rows that this process holds."""
+
+        def piece(index: tuple[slice, ...]) -> NDArray[Any]:
+            start, stop, _ = index[0].indices(self.shape[0])
+            first = bisect_left(self.rows, start)
+            return column[(slice(first, first + stop - start), *index[1:])]
+
+        return jax.make_array_from_callback(self.shape, self.sharding, piece)
+
+
+def lay_out(spec: Spec, sharding: ShardingTree, size: int) -> list[GlobalField]:
+    """Lay out each field of a batch as the shardings say.
+
+    Raises:
+        ConfigurationError: if one of them can't be laid out so; names it.
+    """
+    found = []
+    for field, chosen in zip(spec.fields, _shardings(spec.tree, sharding, ""), strict=True):
+        shape = (size, *(length for length in field.leaf.shape or () if length is not None))
+        try:
+            pieces = chosen.addressable_devices_indices_map(shape).values()
+        except (ValueError, IndexError) as error:  # of a sharding for more dimensions: IndexError
+            raise ConfigurationError(
+                f"in a batch field {field.name!r} has the shape {shape}, which can't be divided by {chosen}: "
+                "choose another batch_size, or pass a sharding for each field ({name: sharding, ...})"
+            ) from error
+        if not pieces:
+            raise ConfigurationError(
+                f"process {jax.process_index()} has none of the devices of {chosen}: make the iterator only "
+                "in processes that have some"
+            )
+        rows = {row for piece in pieces for row in range(*piece[0].indices(size))}
+        found.append(GlobalField(shape, chosen, tuple(sorted(rows))))
+    return found
+
+
+def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
+    """Return the sharding of each field below `node`, in order.
+
+    Raises:
+        ConfigurationError: if what is given is neither a sharding nor a tree like the record's.
+    """
+    if isinstance(given, jax.sharding.Sharding):
+        return [given] * (1 if isinstance(node, Leaf) else len(Spec(node).fields))
+    is_tree = isinstance(given, Mapping | list | tuple) and not isinstance(given, jax.sharding.PartitionSpec)
+    if isinstance(node, Leaf) or not is_tree:
+        where = f"for field {path!r} " if path else ""
+        raise ConfigurationError(
+            f"the sharding {where}must be one such as NamedSharding(mesh, PartitionSpec(...)), not {given!r}"
+        )
+    keys = list(node.keys) if isinstance(node, DictNode) else list(range(len(node.children)))
+    of_keys = given if isinstance(given, Mapping) else dict(enumerate(given))
+    if set(of_keys) != set(keys):
+        raise ConfigurationError(
+            f"give a sharding for each of {keys}, or one for all; there are some for {list(of_keys)}"
+        )
+    return [
+        sharding
+        for key, child in zip(keys, node.children, strict=True)
+        for sharding in _shardings(child, of_keys[key], f"{path}/{key}" if path else str(key))
+    ]
