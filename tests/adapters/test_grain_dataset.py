@@ -1,0 +1,134 @@
+"""Streams as Grain's MapDataset: its transformations over our order, with epochs that we know of."""
+
+import pickle
+
+import grain
+import numpy as np
+import pytest
+from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, ids, numbered, sizes
+
+from yogadl.adapters import grain as yogadl_grain
+from yogadl.errors import ConfigurationError
+
+RECORDS = 103
+REF = numbered(RECORDS)
+
+
+def shuffled(**options):
+    return REF.stream(shuffle=True, shuffle_seed=5, **options)
+
+
+def golden(stream, epochs=1):
+    first = stream.start.epoch
+    return [int(i) for epoch in range(first, first + epochs) for i in stream.indices(epoch)]
+
+
+def test_records_come_in_the_order_of_the_stream():
+    dataset = yogadl_grain.map_dataset(shuffled())
+    assert isinstance(dataset, grain.MapDataset)
+    assert len(dataset) == RECORDS
+    assert ids(dataset) == golden(shuffled())
+    assert int(dataset[40]["id"]) == golden(shuffled())[40]
+
+
+def test_whole_batches_are_those_of_the_core():
+    dataset = yogadl_grain.map_dataset(shuffled(), 16)
+    assert (len(dataset), sizes(dataset)) == (7, [16] * 6 + [7])
+    for one, other in zip(dataset, shuffled().batch(16), strict=True):
+        np.testing.assert_array_equal(one["x"], other["x"])
+    assert len(yogadl_grain.map_dataset(shuffled(), 16, drop_remainder=True)) == 6
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_each_repetition_is_the_next_epoch(size):
+    assert ids(yogadl_grain.map_dataset(shuffled(), size).repeat(3)) == golden(shuffled(), 3)
+    assert ids(yogadl_grain.map_dataset(shuffled(), size, epochs=3)) == golden(shuffled(), 3)
+
+
+@pytest.mark.parametrize("endless", [lambda s: yogadl_grain.map_dataset(s, 16, epochs=None),
+                                     lambda s: yogadl_grain.map_dataset(s, 16).repeat()])  # fmt: skip
+def test_endless_epochs_go_on(endless):
+    iterator = iter(endless(shuffled()).to_iter_dataset(NO_THREADS))
+    assert ids(next(iterator) for _ in range(21)) == golden(shuffled(), 3)
+
+
+def test_a_stream_that_starts_within_an_epoch_gives_its_rest_first():
+    stream = shuffled(start_offset=60)
+    wanted = golden(shuffled())[60:] + [int(i) for i in shuffled().indices(1)]
+    assert ids(yogadl_grain.map_dataset(stream)) == wanted[: RECORDS - 60]
+    assert ids(yogadl_grain.map_dataset(stream, 16, epochs=2)) == wanted
+    iterator = iter(yogadl_grain.map_dataset(stream).repeat().to_iter_dataset(NO_THREADS))
+    assert ids(next(iterator) for _ in wanted) == wanted
+
+
+@pytest.mark.parametrize("threads", [(0, 0), (4, 16), (16, 500)])
+def test_grains_transformations_apply(threads):
+    dataset = yogadl_grain.map_dataset(shuffled()).seed(3).map(Double()).random_map(Noise())
+    dataset = dataset.map_with_index(lambda index, record: {**record, "index": index}).batch(10)
+    batches = list(dataset.to_iter_dataset(grain.ReadOptions(*threads)))
+    assert ids(batches) == golden(shuffled())
+    assert np.concatenate([batch["index"] for batch in batches]).tolist() == list(range(RECORDS))
+    np.testing.assert_array_equal(batches[3]["x"], 2 * REF.gather(golden(shuffled())[30:40])["x"])
+
+
+def test_filters_flat_maps_and_slices_apply():
+    dataset = yogadl_grain.map_dataset(shuffled())
+    odd = [number for number in golden(shuffled()) if number % 2]
+    assert ids(dataset.filter(OddOnly())) == odd
+    assert ids(dataset.to_iter_dataset(NO_THREADS).filter(OddOnly()).batch(5)) == odd
+    assert ids(dataset.apply(Twice())) == [number for number in golden(shuffled()) for _ in range(2)]
+    assert ids(dataset[10:90:2]) == golden(shuffled())[10:90:2]
+    assert ids(dataset.shuffle(seed=1)) != golden(shuffled())
+    assert sorted(ids(dataset.shuffle(seed=1))) == list(range(RECORDS))
+
+
+def test_datasets_are_mixed_and_concatenated():
+    small, large = yogadl_grain.map_dataset(numbered(3).stream()), yogadl_grain.map_dataset(shuffled())
+    first, second, third = golden(shuffled())[:3]
+    assert ids(grain.MapDataset.mix([small, large])) == [0, first, 1, second, 2, third]
+    assert ids(grain.MapDataset.concatenate([small, large])) == [0, 1, 2, *golden(shuffled())]
+
+
+def test_an_elastic_iterator_reads_it():
+    dataset = yogadl_grain.map_dataset(shuffled())
+    elastic = grain.experimental.ElasticIterator(dataset, 10, grain.sharding.NoSharding())
+    assert ids(iter(elastic)) == golden(shuffled())[:100]
+
+
+def test_it_reads_without_threads_unless_told(monkeypatch):
+    assert yogadl_grain.map_dataset(shuffled()).to_iter_dataset()._read_options == NO_THREADS
+
+
+def test_a_state_goes_on_where_it_was_taken():
+    def batches():
+        dataset = yogadl_grain.map_dataset(shuffled(), 16).repeat(2).map(Double())
+        return iter(dataset.to_iter_dataset(NO_THREADS))
+
+    iterator = batches()
+    for _ in range(9):
+        next(iterator)
+    state, rest = iterator.get_state(), ids(iterator)
+    again = batches()
+    again.set_state(state)
+    assert ids(again) == rest
+
+
+def test_padding_is_marked():
+    stream = numbered(5).stream(shard_rank=2, num_shards=3, pad_shard_remainder=True)
+    dataset = yogadl_grain.map_dataset(stream, 2, padding_field="is_padding").repeat(2)
+    assert [batch["is_padding"].tolist() for batch in dataset] == [[False, True]] * 2
+
+
+def test_uneven_shards_may_not_drift_into_different_epochs():
+    stream = shuffled(num_shards=2)
+    with pytest.raises(ConfigurationError, match="drift"):
+        yogadl_grain.map_dataset(stream, epochs=2)
+    repeated = iter(yogadl_grain.map_dataset(stream).repeat(2).to_iter_dataset(NO_THREADS))
+    assert ids(next(repeated) for _ in range(52)) == golden(stream)
+    with pytest.raises(ConfigurationError, match="drift"):
+        next(repeated)
+
+
+def test_it_pickles():
+    dataset = pickle.loads(pickle.dumps(yogadl_grain.map_dataset(shuffled(), 16)))
+    assert ids(dataset) == golden(shuffled())

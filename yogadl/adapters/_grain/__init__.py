@@ -1,0 +1,1 @@
+"""Hold what `yogadl.adapters.grain` is made of: one idea a module."""

@@ -1,0 +1,42 @@
+"""Be a `grain.MapDataset`: the items of a stream by index, where the index also says the epoch."""
+
+from typing import Any
+
+import grain
+
+from yogadl.adapters._grain.course import Course
+from yogadl.adapters._grain.sources import Batches, Records
+
+
+class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain has no annotations
+    """Give a stream's items, records or batches; what `map_dataset` returns.
+
+    Its length is what the course has; an index behind that belongs to a later epoch, as `repeat` asks for it.
+    Immutable, thread-safe; pickles if the stream does.
+
+    Attributes:
+        course: What is read.
+    """
+
+    def __init__(self, course: Course, source: Records | Batches) -> None:
+        super().__init__()
+        self.course = course
+        self._source = source
+
+    def __len__(self) -> int:
+        return self.course.length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        return self._source[index]
+
+    def to_iter_dataset(
+        self, read_options: grain.ReadOptions | None = None, *, allow_nones: bool = False
+    ) -> grain.IterDataset:
+        """Return the dataset to iterate over, without threads by default: the reading is not worth them."""
+        options = grain.ReadOptions(0, 0) if read_options is None else read_options
+        return super().to_iter_dataset(options, allow_nones=allow_nones)
+
+    def __str__(self) -> str:
+        return f"StreamMapDataset({self._source!r})"

@@ -1,0 +1,161 @@
+"""Give Grain records and batches by number: its random-access data sources.
+
+All of them are safe to use from any number of threads and after a fork, and pickle if what they read does.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from yogadl._dataref import RecordsRef
+from yogadl._interfaces import RandomAccess, announce
+from yogadl._stream import NumberedBatches, RecordStream
+from yogadl._stream.rows import Point
+from yogadl.adapters._grain.course import Course
+
+# Of one read ahead: Grain takes some 20 us a record, and so much is still in the CPU's cache when it is used.
+_AHEAD_BYTES: Final = 1_000_000
+_MOST_AHEAD: Final = 1024
+_LEAST_AHEAD: Final = 16
+
+
+def described(kind: str, source: RandomAccess) -> str:
+    """Return what Grain's checkpoints know a data source by: the content's hash, everywhere the same."""
+    return f"yogadl.{kind}(records={len(source)}, fingerprint={source.fingerprint!r})"
+
+
+class DataSource:
+    """Read the records of a `DataRef` by their index: a `grain.sources.RandomAccessDataSource`.
+
+    For every sampler and every `grain.MapDataset.source`. What a record is read with, its batch or its
+    neighbours in the order, is not known here: `make_dataloader` and `map_dataset` are faster.
+
+    Args:
+        ref: Where the records are.
+
+    Example:
+        >>> import grain, numpy as np, yogadl
+        >>> from yogadl.adapters import grain as yogadl_grain
+        >>> ref = yogadl.from_source({"x": np.arange(5)})
+        >>> source = yogadl_grain.DataSource(ref)
+        >>> list(grain.MapDataset.source(source).map(lambda record: int(record["x"])))
+        [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, ref: RecordsRef) -> None:
+        self._ref = ref
+        self._name = described("DataSource", ref)
+
+    def __len__(self) -> int:
+        return len(self._ref)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._ref.__getitems__([index])[0]
+
+    def _getitems(self, indices: Sequence[int]) -> list[Any]:
+        """Read many at once, where Grain asks so."""
+        return self._ref.__getitems__(indices)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class _Ahead(threading.local):
+    """What one thread read last, and what it holds ready."""
+
+    def __init__(self) -> None:
+        self.last = -1
+        self.step = 0
+        self.count = 0
+        self.ready: dict[int, Any] = {}
+
+
+class Records:
+    """Read the records of a course by number.
+
+    Whoever asks for every w-th record, whatever w, finds the next ones ready, read at once; each thread reads
+    for itself. A record that was handed out is its receiver's own: asked for again, it is read again.
+    """
+
+    def __init__(self, stream: RecordStream, course: Course, padding_field: str | None) -> None:
+        self._stream = stream
+        self._course = course
+        self._run = stream.run
+        self._padding_field = padding_field
+        self._most = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // max(1, stream.source.record_bytes)))
+        self._ahead = _Ahead()
+
+    def __reduce__(self) -> Any:
+        return Records, (self._stream, self._course, self._padding_field)
+
+    def __len__(self) -> int:
+        return self._course.length
+
+    def __repr__(self) -> str:
+        return described("Records", self._run.source)
+
+    def __getitem__(self, number: Any) -> Any:  # benchmarks/grain_loader.py: once a record
+        ahead = self._ahead
+        step = number - ahead.last
+        is_steady = step == ahead.step and step > 0
+        ahead.last, ahead.step = number, step
+        if number in ahead.ready:
+            return ahead.ready.pop(number)
+        ahead.count = min(self._most, max(_LEAST_AHEAD, 2 * ahead.count)) if is_steady else 1
+        ahead.ready = self._read(number, ahead.count, max(1, step))
+        return ahead.ready.pop(number)
+
+    def _read(self, number: int, count: int, step: int) -> dict[int, Any]:
+        """Read so many records, every `step`-th of an epoch, and announce the next ones."""
+        epoch, row = self._course.locate(number)
+        run = self._run
+        point = Point(epoch, run.origin(epoch))
+        end = run.shard.own(point.position)
+        last = min(end, row + (3 * count if count > 1 else 1) * step)
+        found, flags = run.chunk(point, row, last)
+        if last - row > count * step:
+            announce(run.source, found[count * step :: step])
+        indices, padding = found[: count * step : step], flags[: count * step : step]
+        records = run.source.spec.records(run.source.columns(indices), len(indices))
+        if self._padding_field is not None:
+            for record, is_padding in zip(records, padding, strict=True):
+                record[self._padding_field] = is_padding
+        return dict(zip(range(number, number + count * step, step), records, strict=False))
+
+
+class Batches:
+    """Read the batches of a course by number."""
+
+    def __init__(self, batches: NumberedBatches, course: Course) -> None:
+        self._batches = batches
+        self._course = course
+
+    def __len__(self) -> int:
+        return self._course.length
+
+    def __repr__(self) -> str:
+        return described("Batches", self._batches.stream.source)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._batches.batch(*self._course.locate(number))
+
+
+class Dealt:
+    """Read items by number, and ``None`` at the number behind the last: what an empty place holds.
+
+    A worker whose last turn is short, or does not come, must see its items end; but Grain gives all of them
+    as many places.
+    """
+
+    def __init__(self, source: Records | Batches) -> None:
+        self._source = source
+        self._empty = len(source)
+
+    def __len__(self) -> int:
+        return self._empty + 1
+
+    def __repr__(self) -> str:
+        return repr(self._source)
+
+    def __getitem__(self, number: Any) -> Any:
+        return None if number == self._empty else self._source[number]
