@@ -1,0 +1,323 @@
+"""Streams as Keras's datasets: the stream's batches by number, whatever Keras asks for."""
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import yogadl
+from yogadl.adapters import keras as adapter
+from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, UnsupportedDataError
+
+RECORDS = 103
+
+
+class Watched:
+    """Records that note which of them were read."""
+
+    def __init__(self):
+        self.read = []
+
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return {"id": np.int64(index)}
+
+
+def ref_of(records=RECORDS, fingerprint="ids"):
+    data = {"id": np.arange(records), "x": np.arange(2.0 * records).reshape(records, 2)}
+    return yogadl.from_source(data, fingerprint=fingerprint)
+
+
+def stream_of(records=RECORDS, **options):
+    return ref_of(records).stream(**{"shuffle": True, **options})
+
+
+def ids(batches):
+    return [batch["id"].tolist() for batch in batches]
+
+
+def flat(batches):
+    return [i for batch in batches for i in batch]
+
+
+def first(dataset, count):
+    return ids(dataset[number] for number in range(count))
+
+
+def test_the_batches_are_those_of_the_stream_epoch_after_epoch():
+    expected = ids(stream_of().batch(10, epochs=3))
+    dataset = adapter.PyDataset(stream_of(), 10)
+    assert dataset.num_batches is None
+    assert dataset.steps_per_epoch == 11
+    assert first(dataset, 33) == expected
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=30),
+    st.integers(0, 50),
+    st.integers(1, 12),
+    st.booleans(),
+    st.sampled_from([0, 1, 3]),
+)
+def test_a_number_is_the_same_batch_whatever_was_asked_for_before(numbers, offset, size, drop, prefetch):
+    options = {"start_offset": offset, "num_shards": 2, "pad_shard_remainder": True}
+    expected = iter(stream_of(53, **options).batch(size, drop, epochs=None))
+    found = [next(expected)["id"].tolist() for _ in range(41)]
+    dataset = adapter.PyDataset(stream_of(53, **options), size, drop_remainder=drop, prefetch=prefetch)
+    for number in numbers:
+        assert dataset[number]["id"].tolist() == found[number]
+
+
+def test_many_threads_get_the_batches_they_ask_for():
+    dataset = adapter.PyDataset(stream_of(), 10)
+    numbers = [number for number in range(40) for _ in range(3)]
+    with ThreadPoolExecutor(8) as pool:
+        found = ids(pool.map(dataset.__getitem__, numbers))
+    expected = ids(stream_of().batch(10, epochs=4))
+    assert found == [expected[number] for number in numbers]
+
+
+def test_batches_asked_for_in_order_are_read_once():
+    source = Watched()
+    dataset = adapter.PyDataset(yogadl.from_source(source).stream(shuffle=True), 10)
+    source.read.clear()
+    first(dataset, 11)
+    assert len(source.read[:RECORDS]) == len(set(source.read[:RECORDS])) == RECORDS
+
+
+def test_a_forked_process_reads_on():
+    dataset = adapter.PyDataset(stream_of(), 10)
+    expected = first(dataset, 4)
+    child = os.fork()
+    if not child:
+        os._exit(0 if ids([dataset[4], dataset[0]]) == [first(dataset, 5)[4], expected[0]] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_it_pickles_without_what_was_read_ahead():
+    dataset = adapter.PyDataset(stream_of(), 10, fields=("x", "id"))
+    dataset[3]
+    again = pickle.loads(pickle.dumps(dataset))
+    for number in (3, 4, 0):
+        np.testing.assert_array_equal(again[number][1], dataset[number][1])
+
+
+# Cursors.
+
+
+def test_the_cursor_is_that_of_a_loader_that_delivered_as_much():
+    dataset = adapter.PyDataset(stream_of(start_offset=60), 10)
+    batches = iter(stream_of(start_offset=60).batch(10, epochs=None))
+    assert dataset.cursor(0) == batches.state_dict()
+    for delivered in range(1, 30):
+        next(batches)
+        assert dataset.cursor(delivered) == batches.state_dict()
+
+
+def test_a_cursor_goes_on_with_another_number_of_shards_and_batch_size():
+    options = {"shuffle": True, "num_shards": 2, "pad_shard_remainder": True}
+    seen = []
+    for rank in range(2):
+        dataset = adapter.PyDataset(ref_of(96).stream(shard_rank=rank, **options), 10)
+        seen += flat(first(dataset, 3))
+    cursor = dataset.cursor(3)
+    rest = adapter.PyDataset(ref_of(96).stream(shuffle=True, cursor=cursor), 7, epochs=1)
+    assert sorted(seen + flat(ids(rest))) == list(range(96))
+
+
+def test_loading_a_cursor_moves_batch_0():
+    dataset = adapter.PyDataset(stream_of(), 10)
+    expected = first(dataset, 30)
+    dataset.load_state_dict(dataset.cursor(17))
+    assert first(dataset, 13) == expected[17:]
+    assert dataset.cursor(0) == adapter.PyDataset(stream_of(), 10).cursor(17)
+
+
+def test_a_cursor_of_other_data_is_refused_unless_rebound():
+    dataset = adapter.PyDataset(stream_of(), 10)
+    other = ref_of(fingerprint="other").stream(shuffle=True).cursor(20)
+    with pytest.raises(CursorError, match="other data"):
+        dataset.load_state_dict(other)
+    dataset.load_state_dict(other, rebind=True)
+    assert first(dataset, 1) == [stream_of().indices()[20:30].tolist()]
+
+
+# Datasets that end.
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_dataset_of_some_epochs_ends(epochs):
+    dataset = adapter.PyDataset(stream_of(start_offset=60), 10, epochs=epochs)
+    expected = ids(stream_of(start_offset=60).batch(10, epochs=epochs))
+    assert dataset.num_batches == len(expected) == 5 + 11 * (epochs - 1)
+    assert ids(dataset) == ids(dataset) == expected
+    with pytest.raises(IndexError, match=f"no batch {len(expected)}"):
+        dataset[len(expected)]
+    with pytest.raises(ConfigurationError, match="can't be delivered"):
+        dataset.cursor(len(expected) + 1)
+
+
+def test_a_dataset_that_ends_refuses_to_be_shuffled():
+    dataset = adapter.PyDataset(stream_of(), 10, epochs=1)
+    first(dataset, 2)
+    with pytest.raises(ConfigurationError, match=r"batch 7 was asked for before batch 2.*steps_per_epoch"):
+        dataset[7]
+
+
+# What Keras gets.
+
+
+def nested_stream():
+    records = [{"a": {"b": np.float32(i), "c": np.ones(2)}, "y": i, "w": 0.5} for i in range(5)]
+    return yogadl.from_source(records).stream()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (("y", "w"), lambda b: (b["y"], b["w"])),
+        (["a", "y", "w"], lambda b: (b["a"], b["y"], b["w"])),
+        ("y", lambda b: (b["y"],)),
+        ((("y", "w"), "y"), lambda b: ((b["y"], b["w"]), b["y"])),
+        (({"left": "y", "right": "w"}, "y"), lambda b: ({"left": b["y"], "right": b["w"]}, b["y"])),
+        (lambda b: (b["y"] * 2, b["w"]), lambda b: (b["y"] * 2, b["w"])),
+        (None, lambda b: b),
+    ],
+    ids=["pair", "list", "one", "several inputs", "named inputs", "function", "nothing"],
+)
+def test_fields_say_what_is_x_and_y(fields, expected):
+    found = adapter.PyDataset(nested_stream(), 3, fields=fields)[0]
+    wanted = expected(next(iter(nested_stream().batch(3))))
+    assert keras.tree.is_nested(found)
+    keras.tree.map_structure(np.testing.assert_array_equal, found, wanted)
+
+
+def test_records_that_are_tuples_are_what_keras_takes():
+    stream = yogadl.from_source((np.arange(8.0), np.arange(8), np.ones(8))).stream()
+    x, y, w = adapter.PyDataset(stream, 4)[1]
+    assert (x.tolist(), y.tolist(), w.tolist()) == ([4, 5, 6, 7], [4, 5, 6, 7], [1, 1, 1, 1])
+    y, x = adapter.PyDataset(stream, 4, fields=(1, 0))[0]
+    assert (x.dtype, y.dtype) == (np.float64, np.int64)
+
+
+def test_padding_becomes_a_weight_of_zero():
+    stream = stream_of(5, shard_rank=1, num_shards=2, pad_shard_remainder=True)
+    dataset = adapter.PyDataset(
+        stream,
+        2,
+        fields=lambda batch: (batch["x"], batch["id"], np.where(batch["is_padding"], 0.0, 1.0)),
+        padding_field="is_padding",
+    )
+    assert [dataset[number][2].tolist() for number in range(4)] == [[1, 1], [0], [1, 1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (("x", "z"), r"fields has 'z', which the record has not; it has \['id', 'x'\]"),
+        (("x", "id", "x", "id"), "has 4 items"),
+        ((), "has 0 items"),
+        (("x", None), "fields has None: give a key"),
+    ],
+)
+def test_fields_that_make_no_sense_are_refused(fields, message):
+    with pytest.raises(ConfigurationError, match=message):
+        adapter.PyDataset(stream_of(), 10, fields=fields)
+
+
+def test_a_record_without_fields_has_none_to_choose():
+    with pytest.raises(ConfigurationError, match="single value"):
+        adapter.PyDataset(yogadl.from_source(np.arange(5)).stream(), 2, fields="x")
+
+
+def test_records_of_four_items_must_be_chosen_from():
+    stream = yogadl.from_source(tuple(np.arange(5) for _ in range(4))).stream()
+    with pytest.raises(ConfigurationError, match=r"4 items.*fields=\(0, 2\)"):
+        adapter.PyDataset(stream, 2)
+    assert len(adapter.PyDataset(stream, 2, fields=(0, 2))[0]) == 2
+
+
+def test_fields_of_varying_length_need_a_function():
+    records = [{"text": "ab" * i, "label": i} for i in range(1, 5)]
+    stream = yogadl.from_source(records).stream()
+    for fields in (None, ("text", "label")):
+        with pytest.raises(UnsupportedDataError, match=r"field 'text' varies in length.*a function"):
+            adapter.PyDataset(stream, 2, fields=fields)
+    assert adapter.PyDataset(stream, 2, fields="label")[0][0].tolist() == [1, 2]
+    lengths = adapter.PyDataset(
+        stream, 2, fields=lambda b: (np.array([len(t) for t in b["text"]]), b["label"])
+    )
+    assert lengths[0][0].tolist() == [2, 4]
+
+
+# What is refused.
+
+
+def test_uneven_shards_without_end_are_refused():
+    with pytest.raises(ConfigurationError, match="drop_shard_remainder"):
+        adapter.PyDataset(stream_of(num_shards=2), 10)
+    assert adapter.PyDataset(stream_of(num_shards=2), 10, epochs=1).num_batches == 6
+
+
+def test_loaders_and_streams_of_ones_own_are_refused():
+    with pytest.raises(ConfigurationError, match="the stream itself"):
+        adapter.PyDataset(stream_of().batch(5), 5)
+    with pytest.raises(ConfigurationError, match="no batches by number"):
+        adapter.PyDataset(yogadl.Stream(lambda: iter([1]), 1), 1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"batch_size": 0}, {"epochs": 0}, {"prefetch": -1}, {"drop_remainder": 1}]
+)
+def test_arguments_that_make_no_sense_are_refused(arguments):
+    with pytest.raises(ConfigurationError):
+        adapter.PyDataset(stream_of(), **{"batch_size": 10, **arguments})
+
+
+def test_more_workers_of_keras_are_refused():
+    dataset = adapter.PyDataset(stream_of(), 10)
+    with pytest.raises(ConfigurationError, match="one worker"):
+        dataset.workers = 4
+    with pytest.raises(ConfigurationError, match="one worker"):
+        dataset.use_multiprocessing = True
+    assert (dataset.workers, dataset.use_multiprocessing) == (1, False)
+
+
+# Checkpoints, as far as they need no training.
+
+
+def test_a_checkpoint_that_was_never_saved_restores_nothing(tmp_path):
+    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
+    assert checkpoint.restore() is None
+    assert list(checkpoint.parts(epochs=3)) == [{"initial_epoch": 0, "epochs": 3, "steps_per_epoch": 11}]
+
+
+def test_a_checkpoint_refuses_epochs_that_are_shorter_than_what_is_done(tmp_path):
+    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
+    checkpoint.step = 7
+    assert next(checkpoint.parts(3)) == {"initial_epoch": 0, "epochs": 1, "steps_per_epoch": 4}
+    with pytest.raises(ConfigurationError, match="7 steps of epoch 0 are done, which has 7"):
+        next(checkpoint.parts(3, steps_per_epoch=7))
+
+
+@pytest.mark.parametrize("content", [b"not a zip", b""])
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content):
+    (tmp_path / "run.keras").write_bytes(content)
+    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
+    with pytest.raises(CacheFormatError, match=r"run.keras is no checkpoint"):
+        checkpoint.restore()
+
+
+def test_a_checkpoint_needs_an_endless_dataset_and_a_path_that_keras_takes(tmp_path):
+    with pytest.raises(ConfigurationError, match="endless"):
+        adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10, epochs=1))
+    with pytest.raises(ConfigurationError, match=r"must end in \.keras"):
+        adapter.Checkpoint(tmp_path / "run", adapter.PyDataset(stream_of(), 10))

@@ -1,0 +1,197 @@
+"""Keras's own loops over a stream, on each backend: every record once, the stream's order, exact stops."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import keras_job
+import numpy as np
+import pytest
+
+PACKAGES = {"tensorflow": "tensorflow", "torch": "torch", "jax": "jax"}
+BACKENDS = [name for name, package in PACKAGES.items() if find_spec(package)]
+JOB = Path(keras_job.__file__)
+EPOCHS, KILLED_AFTER, EVERY = 3, 22, 5  # of 15 batches an epoch: killed in the second
+
+
+def start(backend, *tasks):
+    """Run tasks one after another in a process of its own."""
+    command = [sys.executable, str(JOB), json.dumps(tasks)]
+    environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def outcome(process):
+    out, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors
+    return json.loads(out.splitlines()[-1])
+
+
+class Runs:
+    """What the processes of one backend did."""
+
+    def __init__(self, backend, root, folder):
+        self.backend, self.folder = backend, folder
+
+        def task(name, function, **given):
+            return [name, function, {"root": str(root), **given}]
+
+        saved = {"path": str(folder / "killed.keras"), "epochs": EPOCHS}
+        killed = start(backend, task("", "train", kill_after=KILLED_AFTER, every_batches=EVERY, **saved))
+        tasks = [
+            task("by hand", "by_hand", batches=30),
+            task("fitted", "fitted", epochs=2),
+            task("built", "count", epochs=2, is_built=True),
+            task("unbuilt", "count", epochs=2, is_built=False),
+            task("evaluated", "evaluate"),
+            task("finite", "fit_finite"),
+            task("wrong dataset", "wrong_dataset", path=str(folder / "wrong.keras")),
+            task("without steps", "without_steps", path=str(folder / "endless.keras")),
+            task("whole", "train", path=str(folder / "whole.keras"), epochs=EPOCHS),
+        ]
+        for number, stop in enumerate((4, 15, 20, None)):  # within an epoch, at its end, twice in all
+            path = str(folder / "stopped.keras")
+            tasks.append(task(f"stop {number}", "train", path=path, epochs=EPOCHS, stop_after=stop))
+        for name, stop, size in (("in eights", 4, 8), ("in elevens", None, 11)):
+            path = str(folder / "sizes.keras")
+            tasks.append(task(name, "train", path=path, epochs=EPOCHS, stop_after=stop, batch=size))
+        if backend != "torch":  # which knows no other number than 1
+            for name, stop in (("whole by 4", None), ("begun by 4", 2), ("rest by 4", None)):
+                path = str(folder / f"{'whole' if name[0] == 'w' else 'begun'}-4.keras")
+                tasks.append(task(name, "train", path=path, epochs=2, stop_after=stop, execution=4))
+        main = start(backend, *tasks)
+        killed.communicate(timeout=280)
+        self.kill_code = killed.returncode
+        self.files = sorted(path.name for path in folder.glob("killed*"))
+        resumed = start(backend, task("resumed", "train", **saved))
+        self.found = outcome(main) | outcome(resumed)
+
+    def __getitem__(self, name):
+        return self.found[name]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def runs(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    keras_job.build(folder / "caches")
+    return Runs(request.param, folder / "caches", folder)
+
+
+def equal(ours, theirs):
+    return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_fit_trains_on_each_record_of_each_epoch_once(runs):
+    assert runs["built"] == [2] * keras_job.RECORDS
+
+
+def test_what_keras_asks_for_to_build_a_model_is_not_lost(runs):
+    assert runs["unbuilt"] == [2] * keras_job.RECORDS
+
+
+def test_fit_trains_in_the_order_of_the_stream(runs):
+    assert equal(runs["fitted"], runs["by hand"])
+
+
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(runs):
+    assert runs.kill_code == -9
+    assert runs.files == ["killed.keras"]
+    assert runs["resumed"]["begun"] == [1, 5]  # 20 batches were saved, 22 done
+    assert equal(runs["resumed"]["weights"], runs["whole"]["weights"])
+    assert runs["resumed"]["cursor"] == runs["whole"]["cursor"]
+
+
+def test_a_training_that_was_stopped_again_and_again_ends_with_the_same_weights(runs):
+    begun = [runs[f"stop {number}"]["begun"] for number in range(4)]
+    assert begun == [[0, 0], [0, 4], [1, 4], [2, 9]]
+    assert runs["stop 3"]["ended"] == [EPOCHS, 0]
+    assert equal(runs["stop 3"]["weights"], runs["whole"]["weights"])
+
+
+def test_the_cursor_after_a_training_is_at_the_end_of_its_last_epoch(runs):
+    cursor = runs["whole"]["cursor"]
+    assert (cursor["epoch"], cursor["position"]) == (EPOCHS - 1, keras_job.RECORDS)
+
+
+def test_a_training_goes_on_in_batches_of_another_size(runs):
+    assert runs["in eights"]["ended"] == [0, 4]
+    assert runs["in elevens"]["begun"] == [0, 3]  # 8 batches of 11 are left, of 11 in an epoch
+    assert runs["in elevens"]["ended"] == [EPOCHS, 0]
+    assert runs["in elevens"]["cursor"] == runs["whole"]["cursor"]
+
+
+def test_several_steps_an_execution_are_counted_as_they_are_consumed(runs):
+    if runs.backend == "torch":
+        pytest.skip("Keras runs one step an execution on PyTorch")
+    assert runs["rest by 4"]["begun"] == [0, 8]
+    assert equal(runs["rest by 4"]["weights"], runs["whole by 4"]["weights"])
+    assert runs["rest by 4"]["cursor"] == runs["whole by 4"]["cursor"]
+
+
+def test_evaluate_and_predict_read_all_records_each_time(runs):
+    found = runs["evaluated"]
+    assert found["losses"][0] == found["losses"][1]
+    assert found["predicted"][0] == found["predicted"][1]
+    np.testing.assert_allclose(found["predicted"][0], found["expected"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_dataset_that_ends_validates(runs):
+    within, after = runs["evaluated"]["validated"]
+    assert within == pytest.approx(after, rel=1e-4)
+
+
+def test_a_dataset_that_ends_is_not_trained_on_in_keras_own_order(runs):
+    assert "Keras's fit shuffles the batches of a dataset that ends" in runs["finite"]
+
+
+def test_a_checkpoint_notices_that_fit_reads_another_dataset(runs):
+    assert "ConfigurationError: fit consumed 3 batches" in runs["wrong dataset"]
+
+
+def test_a_checkpoint_asks_for_the_number_of_steps(runs):
+    assert "ConfigurationError: the dataset has no end, so fit needs steps_per_epoch" in runs["without steps"]
+
+
+RANK = """
+    import sys, warnings
+    import numpy as np
+    import torch.distributed
+    import yogadl
+    from yogadl.adapters import keras as adapter
+
+    torch.distributed.init_process_group("gloo", f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
+    ref = yogadl.from_source({"x": np.arange(10.0)})
+    for options in ({"shard_rank": 1, "num_shards": 2}, {}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            adapter.PyDataset(ref.stream(**options), 2)
+            adapter.PyDataset(ref.stream(), 2, epochs=1)
+        print([str(warning.message) for warning in caught if "unsharded" in str(warning.message)])
+    torch.distributed.destroy_process_group()
+    """
+
+
+@pytest.mark.skipif("torch" not in BACKENDS, reason="needs PyTorch")
+def test_an_unsharded_stream_among_several_ranks_is_warned_of(tmp_path):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path / "store"), str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"KERAS_BACKEND": "torch"},
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        out, errors = rank.communicate(timeout=280)
+        assert rank.returncode == 0, errors
+        sharded, unsharded = out.splitlines()[-2:]
+        assert sharded == "[]"
+        assert "each of the 2 ranks trains on every record" in unsharded

@@ -1,0 +1,123 @@
+"""Take the batches of a `PyDataset` apart into records: a source."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._leaf import BadValueError, column_of, refuse
+from yogadl._sources import NO_RECORDS, Columns
+from yogadl._spec import Spec
+from yogadl.errors import UnsupportedDataError
+
+
+class BatchesSource:
+    """The records in the batches of a finite `PyDataset`, or of a `Sequence` of Keras 2, read once, in order.
+
+    A record is one row of every array of a batch, in the batch's tree: of batches (x, y), records (x, y). The
+    batches may be of any lengths, and of NumPy, TensorFlow, PyTorch (in memory) or JAX.
+
+    Args:
+        batches: Has a length (`num_batches` or ``__len__``) and batches by position.
+        allow_pickle: Whether values without a stored form may be pickled.
+
+    Raises:
+        UnsupportedDataError: if it has no end, no records, or what is no batch of arrays.
+    """
+
+    can_start_anywhere = False
+    length = None  # only its last batch knows
+
+    def __init__(self, batches: Any, *, allow_pickle: bool = False) -> None:
+        count = batches.num_batches if hasattr(batches, "num_batches") else len(batches)
+        if count is None:
+            raise UnsupportedDataError(
+                "the PyDataset has no end (its num_batches is None), so a cache of it would never be "
+                "complete: let its num_batches say how many an epoch has"
+            )
+        self._batches = _trees(batches, int(count))
+        found = next(self._batches, None)
+        if found is None:
+            raise UnsupportedDataError(NO_RECORDS)
+        self._first = found
+        self.spec = Spec.of_record(_mapped(found, lambda array, _: array[0]), 0, allow_pickle)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on, a batch at a time; those before are read, too."""
+        first, batch = 0, self._first
+        while batch is not None:
+            columns = self._columns(batch, first)
+            count = len(columns[0])
+            if first + count > start:
+                yield [column[max(0, start - first) :] for column in columns]
+            first, batch = first + count, next(self._batches, None)
+
+    def _columns(self, batch: Any, first: int) -> Columns:
+        arrays = [values[0] for values in self.spec.columns([batch], first)]
+        found: Columns = []
+        for field, array in zip(self.spec.fields, arrays, strict=True):
+            try:
+                if field.leaf.is_numeric and array.dtype == field.leaf.numpy_dtype:
+                    found.append(
+                        np.array(array, order="C")
+                    )  # a copy: datasets may fill one array again and again
+                else:
+                    found.append(column_of(field.leaf, list(array)))
+            except BadValueError as error:
+                raise refuse(field.name, first + error.position, error.problem) from None
+        return found
+
+
+def _trees(batches: Any, count: int) -> Iterator[Any]:
+    """Yield the batches that have records, as trees of arrays; an epoch as Keras reads it."""
+    if hasattr(batches, "on_epoch_begin"):
+        batches.on_epoch_begin()
+    for number in range(count):
+        try:
+            batch = batches[number]
+        except Exception as error:
+            error.add_note(f"while reading batch {number} of the {type(batches).__name__}")
+            raise
+        sizes: dict[str, int] = {}
+        tree = _mapped(tuple(batch) if isinstance(batch, list) else batch, _into(sizes, number))
+        if len(set(sizes.values())) > 1:
+            raise UnsupportedDataError(f"the arrays of batch {number} are of different lengths: {sizes}")
+        if any(sizes.values()):
+            yield tree
+    if hasattr(batches, "on_epoch_end"):
+        batches.on_epoch_end()
+
+
+def _into(sizes: dict[str, int], number: int) -> Callable[[Any, str], NDArray[Any]]:
+    """Return what makes an array of a tensor of batch `number`, and notes how many records it has."""
+
+    def convert(value: Any, path: str) -> NDArray[Any]:
+        if hasattr(value, "detach"):  # PyTorch's, which may want a gradient
+            value = value.detach()
+        array = np.asarray(value)
+        if value is None or array.ndim == 0:
+            name = f"{path!r} of batch {number}" if path else f"batch {number}"
+            raise UnsupportedDataError(
+                f"{name} is {value!r:.60}, not an array with a row per record: leave it out of the batches, "
+                "or make it one (np.asarray)"
+            )
+        sizes[path] = len(array)
+        return array
+
+    return convert
+
+
+def _mapped(tree: Any, function: Callable[[Any, str], Any], path: str = "") -> Any:
+    """Return the tree with `function(leaf, path)` in the place of each leaf."""
+
+    def child(key: Any, item: Any) -> Any:
+        return _mapped(item, function, f"{path}/{key}" if path else str(key))
+
+    if isinstance(tree, dict):
+        return {key: child(key, item) for key, item in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*map(child, tree._fields, tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(child(i, item) for i, item in enumerate(tree))
+    return function(tree, path)

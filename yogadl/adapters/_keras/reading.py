@@ -1,0 +1,106 @@
+"""Read batches by number, ahead of who asks for them one after another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from yogadl._lock import ProcessLock
+from yogadl._stream import NumberedBatches, RecordStream, StreamIterator
+from yogadl._stream import cursor as cursors
+from yogadl._stream.arguments import whole
+from yogadl.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """Say how a stream is cut into batches, as `RecordStream.batch` takes it, and how many are read ahead."""
+
+    size: int
+    drop_remainder: bool
+    epochs: int | None
+    padding_field: str | None
+    ahead: int
+
+
+class BatchReader:
+    """Deliver the batches of a stream by number, counted from its start on, across epochs.
+
+    Batches that are asked for one after another are read ahead in a thread; any other number is read, too,
+    and reading ahead goes on from there. Safe to use from several threads and after a fork; pickles if the
+    stream does, without what it has read ahead.
+
+    Args:
+        stream: Whose records.
+        cutting: How they are cut.
+
+    Attributes:
+        stream: Whose records.
+        count: How many batches there are; None: without end.
+        left: How many the epoch has that it starts in, from there on.
+        per_epoch: How many a whole epoch has.
+        furthest: The greatest number that was asked for, -1 before that.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, or shards would drift into different epochs.
+    """
+
+    def __init__(self, stream: RecordStream, cutting: Cutting) -> None:
+        size, drop, padding_field = cutting.size, cutting.drop_remainder, cutting.padding_field
+        ahead = whole("prefetch", cutting.ahead)
+        loader = stream.batch(size, drop, cutting.epochs, padding_field=padding_field)
+        numbered = NumberedBatches(stream, size, drop, padding_field=padding_field)
+        first, epochs = stream.start.epoch, cutting.epochs
+        self.stream = stream
+        self.left = numbered.count(first)
+        self.per_epoch = numbered.count(first + 1)
+        self.count = None if epochs is None else self.left + (epochs - 1) * self.per_epoch
+        self.furthest = -1
+        self._cutting = cutting
+        self._numbered = numbered
+        self._loader = loader.prefetch(ahead) if ahead else loader
+        self._batches: StreamIterator | None = None
+        self._next = 0  # what `_batches` delivers next
+        self._lock = ProcessLock()
+
+    def __reduce__(self) -> Any:
+        return BatchReader, (self.stream, self._cutting)
+
+    def batch(self, number: int) -> Any:  # a tree like the record's
+        """Read one batch.
+
+        Raises:
+            IndexError: if there is no such batch.
+        """
+        if number < 0 or (self.count is not None and number >= self.count):
+            raise IndexError(f"there is no batch {number}: there are {self.count}")
+        with self._lock:
+            if self._batches is None or number != self._next:
+                place = self._numbered.cursor(number)
+                self._batches = self._loader.at(place["epoch"], place["position"])
+                self._next = number
+            batch = next(self._batches)
+            self._next = number + 1
+            self.furthest = max(self.furthest, number)
+        return batch
+
+    def cursor(self, delivered: int) -> dict[str, Any]:
+        """Return the cursor that stands where so many batches were delivered.
+
+        Raises:
+            ConfigurationError: if there are not so many.
+        """
+        delivered = whole("delivered", delivered)
+        if self.count is not None and delivered > self.count:
+            raise ConfigurationError(f"{delivered} batches can't be delivered: there are {self.count}")
+        return self._numbered.cursor(delivered)
+
+    def at(self, state: Mapping[str, Any], rebind: bool = False) -> "BatchReader":
+        """Return a reader of the same stream whose batch 0 is the one after the cursor.
+
+        Raises:
+            CursorError: if it is no cursor, or one of other data or another order.
+            ConfigurationError: if shards would drift into different epochs from there.
+        """
+        run = self.stream.run
+        start = cursors.read(run.identity(), state, rebind)
+        return BatchReader(RecordStream(replace(run, start=start)), self._cutting)

@@ -1,0 +1,27 @@
+"""Read TensorPack's DataFlow: `reset_state` first, then one datapoint after another."""
+
+from typing import Any
+
+from yogadl._sources import IterableSource, Source
+
+__all__ = ["source"]
+
+
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlow of whatever package
+    """Return the source in a DataFlow, or ``None`` if `data` is none.
+
+    Its state is reset here, in the process that reads, as TensorPack asks for. It is read once, in order; its
+    datapoints are the records.
+
+    Args:
+        data: Anything with ``reset_state`` and ``__iter__``; it must end.
+        allow_pickle: Whether values without a stored form may be pickled.
+
+    Raises:
+        UnsupportedDataError: if there are no datapoints or a value can't be stored; names field and record.
+    """
+    if not hasattr(data, "reset_state") or not hasattr(data, "__iter__"):
+        return None
+    data.reset_state()
+    # Not its length: a DataFlow may not know it, and what it says is an estimate (MapData drops datapoints).
+    return IterableSource(iter(data), allow_pickle=allow_pickle)

@@ -1,0 +1,91 @@
+"""Read data sources of TensorFlow Datasets (`tfds.data_source`): examples as their features describe them.
+
+It imports nothing of TFDS. What TFDS gives as a `tf.data.Dataset` is the TensorFlow adapter's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from yogadl._sources import ItemsSource, Source, has_random_access
+from yogadl.errors import UnsupportedDataError
+
+__all__ = ["source"]
+
+# As a tree of features is: shape and dtype of a leaf, a dict of them, or None for what has no description.
+Plan = Any
+
+
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TFDS's
+    """Return the source in a data source of TFDS, or ``None`` if `data` is none.
+
+    Examples are read by position, many at a time. Sequences, which TFDS gives as lists, become arrays, and
+    numbers have the dtype that the features say.
+
+    Args:
+        data: What `tfds.data_source` or ``builder.as_data_source`` returned.
+        allow_pickle: Whether values without a stored form may be pickled.
+
+    Raises:
+        UnsupportedDataError: if there are no examples or a value can't be stored; names it.
+    """
+    if not has_random_access(data) or not hasattr(data, "dataset_info"):
+        return None
+    return ItemsSource(Examples(data), allow_pickle=allow_pickle)
+
+
+class Examples:
+    """The examples of a data source, as trees that have a stored form. Pickles if the data source does."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._plan = _plan_of(data.dataset_info.features.get_tensor_info())
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        return [_stored(example, self._plan, "") for example in self._data.__getitems__(list(indices))]
+
+
+def _plan_of(info: Any) -> Plan:  # a tree of TFDS's TensorInfo
+    if isinstance(info, dict):
+        return {key: _plan_of(item) for key, item in info.items()}
+    if hasattr(info, "shape") and hasattr(info, "np_dtype"):
+        return tuple(info.shape), np.dtype(info.np_dtype)
+    return None
+
+
+def _stored(value: Any, plan: Plan, path: str) -> Any:
+    """Return a value with arrays for lists; what the features do not describe (decoders may) stays."""
+    if isinstance(value, dict) and isinstance(plan, dict):
+        return {
+            key: _stored(item, plan.get(key), f"{path}/{key}" if path else str(key))
+            for key, item in value.items()
+        }
+    if not isinstance(plan, tuple):
+        return value
+    shape, dtype = plan
+    if isinstance(value, list):
+        return _array(value, shape, dtype, path)
+    if isinstance(value, bool | int | float) and dtype.kind in "biuf":
+        return dtype.type(value)
+    return value
+
+
+def _array(values: list[Any], shape: tuple[int | None, ...], dtype: np.dtype[Any], path: str) -> Any:
+    """Return a sequence as an array, also if it is empty."""
+    if not values:
+        empty = np.dtype("S1") if dtype.kind == "O" else dtype  # of bytes, not of nothing in particular
+        return np.empty((0, *(size or 0 for size in shape[1:])), empty)
+    try:
+        return np.array(values, dtype)
+    except ValueError as error:
+        raise UnsupportedDataError(
+            f"feature {path!r} has sequences of different lengths within a sequence, which are no "
+            "array: prepare it as TFRecords, and cache builder.as_dataset(...), which keeps ragged tensors"
+        ) from error
