@@ -26,8 +26,8 @@ Progress = Callable[[int, int], None]
 # Called now and then while bytes come in.
 Beat = Callable[[], None]
 
-# How many ranges, and how many objects, are under way at once. One connection to a distant store brings little,
-# and more than two a processor are in each other's way (benchmarks/transfer.py).
+# How many ranges, and how many objects, are under way at once. One connection to a distant store brings
+# little, and more than two a processor are in each other's way (benchmarks/transfer.py).
 _LEAST_CONNECTIONS: Final = 4
 _MOST_CONNECTIONS: Final = 32
 # How often an object is asked for that somebody replaces, or that has other bytes than its name says.
