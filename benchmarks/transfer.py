@@ -3,7 +3,7 @@
 Run ``python benchmarks/transfer.py``; needs boto3. Both sides of a download ask the same server,
 `_object_server.py` on this machine, and write to the same folder; ours also hashes what it receives and
 waits until it is on the disk, which `download_file` does not. It justifies the sizes of ranges and the
-connections of `yogadl.storage._receive` and `_transfer`.
+connections of `yogadl.storage._mirror.receive` and `_transfer`.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ import numpy as np
 from _measure import Settings, at_least, check_equal, clear, drain, interleave, main, ratios, say
 
 import yogadl
-from yogadl.storage._s3 import S3Bucket
-from yogadl.storage._transfer import Wanted, download_all
+from yogadl.storage._buckets.s3 import S3Bucket
+from yogadl.storage._mirror.transfer import Wanted, download_all
 
 SIZE = 10**9
 PARTS = 8

@@ -196,5 +196,5 @@ def test_a_limit_on_the_size_of_files_is_an_error_of_the_storage(
 def test_a_build_that_cant_fit_is_stopped_early_with_the_sizes_in_the_message(tmp_path: Path) -> None:
     message = in_child(build_too_large_to_fit, tmp_path, prefix=mounting())
     assert "can't fit" in message
-    assert "1 GB are still to be written" in message
+    assert "1.0 GB are still to be written" in message
     assert "MB are free" in message

@@ -12,10 +12,10 @@ import numpy as np
 import yogadl
 from yogadl._format.manifest import Manifest
 from yogadl._key import DatasetKey
-from yogadl.storage._bucket import Body, Bucket, Object
-from yogadl.storage._local_bucket import LocalBucket
-from yogadl.storage._mirror import Mirror
-from yogadl.storage._mirror_room import use_lock
+from yogadl.storage._buckets.bucket import Body, Bucket, Object
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._mirror.room import use_lock
 
 RECORDS = 2_000
 PARTS = 8

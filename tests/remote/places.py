@@ -8,8 +8,8 @@ from typing import Any
 
 from stores import KEY, SECRET
 
-from yogadl.storage._bucket import Bucket
-from yogadl.storage._open_bucket import open_bucket
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._buckets.opening import open_bucket
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from store_proxy import (
 )
 
 from yogadl.errors import StorageError
-from yogadl.storage._bucket import ReplacedError, read
-from yogadl.storage._patience import Patience
+from yogadl.storage._buckets.bucket import ReplacedError, read
+from yogadl.storage._buckets.patience import Patience
 
 CONTENT = random.Random(7).randbytes(3_000_001)
 MIDDLE = 1_500_000

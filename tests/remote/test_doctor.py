@@ -16,10 +16,10 @@ from store_proxy import Request, StoreProxy, refuses
 from yogadl.cli import _doctor as command
 from yogadl.cli import main
 from yogadl.storage import _doctor
-from yogadl.storage._bucket import Object
+from yogadl.storage._buckets.bucket import Object
+from yogadl.storage._buckets.memory import MemoryBucket
+from yogadl.storage._buckets.patience import Patience
 from yogadl.storage._doctor import Finding, State, examine_bucket, examine_process
-from yogadl.storage._memory_bucket import MemoryBucket
-from yogadl.storage._patience import Patience
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,13 @@ from places import Place
 import yogadl
 from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
-from yogadl.storage import _mirror_place, _mirror_room, _mounts, _transfer
-from yogadl.storage._brought import Brought
-from yogadl.storage._flock import Claim, is_free, locked
-from yogadl.storage._local_bucket import LocalBucket
-from yogadl.storage._mirror import Mirror
-from yogadl.storage._mirror_room import use_lock
+from yogadl.storage import _mounts
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._mirror import place, room, transfer
+from yogadl.storage._mirror.brought import Brought
+from yogadl.storage._mirror.flock import Claim, is_free, locked
+from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._mirror.room import use_lock
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_a_second_bring_asks_nothing_of_the_bucket(bucket: LocalBucket, tmp_path
 def test_parts_that_are_wanted_first_are_brought_first(
     bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_transfer, "_connections", lambda: 1)
+    monkeypatch.setattr(transfer, "_connections", lambda: 1)
     watched, manifest = Watched(bucket), manifest_of(bucket, "a")
     brought = Mirror(watched, tmp_path / "mirror").bring(manifest, first=[5, 2, 7])
     order = [5, 2, 7, 0, 1, 3, 4, 6, *range(8, len(brought.table))]
@@ -324,7 +325,7 @@ def test_a_limit_that_is_no_size_is_refused(limit: Any, bucket: LocalBucket, tmp
 def test_what_a_killed_process_left_goes_when_room_is_made(
     bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_mirror_room, "_ABANDONED_S", -1.0)
+    monkeypatch.setattr(room, "_ABANDONED_S", -1.0)
     mirror.bring(manifest_of(bucket, "a")).close()
     parts = mirror.folder.path("a/parts")
     (parts / ".0123456789abcdef.tmp").write_bytes(b"half of a part")
@@ -336,7 +337,7 @@ def test_what_a_killed_process_left_goes_when_room_is_made(
 def test_what_is_being_written_stays_when_room_is_made(
     bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_mirror_room, "_ABANDONED_S", -1.0)
+    monkeypatch.setattr(room, "_ABANDONED_S", -1.0)
     path = mirror.folder.path("b/parts/x.mdb")
     claim = Claim(path)
     claim.take(lambda: False, 1.0)
@@ -439,8 +440,8 @@ def test_a_file_in_the_place_of_the_folder_is_refused(bucket: LocalBucket, tmp_p
 
 
 def temporary(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(_mirror_place.tempfile, "gettempdir", lambda: str(folder))
-    monkeypatch.setattr(_mirror_place, "_OTHER_TEMPORARY", str(folder / "none"))
+    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr(place, "_OTHER_TEMPORARY", str(folder / "none"))
 
 
 def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
@@ -508,7 +509,7 @@ def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(
     monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
     manifest, roots = manifest_of_quietly(bucket, monkeypatch), []
     for host in ("one", "two"):
-        monkeypatch.setattr(_mirror_place.socket, "gethostname", lambda host=host: host)
+        monkeypatch.setattr(place.socket, "gethostname", lambda host=host: host)
         mirror = Mirror(bucket, tmp_path / "nfs")
         mirror.bring(manifest).close()
         assert is_whole(mirror, bucket, manifest)

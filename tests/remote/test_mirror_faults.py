@@ -32,11 +32,11 @@ from store_proxy import Request, StoreProxy, cuts, proxy_before, refuses, resets
 import yogadl
 from yogadl._format.manifest import Manifest
 from yogadl.errors import StorageError
-from yogadl.storage import _brought
-from yogadl.storage._bucket import Body
-from yogadl.storage._local_bucket import LocalBucket
-from yogadl.storage._mirror import Mirror
-from yogadl.storage._patience import Patience
+from yogadl.storage._buckets.bucket import Body
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._buckets.patience import Patience
+from yogadl.storage._mirror import brought
+from yogadl.storage._mirror.mirror import Mirror
 
 RECORDS = 2_000
 
@@ -184,7 +184,7 @@ def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(
 ) -> None:
     manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
     mirror = Mirror(bucket, tmp_path / "mirror")
-    monkeypatch.setattr(_brought, "_STALL_S", 0.2)
+    monkeypatch.setattr(brought, "_STALL_S", 0.2)
     with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, ready, go_on):
         wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
         os.kill(child.pid, signal.SIGSTOP)
@@ -341,7 +341,7 @@ def fill_a_small_disk(bucket: LocalBucket, folder: Path, is_foreseen: bool) -> s
     mount(folder, "size=100k")
     mirror, manifest = Mirror(bucket, folder / "mirror"), manifest_of(bucket, "a")
     if not is_foreseen:  # somebody else fills the disk while the cache is on its way
-        _brought.make_room = lambda *_: None
+        brought.make_room = lambda *_: None
     with pytest.raises(StorageError) as caught:
         mirror.bring(manifest)
     assert litter_in(mirror) == []

@@ -18,10 +18,10 @@ import yogadl
 from yogadl.cli import main
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage, _copy
-from yogadl.storage._bucket import Bucket, Object
+from yogadl.storage._buckets.bucket import Bucket, Object
 from yogadl.storage._copy import copy
+from yogadl.storage._mirror.transfer import upload
 from yogadl.storage._remote import RemoteStorage
-from yogadl.storage._transfer import upload
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def test_a_copy_that_failed_goes_on_where_it_stopped(
 
 def push(folder: Path, url: str, mirror: Path) -> None:
     """Push the cache, slowly."""
-    from yogadl.storage._local_bucket import LocalBucket
+    from yogadl.storage._buckets.local import LocalBucket
 
     put = LocalBucket.put
 

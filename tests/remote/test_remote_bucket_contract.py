@@ -3,7 +3,7 @@
 import pytest
 from places import Place
 
-from yogadl.storage._bucket import Bucket
+from yogadl.storage._buckets.bucket import Bucket
 from yogadl.testing import BucketContract
 
 

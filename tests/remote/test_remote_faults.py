@@ -20,8 +20,8 @@ from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, ref
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage
-from yogadl.storage._bucket import Bucket, read
-from yogadl.storage._patience import Patience
+from yogadl.storage._buckets.bucket import Bucket, read
+from yogadl.storage._buckets.patience import Patience
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 IMPATIENT = Patience(1, 5)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import boto3
 from places import Place
 
-from yogadl.storage._bucket import read
+from yogadl.storage._buckets.bucket import read
 
 
 def test_only_what_is_below_the_root_is_seen(any_place: Place) -> None:

@@ -8,9 +8,9 @@ import stores
 from places import Place, gcs_place_at, s3_place_at
 
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._bucket import read
-from yogadl.storage._conditions import PROBE, check_conditions
-from yogadl.storage._patience import Patience
+from yogadl.storage._buckets.bucket import read
+from yogadl.storage._buckets.conditions import PROBE, check_conditions
+from yogadl.storage._buckets.patience import Patience
 
 IMPATIENT = Patience(5, 10)
 

@@ -14,10 +14,10 @@ import pytest
 from places import Place
 
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage import _receive
-from yogadl.storage._bucket import Body, Bucket, ReplacedError
-from yogadl.storage._memory_bucket import MemoryBucket
-from yogadl.storage._transfer import Wanted, download_all, upload
+from yogadl.storage._buckets.bucket import Body, Bucket, ReplacedError
+from yogadl.storage._buckets.memory import MemoryBucket
+from yogadl.storage._mirror import receive
+from yogadl.storage._mirror.transfer import Wanted, download_all, upload
 
 SIZES = [0, 1, 4095, 4096, 4097, 65_536, 100_003]
 
@@ -25,9 +25,9 @@ SIZES = [0, 1, 4095, 4096, 4097, 65_536, 100_003]
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ranges so small that small objects have many."""
-    monkeypatch.setattr(_receive, "_LEAST_RANGE_BYTES", 4096)
-    monkeypatch.setattr(_receive, "_MOST_RANGE_BYTES", 4096)
-    monkeypatch.setattr(_receive, "_WRITE_BYTES", 4096)
+    monkeypatch.setattr(receive, "_LEAST_RANGE_BYTES", 4096)
+    monkeypatch.setattr(receive, "_MOST_RANGE_BYTES", 4096)
+    monkeypatch.setattr(receive, "_WRITE_BYTES", 4096)
 
 
 def content(size_bytes: int) -> bytes:
@@ -319,7 +319,7 @@ def test_a_size_that_is_claimed_is_compared_before_anything_is_made_of_it(
 def test_ranges_cover_an_object_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for size_bytes in [1, 8 * 2**20, 8 * 2**20 + 1, 10**9, 2**36 + 1]:
-        spans = _receive.ranges_of(size_bytes)
+        spans = receive.ranges_of(size_bytes)
         assert spans[0][0] == 0
         assert spans[-1][1] == size_bytes
         assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(spans))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._buckets.local import LocalBucket
 from yogadl.testing import BucketContract, MemoryBucket
 
 

@@ -14,10 +14,10 @@ import pytest
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, LeaseError
 from yogadl.storage import _names
-from yogadl.storage._bucket import read
-from yogadl.storage._lease import Leases
-from yogadl.storage._local_bucket import LocalBucket
-from yogadl.storage._waiting import Sight, Terms, Watch
+from yogadl.storage._buckets.bucket import read
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._leases.lease import Leases
+from yogadl.storage._leases.waiting import Sight, Terms, Watch
 
 KEY = DatasetKey("some/data", "1/2")
 

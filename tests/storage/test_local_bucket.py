@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._bucket import read
-from yogadl.storage._local_bucket import LocalBucket
+from yogadl.storage._buckets.bucket import read
+from yogadl.storage._buckets.local import LocalBucket
 
 
 def test_nothing_is_made_before_something_is_written(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._patience import Patience, Trials, TryAgainError, persist
+from yogadl.storage._buckets.patience import Patience, Trials, TryAgainError, persist
 
 
 class Failing:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from yogadl.errors import ConfigurationError, UnsupportedDataError
-from yogadl.storage._provenance import describe_builder, difference
+from yogadl.storage._provenance.provenance import describe_builder, difference
 
 
 def define(tmp_path, body, name="build"):

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Callable
 
+from yogadl._size import bytes_of
 from yogadl.errors import ConfigurationError
-from yogadl.storage._size import bytes_of
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:

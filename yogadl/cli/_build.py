@@ -30,7 +30,7 @@ from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._base import AUTO, BuildOptions
 from yogadl.storage._progress import shown
-from yogadl.storage._provenance import Describer
+from yogadl.storage._provenance.provenance import Describer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

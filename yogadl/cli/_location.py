@@ -12,8 +12,8 @@ from typing import Any, Final
 from yogadl._key import RESERVED_NAMES
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
-from yogadl.storage._bucket import Bucket
-from yogadl.storage._open_bucket import open_bucket
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._buckets.opening import open_bucket
 
 # Where the current folder is somebody's home, looking on would take minutes.
 _MOST_FOLDERS: Final = 2_000

@@ -10,6 +10,8 @@ from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from yogadl._size import in_words
+
 _GAP: Final = "  "
 _DELAY_S: Final = 2.0
 
@@ -80,11 +82,7 @@ def cut(text: str, columns: int) -> str:
 
 def size(count: float) -> str:
     """Return a number of bytes as people say it."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
+    return in_words(count)
 
 
 def counted(count: int, noun: str) -> str:

@@ -7,14 +7,15 @@ from typing import Any
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
+from yogadl.storage._buckets.opening import open_bucket
 from yogadl.storage._copy import copy
 from yogadl.storage._export import Exported, export
+from yogadl.storage._leases.waiting import TTL_S, Terms
 from yogadl.storage._local import LFSConfigurations, LFSStorage
-from yogadl.storage._mirror import Mirror
+from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mounts import network_file_system
-from yogadl.storage._open_bucket import open_bucket
 from yogadl.storage._partitions import PartitionedBuild
-from yogadl.storage._provenance import Difference, Explanation
+from yogadl.storage._provenance.provenance import Difference, Explanation
 from yogadl.storage._prune import Pruned
 from yogadl.storage._remote import (
     GCSConfigurations,
@@ -25,7 +26,6 @@ from yogadl.storage._remote import (
 )
 from yogadl.storage._shared import SharedStorage
 from yogadl.storage._verify import Verified
-from yogadl.storage._waiting import TTL_S, Terms
 
 __all__ = [
     "CacheStorage",

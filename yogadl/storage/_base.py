@@ -25,14 +25,20 @@ from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, content_of, new_trashed_name, publish, trashed_names
 from yogadl.storage._cached import CachedRecords, Published
 from yogadl.storage._export import Exported, export
-from yogadl.storage._ingredients import Builder
+from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
 from yogadl.storage._progress import shown
-from yogadl.storage._provenance import Describer, Explanation, describe_machine, difference, explain
+from yogadl.storage._provenance.ingredients import Builder
+from yogadl.storage._provenance.provenance import (
+    Describer,
+    Explanation,
+    describe_machine,
+    difference,
+    explain,
+)
+from yogadl.storage._provenance.values import HOOK
 from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count
-from yogadl.storage._right import LostRightError, Right, told_if_lost
 from yogadl.storage._root import Entry, Root
-from yogadl.storage._values import HOOK
 from yogadl.storage._verify import Verified, verify
 
 _log = logging.getLogger("yogadl")

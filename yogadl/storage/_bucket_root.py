@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._bucket import Bucket, read
+from yogadl.storage._buckets.bucket import Bucket, read
+from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._local_bucket import LocalBucket
-from yogadl.storage._mirror import Mirror
+from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._mirror.transfer import upload
 from yogadl.storage._root import MAX_READ_BYTES, Entry
 from yogadl.storage._scratch import scratch_folder
-from yogadl.storage._transfer import upload
 
 # Below the root; no dataset is called so.
 _CLOCK: Final = ".yogadl/clock"

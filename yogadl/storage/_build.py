@@ -24,12 +24,13 @@ from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
+from yogadl._size import in_words
 from yogadl._sources import Resumable, Source
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder
-from yogadl.storage._right import LockedRight, Right
+from yogadl.storage._leases.right import LockedRight, Right
 from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
@@ -341,28 +342,20 @@ class _Sizes:
         written = records - first
         if self._length is None:
             _log.info(
-                "yogadl: %s: %s written, %s free", self._build.key, _size(size_bytes), _size(free_bytes)
+                "yogadl: %s: %s written, %s free", self._build.key, in_words(size_bytes), in_words(free_bytes)
             )
             return
         rest_bytes = size_bytes * (self._length - records) // max(1, written)
         rest_s = elapsed_s * (self._length - records) / max(1, written)
         _log.info(
             "yogadl: %s: about %s in all, %.0f s left, %s free",
-            self._build.key, _size(size_bytes + rest_bytes), rest_s, _size(free_bytes),
+            self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip
         if rest_bytes > free_bytes:
             raise StorageError(
-                f"{self._build.key} can't fit: {_size(rest_bytes)} are still to be written to {self._work}, "
-                f"and {_size(free_bytes)} are free; make room, or build where there is"
+                f"{self._build.key} can't fit: {in_words(rest_bytes)} are still to be written to "
+                f"{self._work}, and {in_words(free_bytes)} are free; make room, or build where there is"
             )
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
-from yogadl.storage._bucket import Bucket
+from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._build import check_parts, new_trashed_name
 from yogadl.storage._cached import open_table
 from yogadl.storage._folder import storage_error
+from yogadl.storage._leases.right import Right
+from yogadl.storage._mirror.transfer import Beat, Progress, Total, Wanted, download_all, in_parallel, upload
 from yogadl.storage._remote import RemoteStorage
-from yogadl.storage._right import Right
-from yogadl.storage._transfer import Beat, Progress, Total, Wanted, download_all, in_parallel, upload
 
 # Each hashes and sends a part.
 _AT_ONCE: Final = 4

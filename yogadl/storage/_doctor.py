@@ -17,13 +17,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from yogadl._size import in_words
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._bucket import Bucket, Object, read
-from yogadl.storage._conditions import check_conditions
-from yogadl.storage._flock import open_lock, try_lock
-from yogadl.storage._mirror import Mirror
+from yogadl.storage._buckets.bucket import Bucket, Object, read
+from yogadl.storage._buckets.conditions import check_conditions
+from yogadl.storage._mirror.flock import open_lock, try_lock
+from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mounts import file_system, is_network
-from yogadl.storage._size import in_words
 
 _WRITERS: Final = 8
 _ROUND_TRIPS: Final = 5

@@ -19,7 +19,7 @@ from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
 from yogadl.storage._cached import open_reader
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._right import LockedRight, Right
+from yogadl.storage._leases.right import LockedRight, Right
 
 _log = logging.getLogger("yogadl")
 

@@ -19,8 +19,8 @@ from yogadl.errors import ConfigurationError, DatasetNotFoundError, UnsupportedD
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, Receipt, content_of, publish, read_sealed
 from yogadl.storage._cached import Catalogue
-from yogadl.storage._provenance import describe_machine
-from yogadl.storage._right import Right
+from yogadl.storage._leases.right import Right
+from yogadl.storage._provenance.provenance import describe_machine
 from yogadl.storage._root import Root
 
 

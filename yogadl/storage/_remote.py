@@ -11,17 +11,17 @@ from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl.storage._base import CacheStorage
-from yogadl.storage._bucket import Bucket
 from yogadl.storage._bucket_root import MirroredRoot
-from yogadl.storage._conditions import check_conditions
-from yogadl.storage._gcs import GCSBucket
-from yogadl.storage._lease import Leases
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._buckets.conditions import check_conditions
+from yogadl.storage._buckets.gcs import GCSBucket
+from yogadl.storage._buckets.s3 import S3Bucket
+from yogadl.storage._leases.lease import Leases
+from yogadl.storage._leases.right import Right
+from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import warn_of_tensorflow
-from yogadl.storage._mirror import Mirror
+from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mounts import network_file_system
-from yogadl.storage._right import Right
-from yogadl.storage._s3 import S3Bucket
-from yogadl.storage._waiting import Terms
 
 PART_BYTES: Final = 256 * 2**20
 # What 0.1.4 took when nothing was said.

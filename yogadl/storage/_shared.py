@@ -10,12 +10,12 @@ from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl.storage._base import CacheStorage
 from yogadl.storage._bucket_root import SharedRoot
+from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._cached import open_reader
-from yogadl.storage._lease import Leases
+from yogadl.storage._leases.lease import Leases
+from yogadl.storage._leases.right import Right
+from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import made_folder
-from yogadl.storage._local_bucket import LocalBucket
-from yogadl.storage._right import Right
-from yogadl.storage._waiting import Terms
 
 
 class SharedStorage(CacheStorage):

@@ -1,4 +1,4 @@
-"""Read a size as people write it."""
+"""Read and write sizes as people do."""
 
 import re
 from typing import Final
@@ -35,10 +35,7 @@ def in_words(size_bytes: float) -> str:
     """Return a number of bytes as people say it."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 999.5:
-            return (
-                f"{size_bytes:.0f} {unit}"
-                if unit == "B" or size_bytes >= 99.95
-                else f"{size_bytes:.1f} {unit}"
-            )
+            is_whole = unit == "B" or size_bytes >= 99.95
+            return f"{size_bytes:.{0 if is_whole else 1}f} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:,.1f} TB"

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from yogadl._format.manifest import Manifest
 from yogadl._lock import ProcessLock
+from yogadl._size import bytes_of
 from yogadl.storage import _names
-from yogadl.storage._brought import Brought
-from yogadl.storage._bucket import Bucket
+from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._mirror_place import Place, chosen_place, default_place
-from yogadl.storage._mirror_room import make_room
-from yogadl.storage._size import bytes_of
-from yogadl.storage._transfer import Progress
+from yogadl.storage._mirror.brought import Brought
+from yogadl.storage._mirror.place import Place, chosen_place, default_place
+from yogadl.storage._mirror.room import make_room
+from yogadl.storage._mirror.transfer import Progress
 
 _log = logging.getLogger("yogadl")
 

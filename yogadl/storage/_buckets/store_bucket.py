@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from yogadl.errors import StorageError
-from yogadl.storage._bucket import Body, Object, check_range, checked_name, checked_prefix, is_own, replaced
-from yogadl.storage._patience import Patience, persist
-from yogadl.storage._resuming import Resuming
-from yogadl.storage._store import Page, PastEndError, Store
+from yogadl.storage._buckets.bucket import (
+    Body,
+    Object,
+    check_range,
+    checked_name,
+    checked_prefix,
+    is_own,
+    replaced,
+)
+from yogadl.storage._buckets.patience import Patience, persist
+from yogadl.storage._buckets.resuming import Resuming
+from yogadl.storage._buckets.store import Page, PastEndError, Store
 
 Result = TypeVar("Result")
 

@@ -17,10 +17,10 @@ from typing import Final
 from yogadl._key import DatasetKey
 from yogadl.errors import StorageError
 from yogadl.storage import _names
-from yogadl.storage._beat import Pulse, Task
-from yogadl.storage._bucket import Bucket
-from yogadl.storage._right import LostRightError
-from yogadl.storage._waiting import BEATS_A_TTL, Sight, Terms, Waiting, read_body, ttl_of
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._leases.beat import Pulse, Task
+from yogadl.storage._leases.right import LostRightError
+from yogadl.storage._leases.waiting import BEATS_A_TTL, Sight, Terms, Waiting, read_body, ttl_of
 
 _log = logging.getLogger("yogadl")
 

@@ -20,7 +20,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from yogadl._lock import ProcessLock
-from yogadl.storage._references import Reference, names_read
+from yogadl.storage._provenance.references import Reference, names_read
 
 _FUTURE_FLAGS: Final = functools.reduce(
     lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0

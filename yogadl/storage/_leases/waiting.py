@@ -10,7 +10,7 @@ from typing import Any, Final
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, LeaseError
 from yogadl.storage import _names
-from yogadl.storage._bucket import Bucket, read
+from yogadl.storage._buckets.bucket import Bucket, read
 
 _log = logging.getLogger("yogadl")
 

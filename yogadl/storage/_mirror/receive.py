@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from yogadl.errors import CacheFormatError
-from yogadl.storage._bucket import Bucket, replaced
+from yogadl.storage._buckets.bucket import Bucket, replaced
 
 # A get costs about a millisecond of processor time; with ranges that are too large few are under way, and
 # what comes last is hashed last (benchmarks/transfer.py).

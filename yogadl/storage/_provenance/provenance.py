@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from yogadl._format.manifest import Manifest
-from yogadl.storage._code import CodeReader, dumped, parsed
-from yogadl.storage._ingredients import Builder, builder_of
-from yogadl.storage._values import shortened
+from yogadl.storage._provenance.code import CodeReader, dumped, parsed
+from yogadl.storage._provenance.ingredients import Builder, builder_of
+from yogadl.storage._provenance.values import shortened
 
 _ABSENT: Final = "absent"
 

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
-from yogadl.storage._bucket import Body, Object, replaced
-from yogadl.storage._patience import PATIENCE, Patience
-from yogadl.storage._per_process import PerProcess
-from yogadl.storage._store import Page, PastEndError, StrangeAnswerError, size_of_whole
-from yogadl.storage._store_bucket import StoreBucket, given, remade
-from yogadl.storage._store_errors import Trouble, Verb, passing, refusal, strange
+from yogadl.storage._buckets.bucket import Body, Object, replaced
+from yogadl.storage._buckets.patience import PATIENCE, Patience
+from yogadl.storage._buckets.per_process import PerProcess
+from yogadl.storage._buckets.store import Page, PastEndError, StrangeAnswerError, size_of_whole
+from yogadl.storage._buckets.store_bucket import StoreBucket, given, remade
+from yogadl.storage._buckets.store_errors import Trouble, Verb, passing, refusal, strange
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _CONNECTIONS: Final = 64

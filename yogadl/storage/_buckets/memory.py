@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from yogadl.storage._bucket import Body, Object, check_range, checked_name, checked_prefix, replaced
+from yogadl.storage._buckets.bucket import Body, Object, check_range, checked_name, checked_prefix, replaced
 
 
 class MemoryBucket:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._bucket import Bucket, Object, ReplacedError
+from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError
 from yogadl.storage._folder import storage_error, sync_folder
-from yogadl.storage._receive import Receiver, StoppedError
+from yogadl.storage._mirror.receive import Receiver, StoppedError
 
 # Called with bytes done and bytes in all.
 Progress = Callable[[int, int], None]

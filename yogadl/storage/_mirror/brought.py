@@ -10,17 +10,17 @@ from typing import Any, Final
 from yogadl._format.layout import PartTable
 from yogadl._format.manifest import Manifest
 from yogadl._lock import ProcessLock
+from yogadl._size import in_words
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._bucket import Bucket
+from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._cached import open_table
-from yogadl.storage._flock import Claim, open_lock, wait_for_lock
-from yogadl.storage._mirror_place import Place
-from yogadl.storage._mirror_room import make_room, use_lock
+from yogadl.storage._mirror.flock import Claim, open_lock, wait_for_lock
+from yogadl.storage._mirror.place import Place
+from yogadl.storage._mirror.room import make_room, use_lock
+from yogadl.storage._mirror.transfer import Beat, Progress, Wanted, download_all
 from yogadl.storage._mounts import network_file_system
 from yogadl.storage._progress import shown_bytes
-from yogadl.storage._size import in_words
-from yogadl.storage._transfer import Beat, Progress, Wanted, download_all
 
 _log = logging.getLogger("yogadl")
 

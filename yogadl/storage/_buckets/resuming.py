@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from typing import Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._bucket import Body, Object, replaced
-from yogadl.storage._patience import Patience, Trials, TryAgainError
-from yogadl.storage._store import PastEndError, Store
+from yogadl.storage._buckets.bucket import Body, Object, replaced
+from yogadl.storage._buckets.patience import Patience, Trials, TryAgainError
+from yogadl.storage._buckets.store import PastEndError, Store
 
 _CHUNK_BYTES: Final = 2**20
 # What came of a chunk is lost with a connection that is reset: where connections don't last, less is.

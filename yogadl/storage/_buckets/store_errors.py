@@ -5,7 +5,7 @@ import errno
 from typing import Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._patience import TryAgainError
+from yogadl.storage._buckets.patience import TryAgainError
 
 
 class Verb(enum.Enum):

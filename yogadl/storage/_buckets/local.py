@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._bucket import (
+from yogadl.storage._buckets.bucket import (
     Body,
     Object,
     check_range,

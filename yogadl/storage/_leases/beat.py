@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._bucket import Bucket
+from yogadl.storage._buckets.bucket import Bucket
 
 # So often the parent is looked at.
 _LOOK_EVERY_S: Final = 0.5
@@ -32,7 +32,7 @@ path, first_s = pickle.load(pipe)
 task = pipe.read(int.from_bytes(pipe.read(8), "little"))
 select.select([pipe], [], [], first_s)
 sys.path[:] = path
-from yogadl.storage._beat import main
+from yogadl.storage._leases.beat import main
 main(pipe, task)
 """
 _STOPPED: Final = ("T", "t")

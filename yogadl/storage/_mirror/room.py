@@ -17,11 +17,11 @@ from typing import Final
 
 from yogadl._format.arrays import ArrayFile
 from yogadl._format.layout import PartTable
+from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._flock import is_free
-from yogadl.storage._mirror_place import Place
-from yogadl.storage._size import in_words
+from yogadl.storage._mirror.flock import is_free
+from yogadl.storage._mirror.place import Place
 
 # What is left free on a disk that nothing else limits: a hundredth of it, or this.
 _SPARE_BYTES: Final = 2**30

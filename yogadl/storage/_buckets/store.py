@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from yogadl.errors import StorageError
-from yogadl.storage._bucket import Body, Object
+from yogadl.storage._buckets.bucket import Body, Object
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
 

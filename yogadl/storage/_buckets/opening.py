@@ -7,10 +7,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._bucket import Bucket
-from yogadl.storage._gcs import GCSBucket
-from yogadl.storage._local_bucket import LocalBucket
-from yogadl.storage._s3 import S3Bucket
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._buckets.gcs import GCSBucket
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._buckets.s3 import S3Bucket
 
 
 def open_bucket(url: str, **options: Any) -> Bucket:

@@ -16,9 +16,9 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._code import Code, CodeReader
-from yogadl.storage._modules import Libraries, is_ours, module_name, package_of, place_in_project
-from yogadl.storage._values import ValueForms, is_plain, shown_object, shown_value
+from yogadl.storage._provenance.code import Code, CodeReader
+from yogadl.storage._provenance.modules import Libraries, is_ours, module_name, package_of, place_in_project
+from yogadl.storage._provenance.values import ValueForms, is_plain, shown_object, shown_value
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()

@@ -4,7 +4,7 @@ import secrets
 from typing import Final
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._bucket import Bucket
+from yogadl.storage._buckets.bucket import Bucket
 
 # One name for all, so that probing leaves one small object behind; no dataset's id begins with a dot.
 PROBE: Final = ".yogadl/put-if-absent"

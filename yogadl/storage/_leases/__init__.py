@@ -1,0 +1,1 @@
+"""Decide who builds, among any number of machines."""

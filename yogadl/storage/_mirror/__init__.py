@@ -1,0 +1,1 @@
+"""Keep copies of what a bucket holds on this machine, shared by its processes."""

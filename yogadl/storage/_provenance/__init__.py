@@ -1,0 +1,1 @@
+"""Describe what a cache is built from, so that a change is noticed."""
