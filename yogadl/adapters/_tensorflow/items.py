@@ -50,7 +50,9 @@ def items_of(
         with tf.control_dependencies([tf.debugging.assert_equal(whose, np.int64(mine), FOREIGN)]):
             return state, build(*map(tf.identity, tensors))
 
-    items = _numbers(numbered, random, epochs.first_token).map(as_it_is(call)).prefetch(ahead)
+    items = _numbers(numbered, random, epochs.first_token)
+    # Two at a time: TensorFlow copies what was gathered, which takes as long again (benchmarks/tf_data.py).
+    items = items.map(as_it_is(call), num_parallel_calls=2, deterministic=True).prefetch(ahead)
     items = tf.data.Dataset.zip((items, random))
     return items.scan(tf.constant(0), as_it_is(lambda state, element: check(state, *element[0])))
 
