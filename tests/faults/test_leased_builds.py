@@ -21,6 +21,9 @@ from yogadl._format.manifest import read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import LeaseError
 from yogadl.storage import CacheStorage
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._leases.lease import Leases
+from yogadl.storage._leases.waiting import Terms
 
 KEY = DatasetKey("data", "1")
 RECORDS = 8_000
@@ -216,3 +219,26 @@ def test_whoever_is_killed_at_any_moment_the_rest_is_served(memory: Path) -> Non
         _, records, _ = start_child(build, root, "b", 600.0).result(100)
         assert records == expected()
         opened(root, "c", 600.0).verify(KEY.id, KEY.version)
+
+
+class Deadly(LocalBucket):
+    """A bucket whose user is killed as soon as it has taken a lease."""
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        is_done = super().put_if_absent(name, content)
+        if "/leases/" in name and is_done:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return is_done
+
+
+def take_and_die(root: Path) -> None:
+    with Leases(Deadly(root / "bucket"), Terms(600.0, None)).held(KEY):
+        raise AssertionError("it is dead by now")
+
+
+def test_who_is_killed_the_moment_that_it_has_the_lease_is_not_waited_for(memory: Path) -> None:
+    (memory / "bucket").mkdir()
+    with pytest.raises(AssertionError, match="ended with -9"):
+        start_child(take_and_die, memory).result(60)
+    _, records, _ = start_child(build, memory, "b", 600.0).result(60)
+    assert records == expected()

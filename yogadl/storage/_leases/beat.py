@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._leases.waiting import read_body
 
 # So often the parent is looked at.
 _LOOK_EVERY_S: Final = 0.5
@@ -44,6 +45,7 @@ class Task:
 
     Args:
         bucket: Where to write.
+        lease_name: The lease, which another may turn out to have taken: then nothing is written.
         beat_name: The object that is overwritten.
         end_name: The object that is written once the parent has died.
         token: The lease's, which tells its objects from those of others.
@@ -51,6 +53,7 @@ class Task:
     """
 
     bucket: Bucket
+    lease_name: str
     beat_name: str
     end_name: str
     token: str
@@ -127,14 +130,23 @@ def main(
     """Give signs of life for the process that sent its id and a task, until it is dead."""
     parent, task = pickle.loads(pickled)
     watch = _Watch(pipe, parent)
-    count, progress = 0, b"{}"
+    count, progress, is_ours = 0, b"{}", False
     while watch.lives():
-        if not _is_stopped(parent):
+        is_ours = is_ours or _is_ours(task)
+        if is_ours and not _is_stopped(parent):
             count += 1
             beat = {"token": task.token, "count": count, "progress": json.loads(progress)}
             _try_put(task.bucket, task.beat_name, beat)
         progress = watch.wait(task.interval_s) or progress
-    _try_put(task.bucket, task.end_name, {"token": task.token, "failed": "its process has died"})
+    if is_ours or _is_ours(task):
+        _try_put(task.bucket, task.end_name, {"token": task.token, "failed": "its process has died"})
+
+
+def _is_ours(task: Task) -> bool:
+    try:
+        return read_body(task.bucket, task.lease_name).get("token") == task.token
+    except StorageError:
+        return False  # it is asked again
 
 
 class _Watch:

@@ -135,11 +135,17 @@ class Leases:
             "ttl_s": self.terms.ttl_s,
         }
         name = _names.lease(key, epoch)
-        if not self.bucket.put_if_absent(name, json.dumps(holder).encode()):
-            return None
         lease = Lease(self, key, epoch, token)
+        # Before the lease is there: killed right after, this process could not tell anybody that it died.
+        lease.start()
         try:
-            lease.start()
+            if not self.bucket.put_if_absent(name, json.dumps(holder).encode()):
+                lease.drop()
+                return None
+        except BaseException:
+            lease.drop()
+            raise
+        try:
             for found in list(self.bucket.list(f"{_names.leases(key)}/")):
                 split = _names.split_lease(found.name)
                 if split is not None and split[0] < epoch:
@@ -168,8 +174,13 @@ class Lease:
     def start(self) -> None:
         """Begin to give signs of life."""
         interval_s = min(self._leases.terms.ttl_s / BEATS_A_TTL, _LONGEST_BEAT_S)
-        names = self._name + _names.BEAT, self._name + _names.END
+        names = self._name, self._name + _names.BEAT, self._name + _names.END
         self._pulse = Pulse(Task(self._leases.bucket, *names, self._token, interval_s))
+
+    def drop(self) -> None:
+        """Give no signs of life any more, of a lease that another has taken."""
+        if self._pulse is not None:
+            self._pulse.stop()
 
     def report(self, records: int, total: int | None, size_bytes: int) -> None:
         """Tell those who wait how far the build is."""
