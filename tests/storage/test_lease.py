@@ -291,3 +291,14 @@ def until(is_so: Callable[[], bool], timeout_s: float = 60) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_who_looked_before_a_whole_build_went_by_does_not_take_its_epoch_again(
+    leases: Leases, bucket: LocalBucket
+) -> None:
+    long_past = leases._sight(KEY)
+    for _ in range(2):  # the second one clears the first one's epoch away
+        with leases.held(KEY):
+            pass
+    assert leases._taken(KEY, long_past) is None
+    assert objects(bucket) == ["0000000002", "0000000002.end"]

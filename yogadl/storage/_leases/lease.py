@@ -138,14 +138,20 @@ class Leases:
         lease = Lease(self, key, epoch, token)
         # Before the lease is there: killed right after, this process could not tell anybody that it died.
         lease.start()
+        is_taken = False
         try:
-            if not self.bucket.put_if_absent(name, json.dumps(holder).encode()):
+            is_taken = self.bucket.put_if_absent(name, json.dumps(holder).encode())
+        finally:
+            if not is_taken:
                 lease.drop()
-                return None
-        except BaseException:
-            lease.drop()
-            raise
+        if not is_taken:
+            return None
         try:
+            if self._sight(key).epoch > epoch:
+                # What was seen is long past: this epoch has been, and was cleared by a later builder.
+                lease.drop()
+                self.bucket.delete(name)
+                return None
             for found in list(self.bucket.list(f"{_names.leases(key)}/")):
                 split = _names.split_lease(found.name)
                 if split is not None and split[0] < epoch:
@@ -178,7 +184,7 @@ class Lease:
         self._pulse = Pulse(Task(self._leases.bucket, *names, self._token, interval_s))
 
     def drop(self) -> None:
-        """Give no signs of life any more, of a lease that another has taken."""
+        """Give no signs of life any more."""
         if self._pulse is not None:
             self._pulse.stop()
 
@@ -212,8 +218,7 @@ class Lease:
         """
         if os.getpid() != self._pid:
             return  # a child that inherited this by a fork holds nothing
-        if self._pulse is not None:
-            self._pulse.stop()
+        self.drop()
         document = {"token": self._token, "failed": failed and failed[:_MOST_SHOWN]}
         try:
             self._leases.bucket.put(self._name + _names.END, json.dumps(document).encode())
