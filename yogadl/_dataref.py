@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from yogadl._indices import checked_indices
-from yogadl._interfaces import Column, DataRef, Indices, RandomAccess
+from yogadl._interfaces import Column, DataRef, Indices, Memory, RandomAccess
 from yogadl._order import Blocks
 from yogadl._records import ProjectedRecords, SelectedRecords, SlicedRecords, SourceRecords
 from yogadl._sources import has_random_access, is_arrays
@@ -51,9 +51,11 @@ class RecordsRef(DataRef):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} records, fingerprint {self.fingerprint}>"
 
-    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
         """Read records that are known to be in range, as one column a field."""
-        return self._records.columns(indices, fields)
+        return self._records.columns(indices, fields, memory)
 
     def gather(self, indices: Any) -> Any:
         """Read one batch: the record's tree, its leaves stacked.

@@ -88,6 +88,13 @@ class Storage(abc.ABC):
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once."""
 
 
+class Memory(Protocol):
+    """Make the arrays that batches are gathered into."""
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array of undefined content that nobody else holds."""
+
+
 class RandomAccess(Protocol):
     """Answer "give me records 17, 4 and 9001", column by column.
 
@@ -111,10 +118,13 @@ class RandomAccess(Protocol):
     def record_bytes(self) -> int:
         """About how large a record is, to choose how many to read at a time."""
 
-    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
         """Read the records, in the order asked for: one column a field, in `spec.fields` order.
 
-        `fields` chooses among them by number, in the order given.
+        `fields` chooses among them by number, in the order given. Where an array can be filled in place,
+        it comes from `memory`, if that is given.
         `indices` is a one-dimensional int64 array whose values lie in ``range(len(self))``; any
         value may repeat. Every array that comes back is new, writable, C-contiguous memory.
         """

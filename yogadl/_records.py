@@ -9,7 +9,7 @@ import numpy as np
 
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
-from yogadl._interfaces import Column, Indices, RandomAccess, announce
+from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
 from yogadl._leaf import BadValueError, batch_column, refuse
 from yogadl._sources import ArraysSource, ItemsSource, adapted_source, is_arrays
 from yogadl._spec import Spec
@@ -75,7 +75,9 @@ class SourceRecords:
             leaves.append(leaf)
         self.spec = self.spec.with_leaves(leaves)
 
-    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> list[Column]:
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> list[Column]:
         """Read records, in the order asked for."""
         values = self._values(indices)
         found: list[Column] = []
@@ -121,9 +123,11 @@ class SelectedRecords:
         """Say that these records will be read soon."""
         announce(self._parent, self._indices[indices])
 
-    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
         """Read records, in the order asked for."""
-        return self._parent.columns(self._indices[indices], fields)
+        return self._parent.columns(self._indices[indices], fields, memory)
 
 
 class SlicedRecords:
@@ -143,9 +147,11 @@ class SlicedRecords:
         """Say that these records will be read soon."""
         announce(self._parent, indices * self._range.step + self._range.start)
 
-    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
         """Read records, in the order asked for."""
-        return self._parent.columns(indices * self._range.step + self._range.start, fields)
+        return self._parent.columns(indices * self._range.step + self._range.start, fields, memory)
 
 
 class ProjectedRecords:
@@ -169,10 +175,12 @@ class ProjectedRecords:
         """Say that these records will be read soon."""
         announce(self._parent, indices)
 
-    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
         """Read records, in the order asked for."""
         numbers = self._numbers if fields is None else [self._numbers[number] for number in fields]
-        return self._parent.columns(indices, numbers)
+        return self._parent.columns(indices, numbers, memory)
 
 
 def _hash(*parts: Any) -> str:

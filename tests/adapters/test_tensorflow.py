@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import yogadl
+from yogadl._memory import BatchMemory
 from yogadl.adapters import tensorflow as adapter
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
@@ -47,6 +48,45 @@ def test_a_batch_holds_the_records_bytes(ref):
     for batch in adapter.make_tf_dataset(ref.stream(shuffle=True), batch_size=10):
         expected = ref.gather(batch["id"].numpy())
         assert batch["image"].numpy().tolist() == expected["image"].tolist()
+
+
+def test_batches_stay_as_they_are_however_long_they_are_held(tmp_path):
+    records = 1000
+    images = np.random.default_rng(6).integers(0, 256, (records, 64, 48), np.uint8)
+    odd = images.reshape(records, -1)[:, 1:]
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit({"image": images, "odd": odd, "id": np.arange(records)}, "d", "1")
+    dataset = adapter.make_tf_dataset(storage.fetch("d", "1").stream(shuffle=True), batch_size=64)
+    batches, views = [], []
+    for batch in dataset.repeat(3):
+        batches.append(batch)
+        views.append((batch["id"].numpy(), np.asarray(batch["image"]), tf.identity(batch["odd"])[:, 1:]))
+        if len(batches) > 20:  # let go of some, so that memory is used again while others are held
+            del batches[:5]
+    assert len(views) == 48
+    for batch in batches:
+        assert np.array_equal(batch["image"], images[batch["id"]])
+    for chosen, image, rest in views:
+        assert np.array_equal(image, images[chosen])
+        assert np.array_equal(rest, odd[chosen, 1:])
+
+
+def test_tensors_hold_their_memory_without_a_copy(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit({"x": np.arange(256 * 2048, dtype=np.int32).reshape(256, 2048)}, "d", "1")
+    made = []
+
+    class Memory(BatchMemory):
+        def array(self, shape, dtype):
+            found = super().array(shape, dtype)
+            made.append(found.ctypes.data)
+            return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("yogadl.adapters._tensorflow.items.BatchMemory", Memory)
+        dataset = adapter.make_tf_dataset(storage.fetch("d", "1").stream(), batch_size=64)
+        for batch in dataset:
+            assert np.from_dlpack(batch["x"]).ctypes.data in made
 
 
 def test_a_repetition_is_the_next_epoch(ref):

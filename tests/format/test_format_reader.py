@@ -11,6 +11,7 @@ import yogadl
 from yogadl._format import reader as reader_module
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
+from yogadl._memory import BatchMemory
 from yogadl.storage._build import PartPaths
 from yogadl.storage._cached import open_table
 
@@ -76,6 +77,79 @@ def test_a_window_that_is_renewed_under_way(open_reader, monkeypatch):
         check(reader)
         gc.collect()
     assert held[0].tolist() == list(range(200))
+
+
+LARGE = 300
+
+
+@pytest.fixture(scope="module", params=[400_000, 3_000_000, None])
+def large(tmp_path_factory, request):
+    """Return rows of sizes that are gathered in different ways, and a function that opens them."""
+    rng = np.random.default_rng(4)
+    arrays = {
+        "pages": rng.integers(0, 2**31, (LARGE, 2048), np.int32),
+        "pieces": rng.integers(0, 256, (LARGE, 9, 1024), np.uint8),
+        "many": rng.random((LARGE, 192), np.float32),
+        "odd": rng.integers(0, 256, (LARGE, 5001), np.uint8),
+        "single": rng.random((LARGE, 1, 512)),
+        "flags": rng.integers(0, 2, (LARGE, 640)).astype(bool),
+        "id": np.arange(LARGE),
+    }
+    storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
+    storage.submit(arrays, "d", "1", part_bytes=request.param)
+    manifest = storage.published(DatasetKey("d", "1")).manifest
+
+    def open_():
+        return Reader(manifest.spec, open_table(storage.folder, manifest), PartPaths(storage.folder, "d"))
+
+    return arrays, open_
+
+
+@pytest.mark.parametrize("most_mapped", [0, 5, 1000])
+@pytest.mark.parametrize("memory", [None, BatchMemory()])
+@pytest.mark.parametrize("count", [1, 2, 97, 600])
+def test_large_rows_are_gathered_whole(large, monkeypatch, most_mapped, memory, count):
+    monkeypatch.setattr(reader_module, "MAX_MAPPED_PARTS", most_mapped)
+    arrays, open_ = large
+    reader = open_()
+    rng = np.random.default_rng(count)
+    for _ in range(3):  # the second time, memory is used again
+        indices = rng.integers(0, LARGE, count)
+        columns = reader.columns(indices, None, memory)
+        for (name, array), column in zip(arrays.items(), columns, strict=True):
+            assert column.dtype == array.dtype
+            assert column.flags.c_contiguous
+            assert column.flags.writeable
+            assert np.array_equal(column, array[indices]), name
+
+
+def test_what_is_gathered_stays_as_it_is_for_as_long_as_it_is_held(large):
+    arrays, open_ = large
+    reader, memory = open_(), BatchMemory()
+    rng = np.random.default_rng(5)
+    held = []
+    for _ in range(20):
+        indices = rng.integers(0, LARGE, 64)
+        pages, pieces = reader.columns(indices, [0, 1], memory)
+        held.append((indices, pages[:, 5:], pieces.reshape(-1)))
+    for indices, pages, pieces in held:
+        assert np.array_equal(pages, arrays["pages"][indices, 5:])
+        assert np.array_equal(pieces, arrays["pieces"][indices].reshape(-1))
+
+
+def test_rows_that_can_be_filled_in_place_are_made_by_the_memory_given(large):
+    class Memory:
+        made = 0
+
+        def array(self, shape, dtype):
+            self.made += 1
+            return np.empty(shape, dtype)
+
+    memory = Memory()
+    reader = large[1]()
+    assert len(reader.columns(np.arange(64), None, memory)) == 7
+    # pages, pieces and single; the others don't come in pieces that are large enough.
+    assert memory.made == (3 if len(reader.table) < 10 else 0)  # nor do those of many parts, cut anywhere
 
 
 def test_no_indices_give_empty_columns_of_the_right_kind(open_reader):

@@ -22,7 +22,7 @@ class MemorySource:
     def __len__(self):
         return self.count
 
-    def columns(self, indices):
+    def columns(self, indices, fields=None, memory=None):
         assert indices.ndim == 1
         assert indices.dtype == np.int64
         assert not len(indices) or (indices.min() >= 0 and indices.max() < self.count)
@@ -40,7 +40,7 @@ class BareSource(MemorySource):
         super().__init__(count)
         self.spec = Spec.of_record(np.int64(0))
 
-    def columns(self, indices):
+    def columns(self, indices, fields=None, memory=None):
         return super().columns(indices)[:1]
 
 

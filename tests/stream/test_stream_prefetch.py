@@ -41,7 +41,7 @@ class GatedSource(MemorySource):
         self.gate = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
 
-    def columns(self, indices):
+    def columns(self, indices, fields=None, memory=None):
         self.entered.release()
         assert self.gate.acquire(timeout=TIMEOUT_S)
         return super().columns(indices)

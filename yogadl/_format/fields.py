@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, decoded
 from yogadl._format.layout import FieldTable, PartTable
 from yogadl._format.window import Window
+from yogadl._interfaces import Memory
 from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf
 from yogadl.errors import CacheFormatError
 
@@ -16,6 +17,9 @@ Int64s = NDArray[np.int64]
 
 # Positions of blocks are kept in memory up to 8 MiB a field, some terabyte of cache.
 _MAX_FLAT_BLOCKS: Final = 2**20
+# numpy gathers in place only from an unbroken row of items. Rows are gathered as several where those are at
+# least so large: with smaller ones that takes longer than a copy (benchmarks/tf_data.py).
+_LEAST_PIECE_BYTES: Final = 512
 
 
 class Rows(Protocol):
@@ -63,6 +67,7 @@ class FixedField:
         self._dtype = leaf.numpy_dtype
         self._row_bytes = leaf.row_bytes
         self._positions: Int64s | None = None
+        self._piece: tuple[int, int] | None = None
         if not len(table) or not self._row_bytes:
             return
         self._table = field = table.fields[number]
@@ -88,17 +93,43 @@ class FixedField:
         """Return the column of no rows."""
         return np.empty((0, *self._shape), self._dtype)
 
-    def gather(self, rows: Rows) -> NDArray[Any]:
+    def gather(self, rows: Rows, memory: Memory | None = None) -> NDArray[Any]:
         """Return the column of these rows, as a new array."""
         if not self._row_bytes:
             return np.empty((len(rows.indices), *self._shape), self._dtype)
         where = self._where(rows)
+        if memory is not None and where is not None and self._row_bytes >= _LEAST_PIECE_BYTES:
+            step, phase = self._pieces()
+            if step >= _LEAST_PIECE_BYTES:
+                return self._gather_pieces(rows.window, where, memory, step, phase)
         if where is None:
             found = rows.gather(_row_positions(self._table, rows, self._row_bytes), self._row_bytes)
         else:
             found = rows.window.rows(self._row_bytes)[0][where]
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
+
+    def _pieces(self) -> tuple[int, int]:
+        """Return the most bytes that divide a row and the distance of any two, and where a piece begins."""
+        if self._piece is None:
+            assert self._positions is not None
+            first = int(self._positions[0])
+            step = int(np.gcd.reduce(self._positions - first, initial=self._row_bytes))
+            self._piece = step, first % step
+        return self._piece
+
+    def _gather_pieces(
+        self, window: Window, where: Int64s, memory: Memory, step: int, phase: int
+    ) -> NDArray[Any]:
+        """Gather rows in place, as pieces of `step` bytes; outside of Python's lock, however few they are."""
+        column = memory.array((len(where), *self._shape), self._dtype)
+        pieces = (where - phase) // step
+        if step < self._row_bytes:
+            pieces = (pieces[:, None] + np.arange(self._row_bytes // step)).reshape(-1)
+        # Clipping nothing: numpy's default, to raise, would gather into an array of its own.
+        out = column.reshape(-1).view(f"V{step}")
+        np.take(window.pieces(step, phase), pieces, out=out, mode="clip")
+        return column
 
     def _where(self, rows: Rows) -> Int64s | None:
         """Return the indices of these rows in the window's view of such rows, if they are that simple."""
@@ -147,7 +178,7 @@ class VaryingField:
         """Return the column of no rows."""
         return []
 
-    def gather(self, rows: Rows) -> list[Any]:
+    def gather(self, rows: Rows, memory: Memory | None = None) -> list[Any]:
         """Return the column of these rows, each a value of its own."""
         if self._is_uniform:
             return self._from_heap(rows, 0)

@@ -12,6 +12,7 @@ from yogadl._format.fields import FixedField, VaryingField
 from yogadl._format.hints import Hints
 from yogadl._format.layout import PartTable
 from yogadl._format.window import Window, open_part
+from yogadl._interfaces import Memory
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError
 
@@ -70,7 +71,9 @@ class Reader:
         """About how large a record is in the files."""
         return int(self.table.size_bytes.sum()) // max(1, self.records)
 
-    def columns(self, indices: Int64s, fields: Sequence[int] | None = None) -> list[NDArray[Any] | list[Any]]:
+    def columns(
+        self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> list[NDArray[Any] | list[Any]]:
         """Read records `indices`, which lie in range: one column a field, or for each of `fields`."""
         chosen = self.fields if fields is None else [self.fields[number] for number in fields]
         if not len(indices):
@@ -78,7 +81,7 @@ class Reader:
         if self._renew_after:
             self._renew(len(indices))
         rows = Rows(self, self._window, indices)
-        return [field.gather(rows) for field in chosen]
+        return [field.gather(rows, memory) for field in chosen]
 
     def will_need(self, indices: Int64s) -> None:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""
@@ -160,7 +163,7 @@ class Rows:
         return chosen, Rows(self._reader, self.window, self.indices[chosen])
 
     def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]:
-        """Return the rows at these positions of their parts' files, as a new array of `row_bytes` items."""
+        """Return the rows at these positions of their parts' files, back to back in a new array."""
         parts, _ = self.located()
         view, step = self.window.rows(row_bytes)
         is_mapped = parts < self._reader.mapped_parts
@@ -170,7 +173,8 @@ class Rows:
         out = np.empty(len(positions), f"V{row_bytes}")
         here = np.flatnonzero(is_mapped)
         if len(here):
-            out[here] = view[(positions[here] + self.window.offset[parts[here]]) // step].view(out.dtype)
+            found = view[(positions[here] + self.window.offset[parts[here]]) // step]
+            out[here] = found.reshape(-1).view(out.dtype)
         away = np.flatnonzero(~is_mapped)
         content = self._reader.read(parts[away], positions[away], np.full(len(away), row_bytes))
         out[away] = np.frombuffer(b"".join(content), out.dtype)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column, Indices, announce
+from yogadl._interfaces import Column, Indices, Memory, announce
 from yogadl._lock import ProcessLock
 from yogadl._stream import cursor
 from yogadl._stream.arguments import whole
@@ -110,14 +110,16 @@ class NumberedBatches:
         """
         return self._finish(*self.columns(epoch, number))
 
-    def columns(self, epoch: int, number: int) -> tuple[list[Column], NDArray[np.bool_]]:
+    def columns(
+        self, epoch: int, number: int, memory: Memory | None = None
+    ) -> tuple[list[Column], NDArray[np.bool_]]:
         """Read one batch, as one column a field, and which of its records are padding.
 
         Raises:
             IndexError: if the epoch has no such batch.
         """
         chosen, padding = self.indices(epoch, number)
-        return list(self._run.source.columns(chosen)), padding
+        return list(self._run.source.columns(chosen, None, memory)), padding
 
     def indices(self, epoch: int, number: int) -> tuple[Indices, NDArray[np.bool_]]:
         """Return which records make one batch, and which of them are padding; those to come are announced.

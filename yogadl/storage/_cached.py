@@ -9,7 +9,7 @@ from yogadl._format.arrays import ArrayFile
 from yogadl._format.layout import PartTable
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
-from yogadl._interfaces import Column, Indices
+from yogadl._interfaces import Column, Indices, Memory
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
@@ -104,10 +104,12 @@ class CachedRecords:
     def __len__(self) -> int:
         return self.open()[0].records
 
-    def columns(self, indices: Indices, fields: Sequence[int] | None = None) -> Sequence[Column]:
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
         """Read records, in the order asked for."""
         opened = self._opened or self.open()
-        return opened[1].columns(indices, fields)
+        return opened[1].columns(indices, fields, memory)
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""

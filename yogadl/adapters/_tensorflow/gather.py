@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column
+from yogadl._interfaces import Column, Memory
 from yogadl._lock import ProcessLock
 from yogadl._stream import NumberedBatches
 from yogadl.errors import CursorError
@@ -69,21 +69,23 @@ class Gather:
     Args:
         numbered: The items, as batches of a stream.
         epochs: What the tokens stand for.
+        memory: Makes the arrays that are gathered into.
 
     Attributes:
         calls: To be entered by whoever calls, around all that it does in Python.
     """
 
-    def __init__(self, numbered: NumberedBatches, epochs: Epochs) -> None:
+    def __init__(self, numbered: NumberedBatches, epochs: Epochs, memory: Memory) -> None:
         self._numbered = numbered
         self._epochs = epochs
+        self._memory = memory
         self.calls = Calls()
 
     def columns(self, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
         """Return an item's columns, and which of its rows are padding."""
         epoch = self._epochs.number(token)
         try:
-            return self._numbered.columns(epoch, item)
+            return self._numbered.columns(epoch, item, self._memory)
         except StopIteration as error:  # which tf.data would take for the end of the epoch
             raise RuntimeError("the source raised StopIteration while records were read") from error
 

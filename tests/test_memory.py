@@ -1,0 +1,153 @@
+"""Memory that batches are gathered into, and that is used again."""
+
+import gc
+import mmap
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from yogadl._memory import BatchMemory
+
+LARGE = (100, 1024)
+BYTE = np.dtype(np.uint8)
+
+
+def address(array):
+    return array.ctypes.data
+
+
+@pytest.mark.parametrize("shape", [(65_536,), (70_001,), (3, 5, 7001), (1, 2**20)])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128"])
+def test_an_array_is_writable_aligned_and_of_the_shape_and_dtype_asked_for(shape, dtype):
+    array = BatchMemory().array(shape, np.dtype(dtype))
+    assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
+    assert address(array) % 64 == 0
+    assert array.flags.c_contiguous
+    array[...] = 7
+    assert (array == 7).all()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 10), (5, 0), (3,)])
+def test_small_arrays_are_numpys(shape):
+    array = BatchMemory().array(shape, BYTE)
+    assert (array.shape, array.base) == (shape, None)
+
+
+def test_memory_that_nobody_holds_is_used_again():
+    memory = BatchMemory()
+    array = memory.array(LARGE, BYTE)
+    where = address(array)
+    del array
+    assert address(memory.array((50, 2048), BYTE)) == where
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda array: array,
+        lambda array: array[3:],
+        lambda array: array.reshape(-1)[::2].view("u1"),
+        lambda array: array[5, 6:].T,
+        memoryview,
+        lambda array: memoryview(array[1:])[2:],
+        lambda array: np.asarray(memoryview(array)),
+        lambda array: np.frombuffer(array, np.uint16),
+        np.from_dlpack,
+        lambda array: [array[0]],
+    ],
+)
+def test_memory_that_somebody_sees_is_not_used_again(held):
+    memory = BatchMemory()
+    array = memory.array(LARGE, BYTE)
+    where, view = address(array), held(array)
+    del array
+    gc.collect()
+    others = [memory.array(LARGE, BYTE) for _ in range(3)]
+    assert where not in map(address, others)
+    del view, others
+    gc.collect()
+    assert where in map(address, [memory.array(LARGE, BYTE) for _ in range(4)])
+
+
+def test_arrays_of_other_sizes_do_not_meet():
+    memory = BatchMemory()
+    arrays = [memory.array((size,), BYTE) for size in range(65_536, 90_000, 500)]
+    for number, array in enumerate(arrays):
+        array[:] = number
+    assert all((array == number).all() for number, array in enumerate(arrays))
+    del arrays, array
+    for size in range(90_000, 65_536, -500):
+        assert len(memory.array((size,), BYTE)) == size
+
+
+def test_only_so_much_is_kept():
+    memory = BatchMemory()
+    arrays = [memory.array(LARGE, BYTE) for _ in range(50)]
+    del arrays
+    assert sum(map(len, memory._idle.values())) < 10
+
+
+def test_an_aligned_copy_is_made_only_of_what_is_large_and_is_not_aligned():
+    memory = BatchMemory()
+    room = memory.array((200_064,), BYTE)
+    aligned, odd, small = room[:200_000], room[1:200_001], room[1:100]
+    objects = np.full(20_000, None)[1:]
+    for array in (aligned, small, objects):
+        assert memory.aligned(array) is array
+    room[:] = np.arange(len(room)) % 251
+    copy = memory.aligned(odd)
+    assert address(copy) % 64 == 0
+    assert not np.shares_memory(copy, odd)
+    assert (copy == odd).all()
+    assert memory.aligned(odd.view("<u4")[::2]).tolist() == odd.view("<u4")[::2].tolist()
+
+
+def test_threads_never_get_memory_that_another_holds():
+    memory = BatchMemory()
+    failures = []
+
+    def work(number):
+        random = np.random.default_rng(number)
+        held = []
+        for turn in range(300):
+            array = memory.array(LARGE, BYTE)
+            array[:] = mark = (number * 7 + turn) % 251
+            held.append((array, mark))
+            if len(held) > 3:
+                array, mark = held.pop(int(random.integers(len(held))))
+                if not (array == mark).all():
+                    failures.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_writes_into_memory_of_its_own():
+    memory = BatchMemory()
+    idle = memory.array(LARGE, BYTE)
+    held = memory.array(LARGE, BYTE)
+    held[:] = idle[:] = 1
+    del idle
+    child = os.fork()
+    if not child:
+        held[:] = 2
+        memory.array(LARGE, BYTE)[:] = 2
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (held == 1).all()
+    assert (memory.array(LARGE, BYTE) == 1).all()
+
+
+def test_blocks_are_whole_pages():
+    memory = BatchMemory()
+    memory.array((65_537,), BYTE)
+    (size,) = memory._idle
+    assert size % mmap.PAGESIZE == 0
