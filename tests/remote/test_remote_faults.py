@@ -140,7 +140,7 @@ def test_credentials_that_expire_in_the_middle_publish_nothing_and_the_next_buil
     sent = []
     expired = refuses(403, "ExpiredToken")
     proxy.breaks(lambda request: of_parts(request) and (sent.append(request) or len(sent)) > 4, expired)
-    storage = opened(place, patience=IMPATIENT)
+    storage = opened(place, patience=Patience(10, 60))
     with pytest.raises(StorageError, match="expired") as caught:
         submit(storage)
     assert caught.value.errno == errno.EACCES
