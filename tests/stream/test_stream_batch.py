@@ -47,11 +47,19 @@ def test_an_epoch_of_many_chunks_is_whole():
 
 
 def test_large_records_are_read_batch_by_batch():
-    source = MemorySource(1000, record_bytes=100_000)
+    source = MemorySource(1000, record_bytes=130_000)
     batches = iter(open_stream(source).batch(8))
     for number in range(1, 20):
         next(batches)
         assert len(source.read) == 8 * number
+
+
+def test_batches_below_a_megabyte_are_read_a_few_at_a_time():
+    source = MemorySource(1000, record_bytes=100_000)
+    batches = iter(open_stream(source).batch(8))
+    for read in (1, 3, 3, 7, 7, 7, 7, 11, 11):
+        next(batches)
+        assert len(source.read) == 8 * read
 
 
 def test_the_first_batch_reads_little():

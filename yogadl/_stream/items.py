@@ -19,7 +19,8 @@ from yogadl._stream.run import Run
 # Of one read, unless a single batch is larger. Chosen by benchmarks/: more no longer helps, and what
 # is gathered here should still be in the CPU's cache when the batch is used.
 MOST_BYTES = 1_500_000
-ALONE_BYTES = 400_000  # a batch this large is read by itself
+ALONE_BYTES = 1_000_000  # a batch this large is read by itself
+TOGETHER = 4  # and smaller ones so many at a time at least: a thread hands over reads, not batches
 RECORDS_BYTES = 1_000_000
 AHEAD_BYTES = 32_000_000  # announced to the kernel, if the source is a file that is not in memory
 MOST_RECORDS = 1024
@@ -69,7 +70,7 @@ class Batches:
         columns_of = run.source.columns
         batch = cut.size
         alone = max(1, run.source.record_bytes) * batch
-        most = batch * max(1, 1 if alone >= ALONE_BYTES else MOST_BYTES // alone)
+        most = batch * (1 if alone >= ALONE_BYTES else max(TOGETHER, MOST_BYTES // alone))
         size = batch
         for indices, padding in run.chunks(cut, start, end):
             ahead = Ahead(run, indices)
