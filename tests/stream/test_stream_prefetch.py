@@ -36,8 +36,8 @@ def no_reader_is_left():
 class GatedSource(MemorySource):
     """A source that reads only when let to, one read at a time."""
 
-    def __init__(self, count):
-        super().__init__(count, record_bytes=10_000_000)  # batch by batch
+    def __init__(self, count, record_bytes=10_000_000):  # as large as that, batch by batch
+        super().__init__(count, record_bytes=record_bytes)
         self.gate = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
 
@@ -85,6 +85,21 @@ def test_no_more_is_read_than_was_asked_for():
         assert source.entered.acquire(timeout=TIMEOUT_S)
     assert not source.entered.acquire(timeout=0.05)
     assert len(source.read) == 20
+    batches.close()
+
+
+def test_beside_a_read_of_several_small_batches_another_is_ready_and_no_more():
+    source = GatedSource(1000, record_bytes=100_000)
+    batches = iter(open_stream(source).batch(8).prefetch(2))
+    for _ in range(20):
+        source.gate.release()
+    next(batches)
+    for reads, so_far in ((3, 1 + 2 + 4), (1, 1 + 2 + 4 + 4)):
+        for _ in range(reads):
+            assert source.entered.acquire(timeout=TIMEOUT_S)
+        assert not source.entered.acquire(timeout=0.05)
+        assert len(source.read) == 8 * so_far
+        next(batches)
     batches.close()
 
 

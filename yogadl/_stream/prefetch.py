@@ -64,6 +64,7 @@ class _Feed:
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._held = 0  # items in the queue
+        self._most = depth  # from so many on, nothing is read
         self._ready: deque[tuple[Read, BaseException | None]] = deque()
         self._changed = threading.Condition(threading.RLock())
         self._is_stopped = False
@@ -134,7 +135,7 @@ class _Feed:
     def _has_room(self) -> bool:
         """Wait for room in the queue; return False if stopped. Read only then: `depth` is a promise."""
         with self._changed:
-            while self._held >= self._depth and not self._is_stopped:
+            while self._held >= self._most and not self._is_stopped:
                 self._changed.wait()
             return not self._is_stopped
 
@@ -143,4 +144,7 @@ class _Feed:
             if not self._is_stopped:
                 self._ready.append((read, error))
                 self._held += read[0]
+                # Beside a read of several items there is room for another: with one alone, the thread waits
+                # for the consumer to wake up, and then the consumer for the thread (benchmarks/prefetch.py).
+                self._most = max(self._depth, read[0] + 1) if read[0] > 1 else self._depth
                 self._changed.notify()
