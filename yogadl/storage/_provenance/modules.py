@@ -1,7 +1,6 @@
 """Know modules: whose they are, what they are called, and where their project lies."""
 
 import functools
-import importlib.metadata
 import inspect
 import os
 import sys
@@ -80,7 +79,9 @@ def _has_distributions(folder: Path) -> bool:
 
 @functools.cache  # reads a file of each, and is rarely asked
 def _distributed() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()
+    from importlib.metadata import packages_distributions  # 10 ms that opening a storage need not wait for
+
+    return packages_distributions()
 
 
 def is_ours(file: str) -> bool:
