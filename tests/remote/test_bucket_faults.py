@@ -1,6 +1,7 @@
 """A bucket whose store or network fails gives the right data, or one clear error, in bounded time."""
 
 import errno
+import gc
 import json
 import logging
 import pickle
@@ -277,6 +278,9 @@ def test_credentials_that_expire_in_the_midst_are_said_at_once(s3_place: Place) 
         assert read(bucket, "name") == CONTENT
 
 
+# google-auth leaves the answer open for which it can't renew the credentials; what is forgotten there is
+# collected here, and not in some test that comes later.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_google_credentials_that_expire_in_the_midst_are_said_at_once(gcs_place: Place) -> None:
     from google.oauth2.credentials import Credentials
 
@@ -295,6 +299,8 @@ def test_google_credentials_that_expire_in_the_midst_are_said_at_once(gcs_place:
             read(bucket, "name")
         assert caught.value.errno == errno.EACCES
         assert not [secret for secret in ("a-token", "a-refresh", "a-secret") if secret in repr(caught.value)]
+    del caught, bucket
+    gc.collect()
 
 
 def says_that_the_grant_is_revoked(exchange: Exchange) -> None:
