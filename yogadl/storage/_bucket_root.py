@@ -6,13 +6,12 @@ import mmap
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder, storage_error
@@ -157,13 +156,13 @@ class MirroredRoot(BucketRoot):
     def __reduce__(self) -> Any:
         return MirroredRoot, (self._bucket, self._mirror)
 
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Send a finished part to its place, and keep it in the mirror if there is room."""
-        upload(self._bucket, _names.index(dataset_id, sha256), index)
-        upload(self._bucket, _names.part(dataset_id, sha256), part)
-        self._mirror.adopt(dataset_id, sha256, part, index)
-        part.unlink()
-        index.unlink()
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Send finished files to their places, in this order; keep them in the mirror if there is room."""
+        for name, path in files.items():
+            upload(self._bucket, name, path)
+        self._mirror.adopt(files)
+        for path in files.values():
+            path.unlink()
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
@@ -215,9 +214,9 @@ class SharedRoot(BucketRoot):
         """Return the content of a file that may be large, mapped if wanted."""
         return self._folder.view(name, most_bytes, maps=maps)
 
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Move a finished part and its index to their places; the part last."""
-        self._folder.adopt_part(dataset_id, sha256, part, index)
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Move finished files to their names, in this order."""
+        self._folder.adopt(files)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""

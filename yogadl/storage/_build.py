@@ -148,7 +148,12 @@ class Build:
     def _keep(self, source: Source, path: Path, receipt: Receipt, where: str, terms: dict[str, Any]) -> None:
         """Move a sealed part to its place, then note that it is there, and where the source stood."""
         part = receipt.part
-        self.root.adopt_part(self.key.id, part.sha256, path, path.with_suffix(".idx"))
+        self.root.adopt(
+            {
+                _names.index(self.key.id, part.index_sha256): path.with_suffix(".idx"),
+                _names.part(self.key.id, part.sha256): path,
+            }
+        )
         document = {
             "first": receipt.first_record,
             "sha256": part.sha256,
@@ -195,13 +200,12 @@ class Build:
             document = json.loads(content or b"")
             if any(document[term] != value for term, value in terms.items()):
                 return None
-            sha256 = document["sha256"]
+            sha256, index_sha256 = document["sha256"], document["index_sha256"]
+            names = _names.part(self.key.id, sha256), _names.index(self.key.id, index_sha256)
             # Before they are looked at, or a prune might take them just after.
-            if not all(
-                self.root.keep(name_of(self.key.id, sha256)) for name_of in (_names.part, _names.index)
-            ):
+            if not all(self.root.keep(name) for name in names):
                 return None
-            part = read_sealed(self.root, self.key.id, sha256, document["index_sha256"])
+            part = read_sealed(self.root, self.key.id, sha256, index_sha256)
             samples = tuple(
                 Sample(start, RunHash(records, value)) for start, records, value in document["samples"]
             )
@@ -236,8 +240,10 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
     Raises:
         CacheFormatError: if its files are missing or not what they were.
     """
-    name = _names.index(dataset_id, sha256)
+    name, old_name = _names.indexes(dataset_id, sha256, index_sha256)
     content = root.read(name)
+    if content is None:
+        content = root.read(old_name)
     if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
         raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
     index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
@@ -462,9 +468,11 @@ def publish(
 def check_parts(root: Root, key: DatasetKey, table: PartTable) -> None:
     """Make sure that every part is where it should be, right before a manifest says so."""
     sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{key.id}/parts")}
-    for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
+    each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+    for sha256, index_sha256, size_bytes in each:
         name = _names.part(key.id, sha256)
-        if sizes.get(name) != size_bytes or _names.index(key.id, sha256) not in sizes:
+        has_index = not sizes.keys().isdisjoint(_names.indexes(key.id, sha256, index_sha256))
+        if sizes.get(name) != size_bytes or not has_index:
             raise StorageError(
                 errno.ENOENT,
                 f"{root.where(name)} or its index has vanished since it was written; was there a prune with "

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage import _names
 from yogadl.storage._root import MAX_READ_BYTES, Entry
 
 
@@ -126,10 +125,6 @@ class Folder:
                 sync_folder(folder)
         except OSError as error:
             raise storage_error(error, f"can't write {target}") from error
-
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Move a finished part and its index to their places; the part last."""
-        self.adopt({_names.index(dataset_id, sha256): index, _names.part(dataset_id, sha256): part})
 
     def rename(self, name: str, new_name: str) -> bool:
         """Move a file; return whether there was one."""

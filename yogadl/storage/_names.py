@@ -29,9 +29,14 @@ def part(dataset_id: str, sha256: str) -> str:
     return f"{dataset_id}/parts/{_checked(sha256)}.mdb"
 
 
-def index(dataset_id: str, sha256: str) -> str:
-    """Return the name of a part's index."""
-    return f"{dataset_id}/parts/{_checked(sha256)}.idx"
+def index(dataset_id: str, index_sha256: str) -> str:
+    """Return the name of a part's index: by its own bytes, since parts of equal bytes may lie differently."""
+    return f"{dataset_id}/parts/{_checked(index_sha256)}.idx"
+
+
+def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
+    """Return where a part's index may be: under its name, or, in caches of old, under that of the part."""
+    return index(dataset_id, index_sha256), f"{dataset_id}/parts/{_checked(sha256)}.idx"
 
 
 def table(dataset_id: str, sha256: str) -> str:

@@ -1,7 +1,7 @@
 """Declare what caches are kept below: a root, where files lie by name. A folder is one, a bucket another."""
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -52,8 +52,8 @@ class Root(Protocol):
     def write_if_absent(self, name: str, content: bytes) -> bool:
         """Put a file unless there is one; return whether this call did."""
 
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Take a finished part and its index from where they were made, a `workplace`."""
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Take finished files from where they were made, a `workplace`, to their names, in this order."""
 
     def rename(self, name: str, new_name: str) -> bool:
         """Move a small file; return whether there was one. At each moment it has one name, or both."""

@@ -116,5 +116,7 @@ def _damaged_records(view: memoryview, field: FieldIndex, records: int) -> range
 def part_files(dataset_id: str, table: PartTable) -> set[str]:
     """Return the names of all files of parts that a table names."""
     return {_names.part(dataset_id, sha256) for sha256 in table.sha256} | {
-        _names.index(dataset_id, sha256) for sha256 in table.sha256
+        name
+        for names in zip(table.sha256, table.index_sha256, strict=True)
+        for name in _names.indexes(dataset_id, *names)
     }

@@ -10,14 +10,13 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from yogadl._format.manifest import Manifest
 from yogadl._lock import ProcessLock
 from yogadl._size import bytes_of
-from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._mirror.brought import Brought
@@ -127,21 +126,18 @@ class Mirror:
             raise
         return brought
 
-    def adopt(self, dataset_id: str, sha256: str, part: Path, index: Path) -> bool:
-        """Take a part that was built here, by hard link or as a copy, so that it need not be downloaded.
+    def adopt(self, files: Mapping[str, Path]) -> bool:
+        """Take files that were built here, by hard link or as copies, so that they need not be downloaded.
 
-        The bucket must have both files already.
+        The bucket must have them already.
 
         Args:
-            dataset_id: Whose part it is.
-            sha256: Its name.
-            part: Its file, which stays where it is.
-            index: Its index's file, which stays, too.
+            files: By name in the bucket; they stay where they are.
 
         Returns:
-            Whether the mirror has it now; it has not if there is no room.
+            Whether the mirror has all of them now; it has none if there is no room.
         """
-        files = {_names.part(dataset_id, sha256): part, _names.index(dataset_id, sha256): index}
+        what = " and ".join(files)
         try:
             place = self.place
             with contextlib.ExitStack() as stack:
@@ -151,10 +147,10 @@ class Mirror:
                 }
                 sizes = {name: path.stat().st_size for name, path in files.items()}
                 with place.gate(exclusive=True):
-                    make_room(place, sizes, place.limit_bytes(), f"part {sha256}")
+                    make_room(place, sizes, place.limit_bytes(), what)
                     place.caches.adopt(copies)
         except OSError as error:
-            _log.info("yogadl: part %s is not kept in the mirror: %s", sha256, error)
+            _log.info("yogadl: not kept in the mirror: %s: %s", what, error)
             return False
         return True
 

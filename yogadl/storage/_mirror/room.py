@@ -171,7 +171,9 @@ def _named_by(place: Place, name: str) -> dict[str, int]:
         return {}  # whoever reads it brings it again
     sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
     return {_names.part(dataset_id, sha256): size for sha256, size in sizes} | {
-        _names.index(dataset_id, sha256): 0 for sha256 in table.sha256
+        name: 0
+        for names in zip(table.sha256, table.index_sha256, strict=True)
+        for name in _names.indexes(dataset_id, *names)
     }
 
 
