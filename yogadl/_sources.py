@@ -45,6 +45,10 @@ class Source(Protocol):
         spec: The structure of a record; shapes may still turn out to vary.
         length: How many records there are, ``None`` if unknown.
         can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
+
+    A source whose records are worked out, as by a user's ``__getitem__``, also says that it ``is_costly``:
+    whoever goes on with an earlier build compares some of its records, not all of them. What decides its
+    records, if that is not the object that it was opened from, is its ``origin``.
     """
 
     spec: Spec
@@ -296,6 +300,7 @@ class ItemsSource:
 
     def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
         self.length = len(data)
+        self.is_costly = type(data) not in (list, tuple)
         self._data = data
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)

@@ -13,7 +13,6 @@ Example:
 
 import argparse
 import contextlib
-import functools
 import logging
 import sys
 import time
@@ -30,7 +29,7 @@ from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._base import AUTO, BuildOptions
 from yogadl.storage._progress import shown
-from yogadl.storage._provenance.provenance import Describer
+from yogadl.storage._provenance.provenance import Call, Describer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,8 +121,8 @@ def _build(
             with storage._building_alone(key) as right:
                 assert right is not None
                 data = function(**values)
-                described = functools.partial(describer.after_build, builder, (), values)
-                storage._build(key, data, options, described, right=right, replaces=True)
+                call = Call(describer, builder, (), values)
+                storage._build(key, data, options, call, right=right, replaces=True)
         else:
             cached = storage.cacheable(
                 arguments.id,

@@ -30,11 +30,13 @@ from yogadl.storage._partitions import PartitionedBuild, build_with_workers
 from yogadl.storage._progress import shown
 from yogadl.storage._provenance.ingredients import Builder
 from yogadl.storage._provenance.provenance import (
+    Call,
     Describer,
     Explanation,
     describe_machine,
     difference,
     explain,
+    sha256_of_data,
 )
 from yogadl.storage._provenance.values import HOOK
 from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count
@@ -188,7 +190,7 @@ class CacheStorage(Storage):
         options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
         with self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
-            self._build(key, data, options, {}, right=right, replaces=True)
+            self._build(key, data, options, None, right=right, replaces=True)
 
     def begin(
         self, dataset_id: str, dataset_version: str, *, partitions: int, run: str | None = None
@@ -254,7 +256,7 @@ class CacheStorage(Storage):
                         key,
                         lambda: function(*args, **kwargs),
                         options,
-                        lambda: describer.after_build(builder, args, kwargs),
+                        Call(describer, builder, args, kwargs),
                         before=lambda: self._log_why(key, builder) if is_auto else None,
                     )
                     published = self._find(key)
@@ -273,7 +275,7 @@ class CacheStorage(Storage):
         key: DatasetKey,
         function: Callable[[], Any],
         options: BuildOptions,
-        builder: Callable[[], dict[str, Any]],
+        call: Call,
         *,
         before: Callable[[], None],
     ) -> None:
@@ -284,7 +286,7 @@ class CacheStorage(Storage):
             before()
             data = function()
             try:
-                self._build(key, data, options, builder, right=right, replaces=False)
+                self._build(key, data, options, call, right=right, replaces=False)
             except LostRightError as error:
                 _log.warning(
                     "yogadl: %s is built by others by now, whose result will be served: %s", key, error
@@ -311,12 +313,13 @@ class CacheStorage(Storage):
         key: DatasetKey,
         data: Any,
         options: BuildOptions,
-        builder: dict[str, Any] | Callable[[], dict[str, Any]],
+        call: Call | None,
         *,
         right: Right,
         replaces: bool,
     ) -> None:
         source = open_source(data, allow_pickle=options.allow_pickle)
+        provenance = getattr(source, "provenance", {})
         machine = describe_machine(library_version())
         where = f"{_names.builds(key)}/one"
         part_bytes = options.part_bytes or self.part_bytes
@@ -330,8 +333,10 @@ class CacheStorage(Storage):
             if options.workers > 1:
                 receipts = build_with_workers(self, key, source, options.workers, part_bytes, progress)
             else:
-                receipts = Build(self.root, key, part_bytes, progress, right).run(source, where)
-        described = getattr(source, "provenance", {}) | (builder() if callable(builder) else builder)
+                of_data = partial(sha256_of_data, getattr(source, "origin", data))
+                build = Build(self.root, key, part_bytes, progress, right, call.sha256 if call else of_data)
+                receipts = build.run(source, where)
+        described = provenance | (call.manifest() if call else {})
         content = content_of(receipts)
         if publish(self.root, key, content, machine | described, right=right, replaces=replaces):
             self.root.remove_folder(_names.builds(key))

@@ -1,6 +1,8 @@
 """Describe what a cache was built from, and say how that differs from what would build it now."""
 
 import difflib
+import hashlib
+import json
 import platform
 import time
 from collections.abc import Callable
@@ -75,8 +77,51 @@ class Describer:
             kept.append(ingredient)
         return replace(before, ingredients=tuple(kept)).to_json()
 
+    def sha256(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return a hash of the builder as it is now, as exact as its values allow."""
+        return _sha256_of(builder_of(self._function, args, kwargs, self._reader, thorough=True, strict=False))
+
     def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Builder:
         return builder_of(self._function, args, kwargs, self._reader, thorough=self._thorough)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a builder: what a build is made from.
+
+    Args:
+        describer: Describes the function that is called.
+        before: What it was before it was called.
+        args: Its arguments.
+        kwargs: Those given by name.
+    """
+
+    describer: Describer
+    before: Builder
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what a manifest keeps of the builder."""
+        return self.describer.after_build(self.before, self.args, self.kwargs)
+
+    def sha256(self) -> str:
+        """Return a hash of the function, all that it uses, and its arguments."""
+        return self.describer.sha256(self.args, self.kwargs)
+
+
+def sha256_of_data(data: Any) -> str:
+    """Return a hash of an object's class, with all that it uses, and of its state, as far as can be seen."""
+    return _sha256_of(builder_of(_given, (data,), {}, CodeReader(), thorough=True, strict=False))
+
+
+def _given(data: Any) -> Any:
+    return data
+
+
+def _sha256_of(builder: Builder) -> str:
+    content = [builder.function, sorted((one.key, one.sha256) for one in builder.ingredients)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
