@@ -36,6 +36,8 @@ _ADAPTERS: Final = {
 # How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
 _CHUNK_RECORDS: Final = 1024
 _CHUNK_BYTES: Final = 8 * 2**20
+# One of so many is looked at while they are read: records may be far larger than those before.
+_UNSEEN_RECORDS: Final = 64
 
 
 class Source(Protocol):
@@ -369,12 +371,28 @@ def _numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[An
 def _chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[Columns]:
     # Large records come in small chunks: start with one, and go by what they took.
     count, first = 1, first_record
-    while chunk := list(itertools.islice(records, count)):
+    while chunk := _taken(spec, records, count):
         columns = columns_of(spec, chunk, first)
         yield columns
         first += len(chunk)
         size = sum(size_of(column) for column in columns) // len(chunk)
         count = max(1, min(16 * count, _CHUNK_RECORDS, _CHUNK_BYTES // max(size, 1)))
+
+
+def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
+    """Return the next records: so many, unless they turn out to be much larger than a chunk should be."""
+    taken: list[Any] = []
+    while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
+        taken += more
+        if len(taken) == count:
+            break
+        try:
+            last = columns_of(spec, more[-1:])
+        except UnsupportedDataError:
+            break  # whoever stores them all will name the first one that does not fit
+        if len(taken) * sum(map(size_of, last)) > 2 * _CHUNK_BYTES:
+            break
+    return taken
 
 
 def size_of(column: NDArray[Any] | list[Any]) -> int:
