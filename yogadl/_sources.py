@@ -47,6 +47,8 @@ class Source(Protocol):
         spec: The structure of a record; shapes may still turn out to vary.
         length: How many records there are, ``None`` if unknown.
         can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
+
+    One whose shapes can't turn out to vary also has `has_final_spec`, which is true.
     """
 
     spec: Spec
@@ -188,6 +190,11 @@ class ArraysSource:
             )
         self.spec = Spec(tree)
         self.length = next(iter(lengths.values()))
+        # The first item of a list says nothing of the others' shapes.
+        self.has_final_spec = all(
+            isinstance(column, np.ndarray) or not field.leaf.is_fixed
+            for field, column in zip(self.spec.fields, self._columns, strict=True)
+        )
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield slices of the arrays."""
@@ -334,6 +341,7 @@ class RecordsSource:
     """A `DataRef` of this library, or anything else that gives columns of any records asked for."""
 
     can_start_anywhere = True
+    has_final_spec = True
 
     def __init__(self, records: Any, *, allow_pickle: bool = False) -> None:
         self.spec: Spec = records.spec

@@ -62,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-pickle", action="store_true", help="pickle objects that can't be stored otherwise"
     )
+    parser.add_argument(
+        "--no-space-check",
+        action="store_true",
+        help="build even if the disk is too small for the records as they are (it may compress them)",
+    )
     parser.add_argument("--traceback", action="store_true", help="show all of an error of the function")
     add_json(parser)
 
@@ -115,7 +120,12 @@ def _build(
                 show(records, total, size_bytes)
 
         options = BuildOptions(
-            arguments.workers, None, arguments.part_bytes, arguments.allow_pickle, progress
+            arguments.workers,
+            None,
+            arguments.part_bytes,
+            arguments.allow_pickle,
+            progress,
+            not arguments.no_space_check,
         )
         if arguments.replace:
             # What `submit` does, and what `cacheable` records; no method of the storage does both.
@@ -132,6 +142,7 @@ def _build(
                 part_bytes=options.part_bytes,
                 allow_pickle=options.allow_pickle,
                 progress=progress,
+                check_space=options.check_space,
             )
             cached(function)(**values)
     return _Built(key, is_new)

@@ -22,7 +22,15 @@ from yogadl._spec import Spec
 from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import _names
-from yogadl.storage._build import Build, Progress, content_of, new_trashed_name, publish, trashed_names
+from yogadl.storage._build import (
+    Build,
+    Progress,
+    check_space,
+    content_of,
+    new_trashed_name,
+    publish,
+    trashed_names,
+)
 from yogadl.storage._cached import CachedRecords, Published
 from yogadl.storage._export import Exported, export
 from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
@@ -78,6 +86,7 @@ class BuildOptions:
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
             function of (records so far, records in all or None, bytes so far).
+        check_space: Whether to refuse what certainly needs more than the disk has room for.
     """
 
     workers: int = 1
@@ -85,6 +94,7 @@ class BuildOptions:
     part_bytes: int | None = None
     allow_pickle: bool = False
     progress: bool | Progress | None = None
+    check_space: bool = True
 
     def __post_init__(self) -> None:
         if type(self.workers) is not int or self.workers < 1:
@@ -164,6 +174,7 @@ class CacheStorage(Storage):
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: bool | Progress | None = None,
+        check_space: bool = True,
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -179,13 +190,15 @@ class CacheStorage(Storage):
             part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: A progress bar or none; ``None`` for one on a terminal; or a function.
+            check_space: Whether to refuse, before anything is read, what certainly needs more than the disk
+                has room for: arrays, tables and other sources that know their length and shapes.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; names field and record.
             StorageError: if the disk fails or is full.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
+        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
         with self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
             self._build(key, data, options, {}, right=right, replaces=True)
@@ -215,6 +228,7 @@ class CacheStorage(Storage):
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: bool | Progress | None = None,
+        check_space: bool = True,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -231,13 +245,14 @@ class CacheStorage(Storage):
             part_bytes: See there.
             allow_pickle: See there; also allows reading pickled fields.
             progress: See there.
+            check_space: See there.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version
                 is ``"auto"`` and a value that the function uses can't be described.
         """
         DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
+        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
         is_auto = dataset_version == AUTO
         warned: set[str] = set()
 
@@ -320,6 +335,8 @@ class CacheStorage(Storage):
         machine = describe_machine(library_version())
         where = f"{_names.builds(key)}/one"
         part_bytes = options.part_bytes or self.part_bytes
+        if options.check_space:
+            check_space(self.root, key, source, where)
         with told_if_lost(right), shown(options.progress, str(key)) as show:
 
             def progress(records: int, total: int | None, size_bytes: int) -> None:

@@ -157,6 +157,11 @@ class MirroredRoot(BucketRoot):
     def __reduce__(self) -> Any:
         return MirroredRoot, (self._bucket, self._mirror)
 
+    @property
+    def keeps_parts_where_made(self) -> bool:
+        """They go to the bucket, one after the other; the mirror keeps what it has room for."""
+        return False
+
     def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
         """Send a finished part to its place, and keep it in the mirror if there is room."""
         upload(self._bucket, _names.index(dataset_id, sha256), index)
@@ -199,6 +204,11 @@ class SharedRoot(BucketRoot):
 
     def __reduce__(self) -> Any:
         return SharedRoot, (self._folder,)
+
+    @property
+    def keeps_parts_where_made(self) -> bool:
+        """They are made in the folder."""
+        return True
 
     @property
     def location(self) -> str:

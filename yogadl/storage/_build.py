@@ -80,7 +80,7 @@ class Build:
     part_bytes: int | None = None
     progress: Progress | None = None
     right: Right = field(default_factory=LockedRight)
-    say_after_s: float = field(default=_SAY_AFTER_S)
+    say_after_s: float = field(default_factory=lambda: _SAY_AFTER_S)
 
     def run(self, source: Source, where: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order.
@@ -321,8 +321,44 @@ class PartPaths:
         return str(self._folder.path(_names.part(self._id, sha256)))
 
 
+def check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:
+    """Refuse to build what certainly needs more than the disk has room for.
+
+    Certain is only what a source says of its records before they are read. What some of them took says
+    nothing: the first ones may be the largest by far.
+
+    Args:
+        root: Where the parts go.
+        key: What is to be built.
+        source: Its records.
+        where: The build's own folder, by name.
+
+    Raises:
+        StorageError: if it does.
+    """
+    if source.length is None or not getattr(source, "has_final_spec", False):
+        return
+    if not root.keeps_parts_where_made:
+        return
+    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
+    least_bytes = source.length * record_bytes
+    with root.workplace(where) as work:
+        free_bytes = shutil.disk_usage(work).free
+    if least_bytes <= free_bytes:
+        return
+    # Parts of an earlier build are gone on with, and those of another version may be the same.
+    parts_bytes = sum(entry.size_bytes for entry in root.entries(f"{key.id}/parts"))
+    if least_bytes > free_bytes + parts_bytes:
+        raise StorageError(
+            errno.ENOSPC,
+            f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
+            f"{in_words(free_bytes)} free; make room, or build where there is. If it fits nevertheless (the "
+            "file system compresses, say): check_space=False, or yogadl build --no-space-check",
+        )
+
+
 class _Sizes:
-    """Say after a while how large the cache will be, and stop a build that can't fit."""
+    """Say after a while how large the cache will be, and whether it may be too large."""
 
     def __init__(self, build: Build, length: int | None, work: Path) -> None:
         self._build = build
@@ -351,11 +387,12 @@ class _Sizes:
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip
-        if rest_bytes > free_bytes:
-            raise StorageError(
-                f"{self._build.key} can't fit: {in_words(rest_bytes)} are still to be written to "
-                f"{self._work}, and {in_words(free_bytes)} are free; make room, or build where there is"
-            )
+        if rest_bytes > free_bytes and self._build.root.keeps_parts_where_made:
+            _log.warning(
+                "yogadl: %s may not fit: if the records to come are as large as those so far, %s are still "
+                "to be written to %s, and %s are free",
+                self._build.key, in_words(rest_bytes), self._work, in_words(free_bytes),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

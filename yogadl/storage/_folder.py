@@ -30,6 +30,11 @@ class Folder:
         """The folder's path."""
         return str(self.root)
 
+    @property
+    def keeps_parts_where_made(self) -> bool:
+        """They are made in the folder."""
+        return True
+
     def path(self, name: str) -> Path:
         """Return where the file of that name lies."""
         return self.root / name

@@ -29,6 +29,10 @@ class Root(Protocol):
     def location(self) -> str:
         """Where it is, as people write it: a folder's path or a bucket's URL."""
 
+    @property
+    def keeps_parts_where_made(self) -> bool:
+        """Whether parts stay on the disk they are made on, so that a build needs room for all of them."""
+
     def where(self, name: str) -> str:
         """Return where the file of that name lies, as people write it."""
 

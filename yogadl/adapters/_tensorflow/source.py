@@ -57,6 +57,7 @@ class DatasetSource:
     """
 
     can_start_anywhere = True
+    has_final_spec = True
 
     def __init__(self, dataset: Dataset) -> None:
         if _is_endless(dataset):
