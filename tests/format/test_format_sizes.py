@@ -465,3 +465,5 @@ def test_every_size_constant_is_crossed_by_a_test():
         "write a test with sizes around the new constant, and put its name into a list here"
     )
     assert known - found == set(), "these constants are gone"
+    for file in ELSEWHERE:
+        assert (TESTS / file).exists(), file
