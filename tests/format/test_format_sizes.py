@@ -236,6 +236,20 @@ def test_shapes_of_any_number_of_dimensions_come_back_up_to_as_many_as_are_allow
         check_reads(cached(storage, [many, one, one], str(rank)), [many, one, one])
 
 
+def test_empty_arrays_of_as_large_dimensions_as_are_allowed_come_back(storage):
+    limit, some = constant("_format.columns._SIZE_LIMIT"), np.ones((1, 2), np.uint8)
+    for size in around(limit):
+        empty = np.empty((0, size), np.uint8)
+        check_reads(cached(storage, [{"value": empty}] * 2, str(size)), [{"value": empty}] * 2)
+        records = [{"value": array} for array in (some, empty, empty, some)]
+        for source in (records, Cut(records, [4])):
+            if size < limit:
+                check_reads(cached(storage, source, "varying"), records)
+            else:
+                with pytest.raises(UnsupportedDataError, match=f"record 1.*a dimension of {size}"):
+                    storage.submit(source, "d", "refused")
+
+
 def test_records_of_as_many_fields_as_are_allowed_come_back(storage):
     with scaled({"_spec.MAX_FIELDS": 300}):
         for count in (299, 300):
@@ -409,6 +423,7 @@ ELSEWHERE = {
     ],
     "format/test_format_sizes.py": [
         "_format.columns.MAX_UNKNOWN_RANK",
+        "_format.columns._SIZE_LIMIT",
         "_format.layout.PAGE_HEADER_BYTES",
         "_format.window._HUGE_PAGE_BYTES",
         "_leaf.MAX_DIMENSIONS",
