@@ -1,6 +1,7 @@
 """Submit, fetch and cacheable, and what keeps a storage in order: written once, over a root and a right."""
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -20,9 +21,23 @@ from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl._sources import open_source
 from yogadl._spec import Spec
 from yogadl._version import library_version
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    DatasetNotFoundError,
+    LeaseError,
+    StorageError,
+)
 from yogadl.storage import _names
-from yogadl.storage._build import Build, Progress, content_of, new_trashed_name, publish, trashed_names
+from yogadl.storage._build import (
+    Build,
+    Progress,
+    content_of,
+    new_trashed_name,
+    publish,
+    replace,
+    trashed_names,
+)
 from yogadl.storage._cached import CachedRecords, Published
 from yogadl.storage._export import Exported, export
 from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
@@ -37,7 +52,7 @@ from yogadl.storage._provenance.provenance import (
     explain,
 )
 from yogadl.storage._provenance.values import HOOK
-from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count
+from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._verify import Verified, verify
 
@@ -127,7 +142,7 @@ class CacheStorage(Storage):
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> contextlib.AbstractContextManager[Right | None]:
-        """Hold the right to build this version, waiting for whoever holds it now.
+        """Hold the right to build this version, waiting for whoever holds it now, or prunes the dataset.
 
         Args:
             key: The version.
@@ -136,6 +151,13 @@ class CacheStorage(Storage):
 
         Raises:
             LeaseError: if it takes longer than this storage waits.
+        """
+        raise NotImplementedError
+
+    def pruning(self, dataset_id: str) -> contextlib.AbstractContextManager[Right | None]:
+        """Hold the right to remove files of a dataset: as long as that is held, nobody builds there.
+
+        Does not wait: gives ``None`` if somebody builds or prunes.
         """
         raise NotImplementedError
 
@@ -297,7 +319,7 @@ class CacheStorage(Storage):
         mine = (self.location, key)
         if mine in _building.get():
             raise ConfigurationError(
-                f"{key} is being built by this very call: its builder asks for its own result"
+                f"{key} is being built by this very call: its builder asks for its own result, or replaces it"
             )
         with self.building(key, unless) as right:
             reset = _building.set(_building.get() | {mine})
@@ -350,10 +372,11 @@ class CacheStorage(Storage):
     def _log_why(self, key: DatasetKey, builder: Builder) -> None:
         """Say what has changed since the newest version that was worked out, too."""
         manifests = []
-        for version in self.versions(key.id):
-            if version.startswith(f"{AUTO}-"):
-                with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
-                    manifests.append(self.published(DatasetKey(key.id, version)).manifest)
+        with contextlib.suppress(StorageError):  # a list that can't be had is no reason not to build
+            for version in self.versions(key.id):
+                if version.startswith(f"{AUTO}-"):
+                    with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
+                        manifests.append(self.published(DatasetKey(key.id, version)).manifest)
         if manifests:
             newest = max(manifests, key=lambda manifest: manifest.created)
             changed = difference(newest.builder, builder.to_json())
@@ -398,15 +421,18 @@ class CacheStorage(Storage):
         found = self._find(key)
         if found is not None and (digest is None or found.digest == digest):
             return found
-        if digest is not None:
-            for name in self._trashed_names(key):
-                content = self.root.read(name)
-                if content is not None and digest_of(content) == digest:
-                    return Published(read_manifest(content, key, name), digest)
-            raise DatasetNotFoundError(
-                f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
-            )
-        raise DatasetNotFoundError(self._not_found(key))
+        if digest is None:
+            raise DatasetNotFoundError(self._not_found(key))
+        for name in trashed_names(self.root, key):
+            content = self.root.read(name)
+            if content is not None and digest_of(content) == digest:
+                return Published(read_manifest(content, key, name), digest)
+        found = self._find(key)  # once more: it may have come back from the trash just now
+        if found is not None and found.digest == digest:
+            return found
+        raise DatasetNotFoundError(
+            f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
+        )
 
     def _find(self, key: DatasetKey) -> Published | None:
         name = _names.manifest(key)
@@ -416,14 +442,24 @@ class CacheStorage(Storage):
         return Published(read_manifest(content, key, self.root.where(name)), digest_of(content))
 
     def _not_found(self, key: DatasetKey) -> str:
-        versions = self.versions(key.id)
-        if versions:
-            return f"there is no {key} in {self!r}; there are the versions {versions}"
-        return f"there is no {key} in {self!r}; it has the datasets {self.datasets()}"
+        with contextlib.suppress(StorageError):  # what can't be listed is not to hide what is known
+            versions = self.versions(key.id)
+            if versions:
+                return f"there is no {key} in {self!r}; there are the versions {versions}"
+            return f"there is no {key} in {self!r}; it has the datasets {self.datasets()}"
+        return f"there is no {key} in {self!r}"
 
     def datasets(self) -> list[str]:
-        """Return the ids of all datasets that have a version."""
-        return [dataset_id for dataset_id in self._ids_with("versions") if self.versions(dataset_id)]
+        """Return the ids of all datasets that have a version, and that this user may list."""
+        return [dataset_id for dataset_id in self._ids_with("versions") if self._has_version(dataset_id)]
+
+    def _has_version(self, dataset_id: str) -> bool:
+        try:
+            return bool(self.versions(dataset_id))
+        except StorageError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return False
+            raise
 
     def _ids_with(self, *names: str) -> list[str]:
         """Return the ids that have one of these folders; a root may hold folders of others, too."""
@@ -514,56 +550,91 @@ class CacheStorage(Storage):
     def delete(self, dataset_id: str, dataset_version: str) -> None:
         """Throw a version away; `undelete` brings it back until `prune` has removed it.
 
+        Waits for whoever builds it, and then throws away what was built.
+
         Raises:
             DatasetNotFoundError: if there is no such version.
+            LeaseError: if it takes longer than this storage waits.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        if not self.root.rename(_names.manifest(key), new_trashed_name(self.root, key)):
-            raise DatasetNotFoundError(self._not_found(key))
+        name = _names.manifest(key)
+        if self.root.size(name) is None:
+            raise DatasetNotFoundError(self._not_found(key))  # before anything is made for it
+        with self._building_alone(key) as right:
+            assert right is not None  # nothing was said that would make it needless
+            trashed = new_trashed_name(self.root, key)
+            right.check()
+            if not self.root.rename(name, trashed):
+                raise DatasetNotFoundError(self._not_found(key))
 
     def undelete(self, dataset_id: str, dataset_version: str) -> None:
         """Bring back what was deleted or replaced last.
 
         If there is such a version now, it goes to the trash in exchange: the next call undoes this one.
+        Waits for whoever builds it.
 
         Raises:
             DatasetNotFoundError: if the trash has no such version.
+            LeaseError: if it takes longer than this storage waits.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        names = self._trashed_names(key)
-        if not names:
+        if not trashed_names(self.root, key):
             raise DatasetNotFoundError(f"the trash of {self!r} has no {key}")
-        name = _names.manifest(key)
-        old, live = self.root.read(names[-1]), self.root.read(name)
-        if old is None:
-            raise DatasetNotFoundError(f"the trash of {self!r} has no {key} any more")
-        if live is not None:
-            # A copy first, then the replacement: at no moment is there no manifest.
-            self.root.write(new_trashed_name(self.root, key), live)
-        self.root.write(name, old)
-        self.root.remove(names[-1])
-
-    def _trashed_names(self, key: DatasetKey) -> list[str]:
-        """Return the trashed manifests of a version, oldest first."""
-        return trashed_names(self.root, key)
+        with self._building_alone(key) as right:
+            assert right is not None  # nothing was said that would make it needless
+            names = trashed_names(self.root, key)
+            content = self.root.read(names[-1]) if names else None
+            if content is None:
+                raise DatasetNotFoundError(f"the trash of {self!r} has no {key} any more")
+            replace(self.root, key, content, right)
+            self.root.remove(names[-1])
 
     def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Pruned:
         """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
 
-        What is younger than the grace stays, since a running reader opens parts late and a running
-        builder names its parts last.
+        What is younger than the grace stays, since a running reader opens parts late, and partitions are
+        named last. Nothing is removed of a dataset of which somebody builds, deletes or brings back a version
+        just now. A dataset that can't be listed or read is left alone, and the others are pruned before the
+        error is raised.
 
         Args:
             grace_s: How long what nobody names is kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
+
+        Raises:
+            StorageError: if something can't be listed, read or removed; names the dataset.
+            CacheFormatError: if a manifest is damaged or from a newer library; names the dataset.
+            LeaseError: if this process was stopped for so long that a builder took the right from it.
         """
         pruning = Pruning(self.root, grace_s)
-        doomed: list[Entry] = []
+        gone: list[Entry] = []
+        failed: dict[str, StorageError | CacheFormatError | LeaseError] = {}
         for dataset_id in self._ids_with("versions", "trash", "parts"):
-            doomed += pruning.doomed(
-                dataset_id, partial(self.versions, dataset_id), partial(self.has_builder, dataset_id)
-            )
-        return count(doomed) if dry_run else pruning.remove(doomed)
+            try:
+                for entry in self._pruned(pruning, dataset_id, dry_run):
+                    gone.append(entry)
+            except (StorageError, CacheFormatError, LeaseError) as error:
+                failed[dataset_id] = error
+        if failed:
+            raise incomplete(failed, count(gone)) from next(iter(failed.values()))
+        return count(gone)
+
+    def _pruned(self, pruning: Pruning, dataset_id: str, dry_run: bool) -> Iterator[Entry]:
+        """Yield what is removed, or would be, of a dataset."""
+        versions = partial(self.versions, dataset_id)
+        doomed = pruning.doomed(dataset_id, versions)
+        if not doomed:
+            return  # so that nobody is kept waiting for nothing
+        if dry_run:
+            yield from () if self.has_builder(dataset_id) else doomed
+            return
+        with self.pruning(dataset_id) as right:
+            if right is None:
+                _log.warning(
+                    "yogadl: nothing is removed of %r: others build or prune it just now", dataset_id
+                )
+                return
+            yield from pruning.remove(pruning.doomed(dataset_id, versions), right)
 
 
 def _bumped(version: str) -> str:

@@ -219,6 +219,13 @@ class SharedRoot(BucketRoot):
         """Move a finished part and its index to their places; the part last."""
         self._folder.adopt_part(dataset_id, sha256, part, index)
 
+    def folders_with(self, *names: str) -> list[str]:
+        """Return every folder, at any depth, that has a folder of one of these names inside.
+
+        What this user may not list is left out: others may keep folders here, too.
+        """
+        return self._folder.folders_with(*names)
+
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""
         self._folder.remove_folder(name)

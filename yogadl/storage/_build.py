@@ -447,16 +447,34 @@ def publish(
         builder=builder if right.epoch is None else builder | {"lease_epoch": right.epoch},
         token=secrets.token_hex(8),
     )
+    if replaces:
+        replace(root, key, manifest.to_bytes(), right)
+        return True
+    right.check()
+    return root.write_if_absent(_names.manifest(key), manifest.to_bytes())
+
+
+def replace(root: Root, key: DatasetKey, content: bytes, right: Right) -> None:
+    """Put a manifest in place of that of this version; if there is one, it goes to the trash.
+
+    At no moment is there none.
+
+    Args:
+        root: Where to.
+        key: What is published.
+        content: The manifest.
+        right: The right to build, which the caller holds.
+
+    Raises:
+        LostRightError: if somebody else has the right to build by now.
+    """
     name = _names.manifest(key)
     right.check()
-    if not replaces:
-        return root.write_if_absent(name, manifest.to_bytes())
     old = root.read(name)
     if old is not None:
-        # A copy first, then the replacement: at no moment is there no manifest.
         root.write(new_trashed_name(root, key), old)
-    root.write(name, manifest.to_bytes())
-    return True
+        right.check()
+    root.write(name, content)
 
 
 def check_parts(root: Root, key: DatasetKey, table: PartTable) -> None:

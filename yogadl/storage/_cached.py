@@ -84,7 +84,11 @@ class CachedRecords:
                 f"{self._key} has pickled fields, and unpickling runs code: "
                 "if you trust who built it, fetch it with allow_pickle=True"
             )
-        return manifest, self._storage.reader(manifest)
+        try:
+            return manifest, self._storage.reader(manifest)
+        except CacheFormatError:
+            self._storage.published(self._key, self._digest)  # which says so if it was pruned meanwhile
+            raise
 
     @property
     def spec(self) -> Spec:

@@ -22,7 +22,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._build import check_parts, new_trashed_name
+from yogadl.storage._build import check_parts, replace
 from yogadl.storage._cached import open_table
 from yogadl.storage._folder import storage_error
 from yogadl.storage._leases.right import Right
@@ -62,7 +62,7 @@ def copy(
     """
     key = DatasetKey(dataset_id, dataset_version)
     content = _content_of(source, key)
-    is_new = _is_new(target, key, content, replaces)
+    is_new = _is_new(target, key, content, replaces)  # before anybody is waited for
     manifest = read_manifest(content, key, source.root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
     parts = _Parts(source, target, key, open_table(source.root, manifest))
@@ -70,12 +70,16 @@ def copy(
         return False
     with target.building(key) as right:
         assert right is not None
+        is_new = _is_new(target, key, content, replaces)  # others may have changed it meanwhile
         parts.copy(parts.missing(are_named=not is_new), right, progress)
         target.root.write(name, _checked_bytes(source, name, manifest.table_sha256))
         check_parts(target.root, key, parts.table)
-        right.check()
-        if is_new:
-            _publish(target, key, content, replaces)
+        if is_new and replaces:
+            replace(target.root, key, content, right)
+        else:
+            right.check()
+            if is_new and not target.root.write_if_absent(_names.manifest(key), content):
+                _is_new(target, key, content, replaces)  # which refuses another one
         target.root.remove_folder(_names.builds(key))
     return True
 
@@ -107,19 +111,6 @@ def _is_new(target: CacheStorage, key: DatasetKey, content: bytes, replaces: boo
             f"{digest_of(content)[:12]}); replace it (replaces=True, --replace), or copy to another storage"
         )
     return True
-
-
-def _publish(target: CacheStorage, key: DatasetKey, content: bytes, replaces: bool) -> None:
-    root, name = target.root, _names.manifest(key)
-    if not replaces:
-        if not root.write_if_absent(name, content):
-            _is_new(target, key, content, replaces)  # which refuses another one
-        return
-    old = root.read(name)
-    if old is not None:
-        # A copy first, then the replacement: at no moment is there no manifest.
-        root.write(new_trashed_name(root, key), old)
-    root.write(name, content)
 
 
 @dataclass(frozen=True)

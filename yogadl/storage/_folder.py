@@ -49,7 +49,7 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise storage_error(error, f"can't read {self.path(name)}") from error
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def view(
         self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
@@ -63,7 +63,7 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise storage_error(error, f"can't read {self.path(name)}") from error
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has, or ``None`` if there is none."""
@@ -72,7 +72,7 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise storage_error(error, f"can't read {self.path(name)}") from error
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file in place of any other of that name: readers see the old one or the new one."""
@@ -150,7 +150,7 @@ class Folder:
     def names(self, below: str, suffix: str = "") -> list[str]:
         """Return the names of all finished files below a folder, with that ending, in order."""
         found = []
-        for folder, _, files in os.walk(self.path(below)):
+        for folder, files in files_below(self.path(below)):
             for file in files:
                 if file.endswith(suffix) and not file.endswith(".tmp"):
                     found.append(os.path.relpath(os.path.join(folder, file), self.root))
@@ -158,17 +158,20 @@ class Folder:
 
     def entries(self, below: str) -> Iterator[Entry]:
         """Yield what is known of all files below a folder, the unfinished ones, too."""
-        for folder, _, files in os.walk(self.path(below)):
+        for folder, files in files_below(self.path(below)):
             for file in files:
                 path = os.path.join(folder, file)
-                with contextlib.suppress(OSError):  # removed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     found = os.stat(path)
-                    yield Entry(os.path.relpath(path, self.root), found.st_size, found.st_mtime)
+                    yield Entry(os.path.relpath(path, self.root), found.st_size, changed(found))
 
     def folders_with(self, *names: str) -> list[str]:
-        """Return every folder, at any depth, that has a folder of one of these names inside."""
+        """Return every folder, at any depth, that has a folder of one of these names inside.
+
+        What this user may not list is left out: others may keep folders here, too.
+        """
         found = []
-        for folder, folders, _ in os.walk(self.root):
+        for folder, folders, _ in os.walk(self.root, onerror=_refuse_unless_forbidden):
             if not set(names).isdisjoint(folders):
                 found.append(os.path.relpath(folder, self.root))
         return sorted(found)
@@ -180,7 +183,7 @@ class Folder:
     def age_s(self, name: str, now: float) -> float:
         """Return how long ago a file or folder was last changed; 0 if it is gone."""
         try:
-            return now - self.path(name).stat().st_mtime
+            return now - changed(self.path(name).stat())
         except OSError:
             return 0.0
 
@@ -231,6 +234,34 @@ class Folder:
             raise storage_error(error, f"can't remove {self.path(name)}") from error
 
 
+def files_below(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder below one, itself first, with the names of its files; nothing if there is none.
+
+    Raises:
+        StorageError: if a folder can't be listed: what it holds must not be taken for absent.
+    """
+    for path, _, files in os.walk(folder, onerror=_refuse):
+        yield path, files
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise storage_error(error, f"can't list {error.filename}", reads=True) from error
+
+
+def _refuse_unless_forbidden(error: OSError) -> None:
+    if not isinstance(error, PermissionError):
+        _refuse(error)
+
+
+def changed(found: os.stat_result) -> float:
+    """Return when a file came to be as it is here.
+
+    Copies may bring the time of the original with them, but the time of its inode is this folder's own.
+    """
+    return max(found.st_mtime, found.st_ctime)
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -240,11 +271,11 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def storage_error(error: OSError, what: str) -> StorageError:
-    """Translate an error of the file system."""
+def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageError:
+    """Translate an error of the file system, met when something was read or, else, written."""
     hint = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = "; the disk is full: make room and try again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        hint = "; it is not writable for this user"
+        hint = f"; it is not {'readable' if reads else 'writable'} for this user"
     return StorageError(error.errno or errno.EIO, f"{what}: {error.strerror or error}{hint}")

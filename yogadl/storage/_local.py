@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
@@ -20,6 +20,9 @@ from yogadl.storage._base import CacheStorage
 from yogadl.storage._cached import open_reader
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._leases.right import LockedRight, Right
+
+if TYPE_CHECKING:
+    from filelock import FileLock  # loaded when first needed
 
 _log = logging.getLogger("yogadl")
 
@@ -70,33 +73,37 @@ class LFSStorage(CacheStorage):
 
         The lock goes with the process that holds it, however that ends.
         """
-        from filelock import FileLock, Timeout
-
-        path = self.folder.path(_names.lock(key))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path, is_singleton=False)
-            started = time.monotonic()
-            say_at_s = _SAY_AFTER_S
-            while True:
-                try:
-                    lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
-                    break
-                except Timeout:
-                    waited_s = time.monotonic() - started
-                    if waited_s >= say_at_s:
-                        _log.warning("yogadl: waiting for %s, which %s builds", key, self._holder(key))
-                        say_at_s = waited_s + _SAY_EVERY_S
-        except OSError as error:
-            raise _not_writable(error, self.folder.root) from error
-        try:
+        whole = _names.WholeDataset(key.id)
+        with self._locked(key, lambda: f"{key}, which {self._holder(key)} builds"):
             if unless is not None and unless():
                 yield None
                 return
-            self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
-            yield LockedRight()
+            # Only now: who begins to prune from here on finds our lock held.
+            with self._locked(whole, lambda: f"{key}: {whole} is being pruned"):
+                pass
+            try:
+                self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+                yield LockedRight()
+            finally:
+                self.folder.remove(self._holder_name(key))
+
+    @contextlib.contextmanager
+    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
+        from filelock import Timeout
+
+        lock = self._lock(_names.WholeDataset(dataset_id))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield None
+            return
+        except OSError as error:
+            raise _not_writable(error, self.folder.root) from error
+        try:
+            # Only now: who begins to build from here on waits for our lock.
+            yield None if self.has_builder(dataset_id) else LockedRight()
         finally:
-            self.folder.remove(self._holder_name(key))
             lock.release()
 
     def has_builder(self, dataset_id: str) -> bool:
@@ -104,6 +111,8 @@ class LFSStorage(CacheStorage):
         from filelock import FileLock, Timeout
 
         for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
+            if name == _names.lock(_names.WholeDataset(dataset_id)):
+                continue
             try:
                 with FileLock(self.folder.path(name), timeout=0, is_singleton=False):
                     pass
@@ -112,6 +121,40 @@ class LFSStorage(CacheStorage):
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
         return False
+
+    def _lock(self, key: DatasetKey | _names.WholeDataset) -> "FileLock":
+        from filelock import FileLock
+
+        path = self.folder.path(_names.lock(key))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(error, self.folder.root) from error
+        return FileLock(path, is_singleton=False)
+
+    @contextlib.contextmanager
+    def _locked(self, key: DatasetKey | _names.WholeDataset, what: Callable[[], str]) -> Iterator[None]:
+        """Hold a lock, waiting for whoever holds it now and saying what for."""
+        from filelock import Timeout
+
+        lock = self._lock(key)
+        started = time.monotonic()
+        say_at_s = _SAY_AFTER_S
+        while True:
+            try:
+                lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
+                break
+            except Timeout:
+                waited_s = time.monotonic() - started
+                if waited_s >= say_at_s:
+                    _log.warning("yogadl: waiting for %s", what())
+                    say_at_s = waited_s + _SAY_EVERY_S
+            except OSError as error:
+                raise _not_writable(error, self.folder.root) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _holder_name(self, key: DatasetKey) -> str:
         return _names.lock(key).removesuffix(".lock") + ".holder"
@@ -164,4 +207,4 @@ def _reopen(root: str) -> LFSStorage:
 def _not_writable(error: OSError, root: Path) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    return storage_error(error, f"can't build in {root}")
+    return storage_error(error, f"can't change anything in {root}")

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from dataclasses import dataclass, field
 from typing import Final
 
 from yogadl._key import DatasetKey
@@ -17,6 +18,21 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MANIFEST_SUFFIX: Final = ".json"
 BEAT: Final = ".beat"
 END: Final = ".end"
+
+
+@dataclass(frozen=True)
+class WholeDataset:
+    """Stand for all of a dataset where otherwise one version does: the right to prune is one to all of it.
+
+    Args:
+        id: What the dataset is called.
+    """
+
+    id: str
+    version: str = field(default="", init=False)  # no version can be called so
+
+    def __str__(self) -> str:
+        return f"dataset {self.id!r}"
 
 
 def manifest(key: DatasetKey) -> str:
@@ -62,18 +78,18 @@ def builds(key: DatasetKey) -> str:
     return f"{key.id}/builds/{_short(key.version)}"
 
 
-def lock(key: DatasetKey) -> str:
-    """Return the name of the lock on building this version."""
+def lock(key: DatasetKey | WholeDataset) -> str:
+    """Return the name of the lock on building this version, or on pruning the dataset."""
     return f"{key.id}/locks/{_short(key.version)}.lock"
 
 
-def leases(key: DatasetKey) -> str:
-    """Return the folder of the leases on building this version."""
+def leases(key: DatasetKey | WholeDataset) -> str:
+    """Return the folder of the leases on building this version, or on pruning the dataset."""
     return f"{key.id}/leases/{_short(key.version)}"
 
 
-def lease(key: DatasetKey, epoch: int) -> str:
-    """Return the name of the lease that gives the right to build for the so-manieth time."""
+def lease(key: DatasetKey | WholeDataset, epoch: int) -> str:
+    """Return the name of the lease that gives the right to build, or to prune, for the so-manieth time."""
     return f"{leases(key)}/{epoch:010d}"
 
 
@@ -89,7 +105,12 @@ def is_unfinished(name: str) -> bool:
 
 
 def is_ours(dataset_id: str, name: str) -> bool:
-    """Return whether a file below a dataset is named as only a file of a cache is, and so may be removed."""
+    """Return whether a file below a dataset is named as only a file of a cache is, and so may be removed.
+
+    The lease on pruning is not among them: it is cleared by the next.
+    """
+    if name.startswith(f"{leases(WholeDataset(dataset_id))}/"):
+        return False
     return is_unfinished(name) or _OURS.fullmatch(name[len(dataset_id) + 1 :]) is not None
 
 

@@ -64,11 +64,25 @@ class RemoteStorage(CacheStorage):
             ConfigurationError: if the store can't decide between builders.
             LeaseError: if it takes longer than this storage waits.
         """
+        self._probe()
+        with self._leases.held(key, unless) as lease:
+            yield lease
+
+    @contextmanager
+    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there.
+
+        Raises:
+            ConfigurationError: if the store can't decide between builders.
+        """
+        self._probe()
+        with self._leases.pruning(dataset_id, self.root.now()) as lease:
+            yield lease
+
+    def _probe(self) -> None:
         if self._exclusive and not self._is_probed:
             check_conditions(self.bucket)
             self._is_probed = True
-        with self._leases.held(key, unless) as lease:
-            yield lease
 
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""

@@ -43,6 +43,10 @@ class SharedStorage(CacheStorage):
         """Hold the right to build this version, waiting for whoever holds it now."""
         return self._leases.held(key, unless)
 
+    def pruning(self, dataset_id: str) -> AbstractContextManager[Right | None]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
+        return self._leases.pruning(dataset_id, self.root.now())
+
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
         return self._leases.is_held(dataset_id, self.root.now())

@@ -20,7 +20,7 @@ from yogadl.storage._buckets.bucket import (
     is_own,
     replaced,
 )
-from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._folder import Folder, changed, files_below, storage_error
 
 _CHUNK_BYTES: Final = 2**20
 _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
@@ -116,7 +116,7 @@ class LocalBucket:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
-            raise storage_error(error, f"can't read {path}") from error
+            raise storage_error(error, f"can't read {path}", reads=True) from error
 
     def _chunks(self, file: BinaryIO, name: str, start: int, end: int) -> Iterator[bytes]:
         at = start
@@ -148,12 +148,8 @@ class LocalBucket:
         return True
 
     def _names(self, below: str) -> Iterator[str]:
-        def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
-                raise storage_error(error, f"can't list {error.filename}") from error
-
         root = self._folder.root
-        for folder, _, files in os.walk(root / below, onerror=refuse):
+        for folder, files in files_below(root / below):
             for file in files:
                 if not _TEMPORARY.fullmatch(file):
                     yield (Path(folder) / file).relative_to(root).as_posix()
@@ -178,4 +174,4 @@ def _stamp(path: Path) -> None:
 
 def _object(name: str, found: os.stat_result) -> Object:
     tag = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
-    return Object(name, found.st_size, tag, found.st_mtime)
+    return Object(name, found.st_size, tag, changed(found))
