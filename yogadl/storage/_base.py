@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, ParamSpec
 
 from yogadl._dataref import RecordsRef
@@ -606,10 +605,11 @@ class CacheStorage(Storage):
             CacheFormatError: if a manifest is damaged or from a newer library; names the dataset.
             LeaseError: if this process was stopped for so long that a builder took the right from it.
         """
-        pruning = Pruning(self.root, grace_s)
+        now = self.root.now()
         gone: list[Entry] = []
         failed: dict[str, StorageError | CacheFormatError | LeaseError] = {}
         for dataset_id in self._ids_with("versions", "trash", "parts"):
+            pruning = Pruning(self.root, dataset_id, grace_s, now)
             try:
                 for entry in self._pruned(pruning, dataset_id, dry_run):
                     gone.append(entry)
@@ -621,8 +621,7 @@ class CacheStorage(Storage):
 
     def _pruned(self, pruning: Pruning, dataset_id: str, dry_run: bool) -> Iterator[Entry]:
         """Yield what is removed, or would be, of a dataset."""
-        versions = partial(self.versions, dataset_id)
-        doomed = pruning.doomed(dataset_id, versions)
+        doomed = pruning.doomed(self.versions(dataset_id))
         if not doomed:
             return  # so that nobody is kept waiting for nothing
         if dry_run:
@@ -634,7 +633,7 @@ class CacheStorage(Storage):
                     "yogadl: nothing is removed of %r: others build or prune it just now", dataset_id
                 )
                 return
-            yield from pruning.remove(pruning.doomed(dataset_id, versions), right)
+            yield from pruning.remove(pruning.doomed(self.versions(dataset_id)), right)
 
 
 def _bumped(version: str) -> str:

@@ -151,19 +151,20 @@ class Folder:
         """Return the names of all finished files below a folder, with that ending, in order."""
         found = []
         for folder, files in files_below(self.path(below)):
+            prefix = os.path.relpath(folder, self.root)
             for file in files:
                 if file.endswith(suffix) and not file.endswith(".tmp"):
-                    found.append(os.path.relpath(os.path.join(folder, file), self.root))
+                    found.append(os.path.join(prefix, file))
         return sorted(found)
 
     def entries(self, below: str) -> Iterator[Entry]:
         """Yield what is known of all files below a folder, the unfinished ones, too."""
         for folder, files in files_below(self.path(below)):
+            prefix = os.path.relpath(folder, self.root)
             for file in files:
-                path = os.path.join(folder, file)
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    found = os.stat(path)
-                    yield Entry(os.path.relpath(path, self.root), found.st_size, changed(found))
+                    found = os.stat(os.path.join(folder, file))
+                    yield Entry(os.path.join(prefix, file), found.st_size, changed(found))
 
     def folders_with(self, *names: str) -> list[str]:
         """Return every folder, at any depth, that has a folder of one of these names inside.

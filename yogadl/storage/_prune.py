@@ -2,7 +2,7 @@
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,54 +31,61 @@ class Pruned:
 
 
 class Pruning:
-    """One round of pruning.
+    """One round of pruning a dataset.
 
     Args:
         root: The storage's root.
+        dataset_id: What the dataset is called.
         grace_s: How long what nobody names is kept.
+        now: When the round began, by the root's clock.
     """
 
-    def __init__(self, root: Root, grace_s: float) -> None:
+    def __init__(self, root: Root, dataset_id: str, grace_s: float, now: float) -> None:
         self._root = root
-        self._now = root.now()
+        self._id = dataset_id
         self._grace_s = grace_s
+        self._now = now
+        self._named: dict[bytes, set[str]] = {}  # by manifest, for it never changes what one names
 
-    def doomed(self, dataset_id: str, versions: Callable[[], list[str]]) -> list[Entry]:
-        """Return the files of a dataset that can go, manifests first.
+    def doomed(self, versions: Iterable[str]) -> list[Entry]:
+        """Return the files that can go, manifests first.
 
-        Only for as long as nobody builds, deletes or brings back a version, which the right to prune sees to.
-        Without it this says what could go if nothing changed.
+        This holds for as long as nobody builds, deletes or brings back a version, which the right to prune
+        sees to. Without it this says what could go if nothing changed.
+
+        Args:
+            versions: The versions that the dataset has.
 
         Raises:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
             StorageError: if something can't be listed or read; likewise.
         """
         found = [
-            entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{dataset_id}/{below}")
+            entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
         doomed, kept = [], set()
-        for version in versions():
-            key = DatasetKey(dataset_id, version)
+        for version in versions:
+            key = DatasetKey(self._id, version)
             kept |= self._named_files(key, _names.manifest(key))
-        for key, name, stamp in self._trashed(dataset_id):
+        for key, name, stamp in self._trashed():
             if self._now - stamp > self._grace_s:
                 doomed.append(Entry(name, self._root.size(name) or 0, stamp))
             else:
                 kept |= self._named_files(key, name)
-        return doomed + [entry for entry in found if self._can_go(dataset_id, entry, kept)]
+        return doomed + [entry for entry in found if self._can_go(entry, kept)]
 
-    def _trashed(self, dataset_id: str) -> Iterator[tuple[DatasetKey, str, float]]:
+    def _trashed(self) -> Iterator[tuple[DatasetKey, str, float]]:
         """Yield key and name of each manifest in the trash, and when it was thrown away."""
-        for name in self._root.names(f"{dataset_id}/trash", _names.MANIFEST_SUFFIX):
+        for name in self._root.names(f"{self._id}/trash", _names.MANIFEST_SUFFIX):
             try:
-                version, stamp = _names.split_trashed(name[len(dataset_id) + len("/trash/") :])
-                yield DatasetKey(dataset_id, version), name, stamp / 1e9
+                version, stamp = _names.split_trashed(name[len(self._id) + len("/trash/") :])
+                yield DatasetKey(self._id, version), name, stamp / 1e9
             except ValueError:
                 continue  # not ours
 
-    def _can_go(self, dataset_id: str, entry: Entry, kept: set[str]) -> bool:
+    def _can_go(self, entry: Entry, kept: set[str]) -> bool:
         is_old = self._now - entry.modified >= self._least_age_s(entry.name)
-        return is_old and entry.name not in kept and _names.is_ours(dataset_id, entry.name)
+        return is_old and entry.name not in kept and _names.is_ours(self._id, entry.name)
 
     def _least_age_s(self, name: str) -> float:
         return max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in name else 0.0)
@@ -87,17 +94,24 @@ class Pruning:
         content = self._root.read(name)
         if content is None:
             return set()
-        manifest = read_manifest(content, key, self._root.where(name))
-        named = {_names.table(key.id, manifest.table_sha256)}
-        try:
-            return named | part_files(key.id, open_table(self._root, manifest))
-        except CacheFormatError:
-            if self._root.read(name) is None:
-                return set()  # somebody else has pruned it just now
-            raise
+        if content not in self._named:
+            manifest = read_manifest(content, key, self._root.where(name))
+            try:
+                table = open_table(self._root, manifest)
+            except CacheFormatError:
+                if self._root.read(name) is None:
+                    return set()  # somebody else has pruned it just now
+                raise
+            named = {_names.table(key.id, manifest.table_sha256)} | part_files(key.id, table)
+            self._named[content] = named
+        return self._named[content]
 
     def remove(self, doomed: Iterable[Entry], right: Right) -> Iterator[Entry]:
         """Remove these, but for what has become young meanwhile; yield what was removed.
+
+        Args:
+            doomed: What can go.
+            right: The right to prune, which the caller holds.
 
         Raises:
             LostRightError: if somebody else has the right by now; nothing is removed from then on.
