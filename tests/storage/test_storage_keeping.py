@@ -1,6 +1,9 @@
 """What a storage has, and how it is kept in order: list, replace, delete, undelete, prune."""
 
+import os
 import pickle
+import shutil
+import threading
 import time
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.storage import _local
 from yogadl.storage._folder import Folder
 
 DAY_S = 86_400
@@ -275,6 +279,21 @@ def test_prune_removes_what_no_manifest_names_once_it_is_old(storage, days_go_by
     storage.verify("d", "1")
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_parts_that_arrive_before_their_manifest_are_kept_whatever_time_they_bring(tmp_path, shared):
+    there = yogadl.open_storage(tmp_path / "there")
+    there.submit(np.arange(100), "d", "1", part_bytes=400)
+    then = time.time() - 1000 * DAY_S
+    for path in (tmp_path / "there").rglob("*"):
+        os.utime(path, (then, then))
+    here = yogadl.open_storage(tmp_path / "here", shared=shared)
+    for below in ("parts", "tables"):  # in this order, as rsync -a does
+        shutil.copytree(tmp_path / "there/d" / below, tmp_path / "here/d" / below)
+        assert here.prune().files == ()
+    shutil.copytree(tmp_path / "there/d/versions", tmp_path / "here/d/versions")
+    here.verify("d", "1")
+
+
 def test_prune_keeps_parts_that_another_version_shares(storage):
     storage.submit(np.arange(100), "d", "1", part_bytes=80)
     storage.submit(np.arange(110), "d", "2", part_bytes=80)
@@ -294,12 +313,15 @@ def test_prune_keeps_files_that_are_not_ours(storage, days_go_by):
     assert storage.prune(grace_s=0).files == ()
 
 
-def test_prune_removes_nothing_of_a_dataset_that_is_being_built(storage):
+def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(storage, caplog):
+    storage.submit([1], "d", "0")
+    storage.delete("d", "0")
     kept = []
 
     def source():
         for n in range(100):
             if n == 90:
+                assert storage.prune(grace_s=0, dry_run=True).files == ()
                 assert storage.prune(grace_s=0).files == ()
                 kept.append(n)
             yield n
@@ -307,6 +329,48 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built(storage):
     storage.submit(source, "d", "1", part_bytes=80)
     assert kept == [90]
     storage.verify("d", "1")
+    assert caplog.messages == ["yogadl: nothing is removed of 'd': others build or prune it just now"]
+
+
+def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
+    monkeypatch.setattr(_local, "_SAY_AFTER_S", 0.01)
+    building = threading.Thread(target=storage.submit, args=([1], "d", "1"))
+    with storage.pruning("d") as right:
+        assert right is not None
+        with storage.pruning("d") as second:
+            assert second is None
+        building.start()
+        building.join(0.3)
+        assert storage.versions("d") == []
+    building.join()
+    storage.verify("d", "1")
+    assert caplog.messages[0] == "yogadl: waiting for 'd' version '1': dataset 'd' is being pruned"
+
+
+def test_a_builder_that_deletes_what_it_builds_is_told_so(storage):
+    storage.submit([1], "d", "1")
+
+    def source():
+        storage.delete("d", "1")
+        yield 1
+
+    with pytest.raises(ConfigurationError, match="by this very call"):
+        storage.submit(source, "d", "1")
+    assert storage.fetch("d", "1")[0] == 1
+
+
+def test_a_version_that_was_pruned_while_it_was_fetched_is_not_called_damaged(storage, monkeypatch):
+    storage.submit([1], "d", "1")
+    reader = storage.reader
+
+    def late(manifest):
+        storage.delete("d", "1")
+        storage.prune(grace_s=0)
+        return reader(manifest)
+
+    monkeypatch.setattr(storage, "reader", late)
+    with pytest.raises(DatasetNotFoundError, match="was replaced or deleted"):
+        storage.fetch("d", "1")
 
 
 @pytest.mark.parametrize("state", ["live", "trashed"])
@@ -321,9 +385,22 @@ def test_prune_removes_nothing_if_a_manifest_cant_be_read(storage, state, days_g
         manifest = storage.folder.root / "d" / "versions" / "1.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"format": 1', b'"format": 2'))
     before = files(storage)
-    with pytest.raises(CacheFormatError, match="upgrade yogadl"):
+    with pytest.raises(CacheFormatError, match=r"can't prune 'd': .*upgrade yogadl"):
         storage.prune(grace_s=60)
     assert files(storage) == before
+
+
+def test_prune_goes_on_with_the_other_datasets_if_one_cant_be_read(storage, days_go_by):
+    for dataset_id in ("a", "b", "c"):
+        storage.submit([1], dataset_id, "1")
+        storage.submit([2], dataset_id, "2")
+        storage.delete(dataset_id, "2")
+    days_go_by(31)
+    (storage.folder.root / "b/versions/1.json").write_text("{")
+    with pytest.raises(CacheFormatError, match=r"can't prune 'b': .*of other datasets 8 files"):
+        storage.prune()
+    left = {name.partition("/")[0] for name in files(storage) if "/trash/" in name}
+    assert left == {"b"}
 
 
 def test_a_damaged_version_can_be_deleted_and_built_again(storage):
