@@ -6,7 +6,7 @@ import mmap
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -81,12 +81,13 @@ class BucketRoot:
         """Put an object unless there is one; return whether this call did."""
         return self._bucket.put_if_absent(name, content)
 
-    def rename(self, name: str, new_name: str) -> bool:
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
         """Move a small object, by a copy; return whether there was one."""
         content = self.read(name)
         if content is None:
             return False
         self.write(new_name, content)
+        check()
         self._bucket.delete(name)
         return True
 

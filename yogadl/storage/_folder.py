@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from yogadl.errors import CacheFormatError, StorageError
@@ -131,10 +131,11 @@ class Folder:
         """Move a finished part and its index to their places; the part last."""
         self.adopt({_names.index(dataset_id, sha256): index, _names.part(dataset_id, sha256): part})
 
-    def rename(self, name: str, new_name: str) -> bool:
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
         """Move a file; return whether there was one."""
         if self.size(name) is None:
             return False  # else the new name's folder would be made for nothing
+        check()
         target = self.path(new_name)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
