@@ -1,6 +1,7 @@
 """Know one leaf of a record: its dtype and shape, and how Python values become a column of it."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,8 @@ _NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
 MAX_LEAF_BYTES: Final = 2**31 - 2**20
 # numpy 1 has 32 dimensions, and a batch has one more than its records.
 MAX_DIMENSIONS: Final = 31
+# Of a value, counted without its dimensions of size 0: numpy refuses to make a batch of more.
+_MAX_ELEMENTS: Final = 2**36
 
 _PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 # numpy's own numeric dtypes that look the same on every platform; others come from ml_dtypes by name.
@@ -32,7 +35,14 @@ _NUMPY_DTYPES: Final = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for
     "complex64",
     "complex128",
 }
-_ML_DTYPE_PREFIXES: Final = ("bfloat16", "float8_", "float6_", "float4_", "int4", "uint4", "int2", "uint2")
+# Names come from manifests, too, and numpy does more with them than name a dtype: "datetime64[s/0]" ends the
+# process. So it sees none but these.
+_TIME_DTYPE: Final = re.compile(
+    r"(datetime64|timedelta64)(\[([1-9][0-9]{0,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
+)
+_ML_DTYPE: Final = re.compile(r"bfloat16|float[468]_e[0-9]m[0-9][a-z0-9]{0,12}|u?int[24]")
+_RAGGED_RANKS: Final = range(MAX_DIMENSIONS + 1)
+_ROW_SPLITS: Final = ("int32", "int64")
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ class Leaf:
             raise CacheFormatError(f"a shape can't be negative: {self.shape}")
         if self.shape is not None and len(self.shape) > MAX_DIMENSIONS:
             raise CacheFormatError(f"a shape has {len(self.shape)} dimensions, more than {MAX_DIMENSIONS}")
+        if self.shape is not None and is_too_large(self.shape):
+            raise CacheFormatError(f"a shape has more than {_MAX_ELEMENTS} elements: {self.shape!r:.100}")
         if self.dtype not in _NOT_NUMERIC:
             dtype_named(self.dtype)
 
@@ -119,10 +131,18 @@ class Leaf:
                 document.get("row_splits"),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise CacheFormatError(f"not the description of a field: {document!r}") from error
+            raise CacheFormatError(f"not the description of a field: {document!r:.100}") from error
         if leaf.shape is not None and not all(size is None or type(size) is int for size in leaf.shape):
-            raise CacheFormatError(f"not a shape: {leaf.shape}")
+            raise CacheFormatError(f"not a shape: {leaf.shape!r:.100}")
+        ragged = document.get("ragged_rank", 0), document.get("row_splits", "int64")
+        if ragged[0] not in _RAGGED_RANKS or ragged[1] not in _ROW_SPLITS or type(ragged[0]) is not int:
+            raise CacheFormatError(f"not the description of a ragged tensor: {ragged!r:.100}")
         return leaf
+
+
+def is_too_large(shape: Shape) -> bool:
+    """Return whether numpy has no batches of values of this shape, even if they have no elements at all."""
+    return math.prod(size or 1 for size in shape) > _MAX_ELEMENTS
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -134,13 +154,13 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """
     if name in _NUMPY_DTYPES:
         return np.dtype(name).newbyteorder("<")
-    if name.startswith(("datetime64", "timedelta64")):
+    if _TIME_DTYPE.fullmatch(name):
         try:
             return np.dtype(name).newbyteorder("<")
-        except TypeError as error:
+        except TypeError as error:  # of more than 2**31 units
             raise CacheFormatError(f"there is no dtype {name!r}") from error
-    if not name.startswith(_ML_DTYPE_PREFIXES):
-        raise CacheFormatError(f"there is no dtype {name!r}")
+    if not _ML_DTYPE.fullmatch(name):
+        raise CacheFormatError(f"there is no dtype {name!r:.100}")
     try:
         import ml_dtypes
     except ImportError as error:
@@ -197,6 +217,8 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     array = np.asarray(value)
     if array.ndim > MAX_DIMENSIONS:
         raise BadValueError(0, f"has {array.ndim} dimensions, more than {MAX_DIMENSIONS}; reshape it")
+    if is_too_large(array.shape):
+        raise BadValueError(0, f"has the shape {array.shape}, too large for numpy to make batches of")
     if array.dtype.kind in "UT":
         return Leaf(STR, array.shape)
     if array.dtype.kind == "S":
