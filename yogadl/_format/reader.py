@@ -14,7 +14,7 @@ from yogadl._format.layout import PartTable
 from yogadl._format.window import Window, open_part
 from yogadl._interfaces import Memory
 from yogadl._spec import Spec
-from yogadl.errors import CacheFormatError
+from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]
 
@@ -109,7 +109,11 @@ class Reader:
                         os.close(descriptor)
                         descriptor = -1
                     opened, descriptor = part, self._open_part(part)
-                found[number] = os.pread(descriptor, length, int(positions[number]))
+                try:
+                    found[number] = os.pread(descriptor, length, int(positions[number]))
+                except OSError as error:
+                    path = self._files.path(self.table.sha256[part])
+                    raise StorageError(error.errno, f"can't read a part: {error.strerror}", path) from error
                 if len(found[number]) != length:
                     raise CacheFormatError(f"part {self.table.sha256[part]} ended early: it was truncated")
         finally:

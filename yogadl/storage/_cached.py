@@ -137,10 +137,17 @@ def open_table(root: Root, manifest: Manifest, *, maps: bool = True) -> PartTabl
             f"{what} was truncated or changed; build the dataset again, or restore the file"
         )
     table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
-    if table.records != manifest.records or len(table.fields) != len(manifest.spec.fields) * bool(len(table)):
-        raise CacheFormatError(
-            f"{what} has {table.records} records, but the manifest says {manifest.records}"
-        )
+    for noun, found, said in (
+        ("records", table.records, manifest.records),
+        ("parts", len(table), manifest.parts),
+        ("bytes in its parts", table.total_bytes, manifest.size_bytes),
+        ("fields", len(table.fields), len(manifest.spec.fields) if len(table) else 0),
+    ):
+        if found != said:
+            raise CacheFormatError(
+                f"{what} has {found} {noun}, but the manifest says {said}: one of them was changed; "
+                "build the dataset again, or restore the files"
+            )
     return table
 
 

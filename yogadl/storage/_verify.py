@@ -70,9 +70,16 @@ def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
 def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) -> SealedPart:
     sha256, size_bytes = table.sha256[part], int(table.size_bytes[part])
     first, end = table.first_record[part : part + 2].tolist()
+    fields = manifest.spec.fields
     with contextlib.ExitStack() as stack:
         try:
             sealed = read_sealed(root, manifest.key.id, sha256, table.index_sha256[part])
+            index = sealed.index
+            if (index.size_bytes, index.records, len(index.fields)) != (size_bytes, end - first, len(fields)):
+                raise CacheFormatError(
+                    f"the index of part {sha256}.mdb is not one of this part; "
+                    "build the dataset again, or restore the file"
+                )
             path = stack.enter_context(root.local(_names.part(manifest.key.id, sha256)))
             descriptor = open_part(str(path), size_bytes)
         except CacheFormatError as error:
@@ -80,8 +87,8 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
         file = stack.enter_context(open(descriptor, "rb"))
         mapped = stack.enter_context(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
         view = stack.enter_context(memoryview(mapped))
-        for field, lies in zip(manifest.spec.fields, sealed.index.fields, strict=True):
-            damaged = _damaged_records(view, lies, sealed.index.records)
+        for field, lies in zip(fields, index.fields, strict=True):
+            damaged = _damaged_records(view, lies, index.records)
             if damaged is not None:
                 records = f"records {first + damaged.start} to {first + damaged.stop - 1}"
                 raise CacheFormatError(
