@@ -1,7 +1,6 @@
 """Keep caches in a bucket, or in a folder that machines share: a `Root` by the verbs that every store has."""
 
 import contextlib
-import errno
 import mmap
 import secrets
 import shutil
@@ -11,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
@@ -18,7 +18,7 @@ from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.transfer import upload
-from yogadl.storage._root import MAX_READ_BYTES, Entry
+from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
 from yogadl.storage._scratch import scratch_folder
 
 # Below the root; no dataset is called so.
@@ -49,17 +49,17 @@ class BucketRoot:
         """Return the URL of an object."""
         return f"{self._bucket.url}/{name}"
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of an object, or ``None`` if there is none."""
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        """Return the content of an object, or ``None`` if there is none.
+
+        Raises:
+            CacheFormatError: if it is larger.
+        """
         with self._bucket.get(name) as body:
             if body is None:
                 return None
-            if body.object.size_bytes > MAX_READ_BYTES:
-                raise StorageError(
-                    errno.EFBIG,
-                    f"{self.where(name)} has {body.object.size_bytes} bytes, "
-                    "far more than any such file of ours",
-                )
+            if body.object.size_bytes > most_bytes:
+                raise too_large(self.where(name), most_bytes)
             return b"".join(body.chunks)
 
     def view(

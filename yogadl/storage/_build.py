@@ -20,7 +20,7 @@ from yogadl._format.arrays import ArrayFile
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import RunHash, fingerprint_of, hash_run
 from yogadl._format.layout import PartIndex, PartTable, SealedPart, join_parts
-from yogadl._format.manifest import Manifest, digest_of
+from yogadl._format.manifest import Manifest, digest_of, fitting
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
@@ -31,7 +31,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, Un
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder
 from yogadl.storage._leases.right import LockedRight, Right
-from yogadl.storage._root import Root
+from yogadl.storage._root import MAX_READ_BYTES, Root
 
 _log = logging.getLogger("yogadl")
 
@@ -185,7 +185,7 @@ class Build:
     def _restore(self, source: Source, where: str, receipt: Receipt) -> None:
         """Hand a source what it noted when a part was sealed."""
         if isinstance(source, Resumable):
-            state = self.root.read(f"{where}/{receipt.first_record:015d}{_STATE}")
+            state = self.root.read(f"{where}/{receipt.first_record:015d}{_STATE}", MAX_READ_BYTES)
             if state is not None:
                 source.restore(state)
 
@@ -237,7 +237,7 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
         CacheFormatError: if its files are missing or not what they were.
     """
     name = _names.index(dataset_id, sha256)
-    content = root.read(name)
+    content = root.read(name, MAX_READ_BYTES)
     if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
         raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
     index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
@@ -434,7 +434,7 @@ def publish(
     table_sha256 = hashlib.sha256(table).hexdigest()
     root.write(_names.table(key.id, table_sha256), table)
     check_parts(root, key, content.table)
-    manifest = Manifest(
+    made = Manifest(
         key=key,
         spec=content.spec,
         records=content.run.records,
@@ -447,7 +447,7 @@ def publish(
         builder=builder if right.epoch is None else builder | {"lease_epoch": right.epoch},
         token=secrets.token_hex(8),
     )
-    name = _names.manifest(key)
+    manifest, name = fitting(made), _names.manifest(key)
     right.check()
     if not replaces:
         return root.write_if_absent(name, manifest.to_bytes())

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._root import MAX_READ_BYTES, Entry
+from yogadl.storage._links import checked_path, files_below, open_file, stat_file
+from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
 
 
 class Folder:
@@ -38,27 +40,32 @@ class Folder:
         """Return where the file of that name lies, as text."""
         return str(self.path(name))
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or ``None`` if there is none."""
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        """Return the content of a file, or ``None`` if there is none.
+
+        Raises:
+            CacheFormatError: if it is larger, or no file of a dataset's own.
+        """
         try:
-            with self.path(name).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > MAX_READ_BYTES:
-                    raise OSError(errno.EFBIG, f"it has {size} bytes, far more than any such file of ours")
-                return file.read()
+            with open_file(self.root, name) as file:
+                content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise storage_error(error, f"can't read {self.path(name)}") from error
+        if content is None or len(content) > most_bytes:
+            raise too_large(self.where(name), most_bytes)
+        return content
 
     def view(
         self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
     ) -> bytes | mmap.mmap | None:
         """Return the content of a file that may be large, mapped if wanted, or ``None`` if there is none."""
         try:
-            with self.path(name).open("rb") as file:
-                if not maps or not os.fstat(file.fileno()).st_size:
-                    return file.read(most_bytes)
+            with open_file(self.root, name) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                if not maps or not size_bytes:
+                    return file.read(min(most_bytes, size_bytes))
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -68,7 +75,7 @@ class Folder:
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has, or ``None`` if there is none."""
         try:
-            return self.path(name).stat().st_size
+            return stat_file(self.root, name).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -93,7 +100,7 @@ class Folder:
     @contextlib.contextmanager
     def written(self, name: str, content: bytes | Path) -> Iterator[Path]:
         """Give a finished temporary file with this content, or a file's, beside where it is to go."""
-        path = self.path(name)
+        path = Path(checked_path(self.root, name))
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +126,7 @@ class Folder:
         target = self.root
         try:
             for name, path in files.items():
-                target = self.path(name)
+                target = Path(checked_path(self.root, name))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(target)
             for folder in {self.path(name).parent for name in files}:
@@ -133,14 +140,14 @@ class Folder:
 
     def rename(self, name: str, new_name: str) -> bool:
         """Move a file; return whether there was one."""
-        if self.size(name) is None:
+        path, target = Path(checked_path(self.root, name)), Path(checked_path(self.root, new_name))
+        if not os.path.lexists(path):
             return False  # else the new name's folder would be made for nothing
-        target = self.path(new_name)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            self.path(name).replace(target)
+            path.replace(target)
             sync_folder(target.parent)
-            sync_folder(self.path(name).parent)
+            sync_folder(path.parent)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -150,7 +157,7 @@ class Folder:
     def names(self, below: str, suffix: str = "") -> list[str]:
         """Return the names of all finished files below a folder, with that ending, in order."""
         found = []
-        for folder, _, files in os.walk(self.path(below)):
+        for folder, files in files_below(self.root, below):
             for file in files:
                 if file.endswith(suffix) and not file.endswith(".tmp"):
                     found.append(os.path.relpath(os.path.join(folder, file), self.root))
@@ -158,11 +165,11 @@ class Folder:
 
     def entries(self, below: str) -> Iterator[Entry]:
         """Yield what is known of all files below a folder, the unfinished ones, too."""
-        for folder, _, files in os.walk(self.path(below)):
+        for folder, files in files_below(self.root, below):
             for file in files:
                 path = os.path.join(folder, file)
                 with contextlib.suppress(OSError):  # removed meanwhile
-                    found = os.stat(path)
+                    found = os.lstat(path)
                     yield Entry(os.path.relpath(path, self.root), found.st_size, found.st_mtime)
 
     def folders_with(self, *names: str) -> list[str]:
@@ -195,7 +202,7 @@ class Folder:
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
         """Give the folder itself: whoever builds there has locked out all others."""
-        path = self.path(below)
+        path = Path(checked_path(self.root, f"{below}/"))
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -211,9 +218,9 @@ class Folder:
 
     def remove(self, name: str) -> int:
         """Remove a file if it is there; return how many bytes it had."""
-        path = self.path(name)
+        path = Path(checked_path(self.root, name))
         try:
-            size = path.stat().st_size
+            size = path.lstat().st_size
             path.unlink()
         except FileNotFoundError:
             return 0
@@ -224,7 +231,7 @@ class Folder:
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""
         try:
-            shutil.rmtree(self.path(name))
+            shutil.rmtree(checked_path(self.root, f"{name}/"))
         except FileNotFoundError:
             pass
         except OSError as error:

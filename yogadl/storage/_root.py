@@ -6,7 +6,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-# What is read whole is small; a damaged or foreign file must not fill the memory.
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
+from yogadl.errors import CacheFormatError
+
+# What is read whole is small, a manifest above all; a damaged or foreign file must not fill the memory.
 MAX_READ_BYTES: Final = 2**28
 
 
@@ -32,8 +35,12 @@ class Root(Protocol):
     def where(self, name: str) -> str:
         """Return where the file of that name lies, as people write it."""
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or ``None`` if there is none."""
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        """Return the content of a file, or ``None`` if there is none.
+
+        Raises:
+            CacheFormatError: if it is larger than that, or no file at all: a link, a pipe, a device.
+        """
 
     def view(
         self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
@@ -95,3 +102,11 @@ class Root(Protocol):
         Raises:
             CacheFormatError: if there is no such file.
         """
+
+
+def too_large(where: str, most_bytes: int) -> CacheFormatError:
+    """Return the error of a file that has more bytes than any of its kind."""
+    return CacheFormatError(
+        f"{where} has more than {most_bytes} bytes, far more than any such file: it is none of a cache; "
+        "remove it, or restore the file"
+    )

@@ -22,6 +22,8 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _SAY_AFTER_S: Final = 2.0
 _SAY_EVERY_S: Final = 60.0
+# What a lease's objects hold is small; others could put anything in their place.
+_MOST_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True)
@@ -184,8 +186,8 @@ class Waiting:
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
     """Return what a small object of a lease says; nothing if it is gone or says nothing that we know."""
     try:
-        document = json.loads(read(bucket, name) or b"{}")
-    except ValueError:
+        document = json.loads(read(bucket, name, 0, _MOST_BYTES) or b"{}")
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -193,4 +195,4 @@ def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
 def ttl_of(holder: dict[str, Any]) -> float:
     """Return the time to live that a lease's body gives; 0 if it gives none."""
     ttl_s = holder.get("ttl_s")
-    return float(ttl_s) if isinstance(ttl_s, int | float) and ttl_s == ttl_s else 0.0
+    return float(min(ttl_s, 2**62)) if isinstance(ttl_s, int | float) and ttl_s == ttl_s else 0.0
