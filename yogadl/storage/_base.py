@@ -349,13 +349,13 @@ class CacheStorage(Storage):
 
     def _log_why(self, key: DatasetKey, builder: Builder) -> None:
         """Say what has changed since the newest version that was worked out, too."""
-        manifests = []
+        newest: Manifest | None = None
         for version in self.versions(key.id):
             if version.startswith(f"{AUTO}-"):
                 with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
-                    manifests.append(self.published(DatasetKey(key.id, version)).manifest)
-        if manifests:
-            newest = max(manifests, key=lambda manifest: manifest.created)
+                    found = self.published(DatasetKey(key.id, version)).manifest
+                    newest = found if newest is None or found.created > newest.created else newest
+        if newest is not None:
             changed = difference(newest.builder, builder.to_json())
             _log.info("yogadl: %s is built, for it is not %s: %s", key, newest.key.version, changed)
 
@@ -377,11 +377,9 @@ class CacheStorage(Storage):
             CacheFormatError: if it is damaged, from a newer library, or has another digest.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        published = self.published(key)
-        if digest is not None and published.digest != digest:
-            raise CacheFormatError(
-                f"{key} has digest {published.digest}, not {digest}: it was built or changed by others"
-            )
+        published = self.published(key) if digest is None else self._find(key, digest)
+        if published is None:
+            raise DatasetNotFoundError(self._not_found(key))
         return self._ref(key, published, allow_pickle)
 
     def _ref(self, key: DatasetKey, published: Published, allow_pickle: bool) -> RecordsRef:
@@ -395,25 +393,40 @@ class CacheStorage(Storage):
         Raises:
             DatasetNotFoundError: if there is none.
         """
-        found = self._find(key)
-        if found is not None and (digest is None or found.digest == digest):
+        if digest is None:
+            found = self._find(key)
+            if found is None:
+                raise DatasetNotFoundError(self._not_found(key))
             return found
-        if digest is not None:
-            for name in self._trashed_names(key):
-                content = self.root.read(name)
-                if content is not None and digest_of(content) == digest:
-                    return Published(read_manifest(content, key, name), digest)
-            raise DatasetNotFoundError(
-                f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
-            )
-        raise DatasetNotFoundError(self._not_found(key))
+        for name in self._manifest_names(key):
+            content = self.root.read(name)
+            if content is not None and digest_of(content) == digest:
+                return Published(read_manifest(content, key, self.root.where(name)), digest)
+        raise DatasetNotFoundError(
+            f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
+        )
 
-    def _find(self, key: DatasetKey) -> Published | None:
+    def _manifest_names(self, key: DatasetKey) -> Iterator[str]:
+        """Yield where manifests of a version may be: in its place, then in the trash."""
+        yield _names.manifest(key)
+        yield from self._trashed_names(key)
+
+    def _find(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return the manifest of a version, if there is one; of another digest than that, it is not parsed.
+
+        Raises:
+            CacheFormatError: if it is damaged, or has another digest.
+        """
         name = _names.manifest(key)
         content = self.root.read(name)
         if content is None:
             return None
-        return Published(read_manifest(content, key, self.root.where(name)), digest_of(content))
+        found = digest_of(content)
+        if digest is not None and found != digest:
+            raise CacheFormatError(
+                f"{key} has digest {found}, not {digest}: it was built or changed by others"
+            )
+        return Published(read_manifest(content, key, self.root.where(name)), found)
 
     def _not_found(self, key: DatasetKey) -> str:
         versions = self.versions(key.id)
