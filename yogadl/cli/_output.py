@@ -111,6 +111,8 @@ def _utc(seconds: float | None) -> datetime | None:
 
 def ago(seconds: float, now: float | None = None) -> str:
     """Return how long ago a time was."""
+    if _utc(seconds) is None:
+        return "at an unknown time"
     elapsed_s = (time.time() if now is None else now) - seconds
     for unit, length_s in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if elapsed_s >= length_s:
