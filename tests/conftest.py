@@ -68,6 +68,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out test files that import a package which is not installed",
     )
+    parser.addoption(
+        "--forgeries",
+        type=int,
+        default=30,
+        help="how many forged caches of each kind the tests of tests/faults/test_foreign_fuzz.py try",
+    )
+    parser.addoption("--forgery-seed", default="1", help="which ones")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
