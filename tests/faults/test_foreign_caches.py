@@ -350,6 +350,17 @@ def test_a_storage_and_a_dataset_may_be_links_to_another_disk(root: Path, tmp_pa
         storage.delete("data", "2")
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_folder_in_place_of_a_manifest_is_not_built_over_again_and_again(
+    shared: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "data/versions/1.json").mkdir(parents=True)
+    storage = yogadl.open_storage(tmp_path, shared=shared)
+    message = refusal(storage.cacheable("data", "1")(source))
+    assert message.startswith("StorageError")
+    assert str(tmp_path / "data/versions/1.json") in message
+
+
 def test_the_command_looks_for_a_storage_past_manifests_that_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
