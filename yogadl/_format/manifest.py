@@ -191,9 +191,16 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
         raise CacheFormatError(
             f"the manifest {where} is damaged: {error!r:.200}; build the dataset again"
         ) from error
-    if not (_has_kinds(manifest, document) and _has_sizes(manifest)):
+    if not _has_kinds(manifest, document):
         raise CacheFormatError(
             f"the manifest {where} is damaged: a value of the wrong kind; build the dataset again"
+        )
+    if not _has_sizes(manifest):
+        numbers = (manifest.records, manifest.parts, manifest.size_bytes, manifest.table_bytes)
+        records, parts, size_bytes, table_bytes = (f"{number!r:.40}" for number in numbers)
+        raise CacheFormatError(
+            f"the manifest {where} is damaged: no cache has {records} records in {parts} parts of "
+            f"{size_bytes} bytes, and a part table of {table_bytes}; build the dataset again"
         )
     return manifest
 
