@@ -48,12 +48,13 @@ class Folder:
         """
         try:
             with open_file(self.root, name) as file:
-                content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
+                size_bytes = os.fstat(file.fileno()).st_size
+                content = file.read(size_bytes + 1) if size_bytes <= most_bytes else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise storage_error(error, f"can't read {self.path(name)}") from error
-        if content is None or len(content) > most_bytes:
+        if content is None:
             raise too_large(self.where(name), most_bytes)
         return content
 
