@@ -31,9 +31,8 @@ DTYPES = (
     "<i8", "int", "float128", "longdouble", "i8,i8", "(2,2)i4", "recarray", "object_", "void", "bfloat16",
     "bfloat16_", "float8_e4m3fn", "float8_", "int4.__class__", "uint2", "datetime64", "datetime64[s]",
     "datetime64[25s]", "datetime64[0s]", "datetime64[s/0]", "datetime64[s/2]", "datetime64[-1s]",
-    "datetime64[s],O",
-    "datetime64[s]" + ",i4" * 2000, "datetime64[generic]", "timedelta64[2147483648s]", "timedelta64[Y",
-    "timedelta64[]", "datetime64[s]\n", "datetime64[[s]]",
+    "datetime64[s],O", "datetime64[s]" + ",i4" * 2000, "datetime64[generic]", "timedelta64[2147483648s]",
+    "timedelta64[Y", "timedelta64[]", "datetime64[s]\n", "datetime64[[s]]",
 )  # fmt: skip
 SHAPES = ([], [3], [None], None, [0, 2**60], [2**40], [1] * 40, [-1])
 TEXTS = (
@@ -41,8 +40,7 @@ TEXTS = (
     "-" * 70_000, "(" * 3000, "x\n" * 30_000, "1+" * 30_000 + "1", "lambda: " * 3000 + "1", "_fields",
     "class", "def f():\n    return 1", "\ufb01", "lmdb-1", "pickle", "fixed", "varying", "NaN",
 )  # fmt: skip
-
-
+# What is changed below a manifest, the more often the more there is to it.
 LOWER = (
     *("table", "table", "table", "header", "document"),
     *("index", "index", "index text", "index document", "entries", "part", "part text"),
@@ -144,11 +142,12 @@ def mutated_array(array: Any, rng: random.Random) -> Any:
     if change == "turn":
         return array[::-1].copy()
     numbers = array.reshape(-1).tolist()
-    if change == "wrap" and len(numbers) > 1:
-        numbers[0], numbers[1] = numbers[0] + 2**63 - 2**21, numbers[1] + 2**63 + 2**21  # the sum is the same
-    for at in rng.choice(([0], [-1], range(len(numbers)), [rng.randrange(len(numbers))])) if numbers else ():
-        near = numbers[at] + rng.choice((-4096, -8, -1, 1, 8, 4096))
-        numbers[at] = near if rng.random() < 0.3 else rng.choice(NUMBERS)
+    if change == "wrap" and len(numbers) >= 4:
+        numbers[:4] = [number + 2**62 for number in numbers[:4]]  # in 64 bits their sum is as before
+    elif numbers:
+        for at in rng.choice(([0], [-1], range(len(numbers)), [rng.randrange(len(numbers))])):
+            near = numbers[at] + rng.choice((-4096, -8, -1, 1, 8, 4096))
+            numbers[at] = near if rng.random() < 0.3 else rng.choice(NUMBERS)
     bits = 8 * array.dtype.itemsize
     wrapped = np.array([number % 2**bits for number in numbers], f"<u{array.dtype.itemsize}")
     return wrapped.view(array.dtype).reshape(array.shape)
@@ -304,10 +303,8 @@ def replace_file(root: Path, victim: Path, rng: random.Random) -> str:
     what = rng.choice(("pipe", "folder", "link", "device", "loop", "dangling", "empty", "sparse", "victim"))
     is_folder = path.is_dir()
     if is_folder:
-        path.rename(root / "moved")
         what = rng.choice(("link", "victim", "loop", "pipe", "file"))
-    else:
-        path.rename(root / "moved")
+    path.rename(root / "moved")
     if what == "pipe":
         os.mkfifo(path)
     elif what == "folder":
