@@ -1,4 +1,4 @@
-"""Keep named arrays in one small file that can be mapped: part indexes and part tables.
+"""Keep named arrays in one small file: part indexes and part tables.
 
 The layout is that of safetensors (a JSON header, then the arrays back to back), so that a stranger can
 open the file with any reader of it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,8 +186,8 @@ class FieldTable:
 class PartTable:
     """How every part lies: the one file that a reader needs besides the parts themselves."""
 
-    sha256: tuple[str, ...]
-    index_sha256: tuple[str, ...]
+    sha256: Sequence[str]
+    index_sha256: Sequence[str]
     size_bytes: Int64s
     first_record: Int64s  # parts + 1
     fields: tuple[FieldTable, ...]
@@ -231,8 +231,8 @@ class PartTable:
                 columns["varying"] = columns["varying"].view(bool)
                 fields.append(FieldTable(**columns))
             table = PartTable(
-                sha256=_names_from_array(arrays["part.sha256"]),
-                index_sha256=_names_from_array(arrays["index.sha256"]),
+                sha256=_Sums(arrays["part.sha256"]),
+                index_sha256=_Sums(arrays["index.sha256"]),
                 size_bytes=arrays["part.bytes"],
                 first_record=arrays["part.first_record"],
                 fields=tuple(fields),
@@ -352,7 +352,23 @@ def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(map(bytes.fromhex, names)), np.uint8).reshape(len(names), 32)
 
 
-def _names_from_array(array: NDArray[Any]) -> tuple[str, ...]:
-    if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != 32:
-        raise ValueError("not sha256 sums")
-    return tuple(row.tobytes().hex() for row in array)
+class _Sums(Sequence[str]):
+    """Give sha256 sums as text, each made when it is asked for: together they need more than the rest."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != 32:
+            raise ValueError("not sha256 sums")
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, number: int | slice) -> str | Sequence[str]:
+        found = self._array[number]
+        return found.tobytes().hex() if found.ndim == 1 else _Sums(found)

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import mmap
 import secrets
 import shutil
 import time
@@ -62,10 +61,8 @@ class BucketRoot:
                 )
             return b"".join(body.chunks)
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of an object that may be large."""
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of an object that may be large, but no more than `most_bytes`."""
         return read(self._bucket, name, 0, most_bytes)
 
     def size(self, name: str) -> int | None:
@@ -209,11 +206,9 @@ class SharedRoot(BucketRoot):
         """Return the path of a file."""
         return self._folder.where(name)
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of a file that may be large, mapped if wanted."""
-        return self._folder.view(name, most_bytes, maps=maps)
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of a file that may be large, but no more than `most_bytes`."""
+        return self._folder.view(name, most_bytes)
 
     def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
         """Move a finished part and its index to their places; the part last."""

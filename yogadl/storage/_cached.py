@@ -116,20 +116,22 @@ class CachedRecords:
         self.open()[1].will_need(indices)
 
 
-def open_table(root: Root, manifest: Manifest, *, maps: bool = True) -> PartTable:
-    """Return the part table of a manifest, mapped where it can be: all processes of a machine share it.
+def open_table(root: Root, manifest: Manifest) -> PartTable:
+    """Return the part table of a manifest.
+
+    It is read, not mapped, though all processes could share a mapping: what was checked when it was opened
+    must stay as it was, and a file that is cut short while it is mapped kills the process.
 
     Args:
         root: The storage's root.
         manifest: Whose table it is.
-        maps: Whether files may be mapped; else the table is read.
 
     Raises:
         CacheFormatError: if it is missing or not what the manifest names.
     """
     name = _names.table(manifest.key.id, manifest.table_sha256)
     what = f"the part table of {manifest.key} ({root.where(name)})"
-    content = root.view(name, manifest.table_bytes + 1, maps=maps)
+    content = root.view(name, manifest.table_bytes + 1)
     if content is None:
         raise CacheFormatError(f"{what} is missing; build the dataset again, or restore the file")
     if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
@@ -153,8 +155,7 @@ def open_reader(folder: Folder, manifest: Manifest) -> Reader:
     Raises:
         CacheFormatError: if a file is missing or truncated.
     """
-    maps = network_file_system(folder.root) is None
-    table = open_table(folder, manifest, maps=maps)
+    table = open_table(folder, manifest)
     for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
         found = folder.size(_names.part(manifest.key.id, sha256))
         if found != size_bytes:
@@ -164,4 +165,5 @@ def open_reader(folder: Folder, manifest: Manifest) -> Reader:
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
             )
+    maps = network_file_system(folder.root) is None
     return Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=maps)

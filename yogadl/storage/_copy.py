@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._format.layout import PartTable
-from yogadl._format.manifest import digest_of, read_manifest
+from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
@@ -71,7 +71,7 @@ def copy(
     with target.building(key) as right:
         assert right is not None
         parts.copy(parts.missing(are_named=not is_new), right, progress)
-        target.root.write(name, _checked_bytes(source, name, manifest.table_sha256))
+        target.root.write(name, _checked_bytes(source, name, manifest))
         check_parts(target.root, key, parts.table)
         right.check()
         if is_new:
@@ -89,9 +89,9 @@ def _content_of(source: CacheStorage, key: DatasetKey) -> bytes:
     return content
 
 
-def _checked_bytes(source: CacheStorage, name: str, sha256: str) -> bytes:
-    content = bytes(source.root.view(name, maps=False) or b"")
-    if hashlib.sha256(content).hexdigest() != sha256:
+def _checked_bytes(source: CacheStorage, name: str, manifest: Manifest) -> bytes:
+    content = source.root.view(name, manifest.table_bytes) or b""
+    if hashlib.sha256(content).hexdigest() != manifest.table_sha256:
         raise CacheFormatError(f"{source.root.where(name)} was changed just now; restore the file")
     return content
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import mmap
 import os
 import secrets
 import shutil
@@ -51,15 +50,11 @@ class Folder:
         except OSError as error:
             raise storage_error(error, f"can't read {self.path(name)}") from error
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of a file that may be large, mapped if wanted, or ``None`` if there is none."""
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of a file that may be large, but no more than `most_bytes`; ``None`` if none."""
         try:
             with self.path(name).open("rb") as file:
-                if not maps or not os.fstat(file.fileno()).st_size:
-                    return file.read(most_bytes)
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

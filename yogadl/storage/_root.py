@@ -1,6 +1,5 @@
 """Declare what caches are kept below: a root, where files lie by name. A folder is one, a bucket another."""
 
-import mmap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -35,13 +34,8 @@ class Root(Protocol):
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or ``None`` if there is none."""
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of a file that may be large, mapped if that is possible and wanted.
-
-        No more than `most_bytes` are read, if it is not mapped.
-        """
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of a file that may be large, but no more than `most_bytes`; ``None`` if none."""
 
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has, or ``None`` if there is none."""

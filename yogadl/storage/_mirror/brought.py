@@ -19,7 +19,6 @@ from yogadl.storage._mirror.flock import Claim, open_lock, wait_for_lock
 from yogadl.storage._mirror.place import Place
 from yogadl.storage._mirror.room import make_room, use_lock
 from yogadl.storage._mirror.transfer import Beat, Progress, Wanted, download_all
-from yogadl.storage._mounts import network_file_system
 from yogadl.storage._progress import shown_bytes
 
 _log = logging.getLogger("yogadl")
@@ -110,14 +109,13 @@ class Brought:
         wanted = Wanted(self._table_name, manifest.table_sha256, manifest.table_bytes, path)
         if not _is_made(wanted):
             self._fetch([wanted])
-        maps = network_file_system(self.folder.root) is None
         try:
-            return open_table(self.folder, manifest, maps=maps)
+            return open_table(self.folder, manifest)
         except CacheFormatError:
             # Of its size, but damaged on this machine. What the bucket has is checked again.
             self.folder.remove(self._table_name)
             self._fetch([wanted])
-            return open_table(self.folder, manifest, maps=maps)
+            return open_table(self.folder, manifest)
 
     def _is_there(self, number: int) -> bool:
         name = _names.part(self._manifest.key.id, self.table.sha256[number])
