@@ -223,6 +223,17 @@ class VaryingField:
             )
         return starts + table.heap_position[blocks], lengths, entries
 
+    def heap_blocks(self, rows: Rows) -> Int64s:
+        """Return the blocks of the heap that these values lie in, counted over all parts."""
+        parts = rows.located()[0]
+        if self._is_uniform:
+            return self._entries(rows, 0)[2][:, 0] + self._table.heap_first_block[parts]
+        found = [np.empty(0, np.int64)]
+        for part in np.unique(parts[self._table.varying[parts]]).tolist():
+            some = rows.of_part(part)[1]
+            found.append(self._entries(some, part)[2][:, 0] + self._table.heap_first_block[part])
+        return np.concatenate(found)
+
     def span(self, rows: Rows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
         """Return where these values begin in the window and how long each is, leaving out smaller ones."""
         if not self._is_uniform:

@@ -67,6 +67,14 @@ class FieldIndex:
     heap_first_record: Int64s
     heap_first_element: Int64s
 
+    def records_of(self, kind: BlockKind, block: int, records: int) -> range:
+        """Return which records of a part, of so many, have something in a block."""
+        if kind == "rows":
+            start = block * self.rows_per_block
+            return range(start, min(start + self.rows_per_block, records))
+        starts = [*self.heap_first_record.tolist(), records]
+        return range(starts[block], max(starts[block] + 1, starts[block + 1]))
+
 
 @dataclass(frozen=True)
 class PartIndex:
@@ -172,6 +180,15 @@ class FieldTable:
     heap_length: Int64s
     heap_first_record: Int64s
     heap_first_element: Int64s
+
+    def rows_length(self, records: Int64s) -> Int64s:
+        """Return how many bytes each block of rows has, given how many records each part has."""
+        blocks = np.diff(self.rows_first_block)
+        found = np.repeat(self.rows_per_block * self.row_bytes, blocks)
+        last = np.cumsum(blocks)[blocks > 0] - 1
+        rest = records - (blocks - 1) * self.rows_per_block
+        found[last] = (rest * self.row_bytes)[blocks > 0]
+        return found
 
     def has_types(self) -> bool:
         """Return whether every array has the dtype and the dimensions that it should."""
@@ -286,15 +303,11 @@ class PartTable:
         blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
         if not np.array_equal(np.diff(field.rows_first_block), blocks):
             return False
-        block_bytes = np.repeat(field.rows_per_block * field.row_bytes, blocks)
-        last = np.cumsum(blocks)[blocks > 0] - 1
-        rest = records - (blocks - 1) * field.rows_per_block
-        block_bytes[last] = (rest * field.row_bytes)[blocks > 0]
         ends = np.repeat(self.size_bytes, blocks)
         heap_ends = np.repeat(self.size_bytes, np.diff(field.heap_first_block))
         return bool(
             (field.rows_position >= 0).all()
-            and (field.rows_position <= ends - block_bytes).all()
+            and (field.rows_position <= ends - field.rows_length(records)).all()
             and (field.heap_position >= 0).all()
             and (field.heap_length >= 0).all()
             and (field.heap_position <= heap_ends - field.heap_length).all()

@@ -180,6 +180,17 @@ def open_part(path: str, size_bytes: int) -> int:
     return descriptor
 
 
+def read_at(descriptor: int, position: int, length: int) -> bytes:
+    """Return so many bytes of a file from a position on; fewer only if it ends before."""
+    content = os.pread(descriptor, length, position)
+    while len(content) < length:  # one call reads 2 GiB at most
+        more = os.pread(descriptor, length - len(content), position + len(content))
+        if not more:
+            break
+        content += more
+    return content
+
+
 _libc: Any = None  # the C library of this process, loaded when a cache is first read
 
 

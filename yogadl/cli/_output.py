@@ -90,6 +90,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
+def mended(names: Sequence[str]) -> str:
+    """Say what became of the files that were compared in a mirror."""
+    if not names:
+        return "all sound"
+    was = "was" if len(names) == 1 else "were"
+    return f"{counted(len(names), 'file')} {was} damaged, and brought anew ({', '.join(names)})"
+
+
 def moment(seconds: float | None) -> str | None:
     """Return a time as ISO 8601 in UTC; None for one that a damaged file made up."""
     found = _utc(seconds)

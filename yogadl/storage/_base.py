@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, ParamSpec
 
 from yogadl._dataref import RecordsRef
+from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.reader import Reader
 from yogadl._interfaces import Storage
@@ -143,8 +144,12 @@ class CacheStorage(Storage):
         """Return whether somebody is building a version of this dataset."""
         raise NotImplementedError
 
-    def reader(self, manifest: Manifest) -> Reader:
+    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache.
+
+        Args:
+            manifest: The cache.
+            check: Whether each block is compared with its checksum before it is first read from.
 
         Raises:
             CacheFormatError: if a file is missing or truncated.
@@ -215,6 +220,7 @@ class CacheStorage(Storage):
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: bool | Progress | None = None,
+        check: bool = False,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -231,6 +237,7 @@ class CacheStorage(Storage):
             part_bytes: See there.
             allow_pickle: See there; also allows reading pickled fields.
             progress: See there.
+            check: As for `fetch`.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version
@@ -260,7 +267,7 @@ class CacheStorage(Storage):
                     published = self._find(key)
                 if not is_auto:
                     self._warn_if_stale(published.manifest, builder.to_json(), warned)
-                return self._ref(key, published, allow_pickle)
+                return self._ref(key, published, allow_pickle, check)
 
             # What stands for it in the version of another builder that calls it.
             setattr(build_once, HOOK, function if is_auto else (dataset_id, dataset_version))
@@ -362,7 +369,13 @@ class CacheStorage(Storage):
     # Reading.
 
     def fetch(
-        self, dataset_id: str, dataset_version: str, *, digest: str | None = None, allow_pickle: bool = False
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        digest: str | None = None,
+        allow_pickle: bool = False,
+        check: bool = False,
     ) -> RecordsRef:
         """Return a `DataRef` to a published cache.
 
@@ -371,6 +384,8 @@ class CacheStorage(Storage):
             dataset_version: Which version.
             digest: The digest that `info` gave; any other bytes than those are refused.
             allow_pickle: Whether pickled fields may be read, which runs code of whoever wrote them.
+            check: Whether each process compares each block with its checksum before it first reads from it:
+                then what reading returns was built so, or is a `CacheFormatError` that names the records.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
@@ -382,10 +397,12 @@ class CacheStorage(Storage):
             raise CacheFormatError(
                 f"{key} has digest {published.digest}, not {digest}: it was built or changed by others"
             )
-        return self._ref(key, published, allow_pickle)
+        return self._ref(key, published, allow_pickle, check)
 
-    def _ref(self, key: DatasetKey, published: Published, allow_pickle: bool) -> RecordsRef:
-        records = CachedRecords(self, key, published.digest, allow_pickle)
+    def _ref(
+        self, key: DatasetKey, published: Published, allow_pickle: bool, check: bool = False
+    ) -> RecordsRef:
+        records = CachedRecords(self, key, published.digest, allow_pickle, check)
         records.open()
         return RecordsRef(records)
 

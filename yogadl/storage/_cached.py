@@ -3,10 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartTable
+from yogadl._format.checks import CheckedReader
+from yogadl._format.layout import PartIndex, PartTable
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
 from yogadl._interfaces import Column, Indices, Memory
@@ -15,10 +17,13 @@ from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._build import PartPaths
+from yogadl.storage._build import PartPaths, read_sealed
 from yogadl.storage._folder import Folder
 from yogadl.storage._mounts import network_file_system
 from yogadl.storage._root import Root
+
+# What to do about damage where there is no second copy.
+REMEDY: Final = "build the dataset again, or restore the file"
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,8 @@ class Catalogue(Protocol):
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
         """Return the manifest of a version; with a digest that very one."""
 
-    def reader(self, manifest: Manifest) -> Reader:
-        """Return a reader of a cache."""
+    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
+        """Return a reader of a cache, one that compares blocks with their checksums if that is wanted."""
 
 
 class CachedRecords:
@@ -50,20 +55,25 @@ class CachedRecords:
         key: Which it is.
         digest: The digest that its manifest must have.
         allow_pickle: Whether pickled fields may be read.
+        check: Whether each block is compared with its checksum before it is first read from.
     """
 
-    def __init__(self, storage: Catalogue, key: DatasetKey, digest: str, allow_pickle: bool) -> None:
+    def __init__(
+        self, storage: Catalogue, key: DatasetKey, digest: str, allow_pickle: bool, check: bool = False
+    ) -> None:
         self._storage = storage
         self._key = key
         self._digest = digest
         self._allow_pickle = allow_pickle
+        self._is_checked = check
         self._lock = ProcessLock()
-        self._opened: tuple[Manifest, Reader] | None = None
+        self._opened: tuple[Manifest, Reader | CheckedReader] | None = None
 
     def __reduce__(self) -> Any:
-        return CachedRecords, (self._storage, self._key, self._digest, self._allow_pickle)
+        arguments = self._storage, self._key, self._digest, self._allow_pickle, self._is_checked
+        return CachedRecords, arguments
 
-    def open(self) -> tuple[Manifest, Reader]:
+    def open(self) -> tuple[Manifest, Reader | CheckedReader]:
         """Return manifest and reader, reading the part table the first time.
 
         Raises:
@@ -76,7 +86,7 @@ class CachedRecords:
                 opened = self._opened = self._opened or self._open()
         return opened
 
-    def _open(self) -> tuple[Manifest, Reader]:
+    def _open(self) -> tuple[Manifest, Reader | CheckedReader]:
         published = self._storage.published(self._key, self._digest)
         manifest = published.manifest
         if NEEDS_PICKLE in manifest.needs and not self._allow_pickle:
@@ -84,7 +94,7 @@ class CachedRecords:
                 f"{self._key} has pickled fields, and unpickling runs code: "
                 "if you trust who built it, fetch it with allow_pickle=True"
             )
-        return manifest, self._storage.reader(manifest)
+        return manifest, self._storage.reader(manifest, check=self._is_checked)
 
     @property
     def spec(self) -> Spec:
@@ -146,11 +156,16 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     return table
 
 
-def open_reader(folder: Folder, manifest: Manifest) -> Reader:
+def open_reader(folder: Folder, manifest: Manifest, *, check: bool) -> Reader | CheckedReader:
     """Return a reader of a cache, whose parts are all there and of their size.
 
     On a network file system nothing is mapped: a file that another machine truncates, or a server that goes
     away, would kill the process instead of being an error.
+
+    Args:
+        folder: Where it lies.
+        manifest: The cache.
+        check: Whether each block is compared with its checksum before it is first read from.
 
     Raises:
         CacheFormatError: if a file is missing or truncated.
@@ -166,4 +181,21 @@ def open_reader(folder: Folder, manifest: Manifest) -> Reader:
                 f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
             )
     maps = network_file_system(folder.root) is None
-    return Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=maps)
+    reader = Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=maps)
+    if not check:
+        return reader
+    index_of = partial(read_index, folder, manifest.key, table)
+    return CheckedReader(reader, index_of, str(manifest.key), REMEDY)
+
+
+def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> PartIndex:
+    """Return the index of a part.
+
+    Raises:
+        CacheFormatError: if it is missing or was changed.
+    """
+    try:
+        return read_sealed(root, key.id, table.sha256[part], table.index_sha256[part]).index
+    except CacheFormatError as error:
+        first, end = table.first_record[part : part + 2].tolist()
+        raise CacheFormatError(f"{key}: records {first} to {end - 1}: {error}") from error

@@ -4,9 +4,11 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
@@ -22,10 +24,13 @@ from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import warn_of_tensorflow
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mounts import network_file_system
+from yogadl.storage._verify import Verified, verify
 
 PART_BYTES: Final = 256 * 2**20
 # What 0.1.4 took when nothing was said.
 _OLD_CACHE_DIR: Final = "/tmp/"
+# What to do about a damaged block.
+_REMEDY: Final = "storage.verify, or `yogadl verify`, brings it anew from the bucket; then fetch it again"
 
 
 class RemoteStorage(CacheStorage):
@@ -74,11 +79,34 @@ class RemoteStorage(CacheStorage):
         """Return whether somebody is building a version of this dataset."""
         return self._leases.is_held(dataset_id, self.root.now())
 
-    def reader(self, manifest: Manifest) -> Reader:
+    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose files are brought to the mirror first."""
-        brought = self.mirror.bring(manifest)
+        brought = self.mirror.bring(manifest, indexes=check)
         maps = network_file_system(brought.folder.root) is None
-        return Reader(manifest.spec, brought.table, brought, maps=maps)
+        reader = Reader(manifest.spec, brought.table, brought, maps=maps)
+        return CheckedReader(reader, brought.index, str(manifest.key), _REMEDY) if check else reader
+
+    def verify(
+        self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None
+    ) -> Verified:
+        """Read every byte of a version and compare it with its checksums, in the bucket and in the mirror.
+
+        What is damaged in this machine's mirror is brought anew, and told in what is returned.
+
+        Raises:
+            CacheFormatError: at the first damage in the bucket, naming dataset, field and records.
+        """
+        manifest = self.published(DatasetKey(dataset_id, dataset_version)).manifest
+
+        def but_for_the_last(done: int, total: int) -> None:
+            if progress is not None and done < total:
+                progress(done, total)
+
+        verified = verify(self.root, manifest, but_for_the_last)
+        mirrored, mended = self.mirror.mend(manifest)
+        if progress is not None and verified.parts:
+            progress(verified.parts, verified.parts)
+        return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
 
 def _reopened(

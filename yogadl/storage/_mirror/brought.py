@@ -1,32 +1,31 @@
 """Hold the files of one cache in a mirror: bring what is missing, and keep all of it from being evicted."""
 
-import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from yogadl._format.layout import PartTable
+from yogadl._format.layout import PartIndex, PartTable
 from yogadl._format.manifest import Manifest
 from yogadl._lock import ProcessLock
 from yogadl._size import in_words
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._cached import open_table
-from yogadl.storage._mirror.flock import Claim, open_lock, wait_for_lock
+from yogadl.storage._cached import open_table, read_index
+from yogadl.storage._mirror.fetch import fetch, is_made, mend, warn_of_damage
+from yogadl.storage._mirror.flock import open_lock, wait_for_lock
 from yogadl.storage._mirror.place import Place
 from yogadl.storage._mirror.room import make_room, use_lock
-from yogadl.storage._mirror.transfer import Beat, Progress, Wanted, download_all
+from yogadl.storage._mirror.transfer import Progress, Wanted
 from yogadl.storage._progress import shown_bytes
 
 _log = logging.getLogger("yogadl")
 
 # A lock that evictors alone take, for a moment.
 _LOCK_LIMIT_S: Final = 60.0
-# Who brings a part and gets no byte for so long is not waited for.
-_STALL_S: Final = 60.0
 
 
 class Brought:
@@ -39,10 +38,14 @@ class Brought:
         bucket: Where the cache is.
         place: The mirror.
         manifest: The cache. Its part table is brought now, its parts by `complete`.
+
+    Attributes:
+        mended: The names of the files that were found damaged, and were brought anew.
     """
 
     def __init__(self, bucket: Bucket, place: Place, manifest: Manifest) -> None:
         self.folder = place.caches
+        self.mended: list[str] = []
         self._bucket = bucket
         self._place = place
         self._manifest = manifest
@@ -75,6 +78,24 @@ class Brought:
                 self.complete([number])
         return str(self.folder.path(_names.part(self._manifest.key.id, sha256)))
 
+    def index(self, number: int) -> PartIndex:
+        """Return the index of a part, brought again if somebody has removed or damaged it.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the part table names.
+        """
+        self.path(self.table.sha256[number])
+        try:
+            return read_index(self.folder, self._manifest.key, self.table, number)
+        except CacheFormatError:
+            wanted = self._index(number)
+            with self._lock:
+                if is_made(wanted):
+                    warn_of_damage(wanted.path)
+                    wanted.path.unlink(missing_ok=True)
+                fetch(self._bucket, [wanted])
+            return read_index(self.folder, self._manifest.key, self.table, number)
+
     def complete(self, numbers: Sequence[int], progress: Progress | None = None) -> None:
         """Bring those of these parts that are not there, in this order."""
         with self._place.gate(exclusive=False):
@@ -88,11 +109,38 @@ class Brought:
             make_room(self._place, sizes, self._place.limit_bytes(), key)
         _log.info("yogadl: bringing %s of %s", in_words(sum(sizes.values())), key)
         with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
-            self._fetch(missing, show)
+            fetch(self._bucket, missing, show)
 
-    def _fetch(self, wanted: Sequence[Wanted], progress: Progress | None = None) -> None:
-        """Download files, but for what other processes bring meanwhile."""
-        download_all(self._bucket, wanted, progress=progress, guard=_claimed)
+    def complete_indexes(self) -> None:
+        """Bring those indexes that are not there: who checks what it reads needs them."""
+        key = self._manifest.key
+        indexes = {one.name: one for one in map(self._index, range(len(self.table)))}
+        missing = [one for one in indexes.values() if not is_made(one)]
+        if not missing:
+            return
+        # One request for the sizes of a thousand files, instead of one for each.
+        sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
+        missing = [replace(one, size_bytes=sizes.get(one.name)) for one in missing]
+        with self._place.gate(exclusive=True):
+            room = {one.name: one.size_bytes or 0 for one in missing}
+            make_room(self._place, room, self._place.limit_bytes(), str(key))
+        fetch(self._bucket, missing)
+
+    def mend(self, progress: Progress | None = None) -> int:
+        """Compare every file that is there with its checksum, and bring anew what is damaged.
+
+        Args:
+            progress: Called with bytes compared and bytes to compare.
+
+        Returns:
+            How many files were there. `mended` has the names of those that were damaged.
+        """
+        numbers = range(len(self.table))
+        named = {one.name: one for one in (*map(self._part, numbers), *map(self._index, numbers))}
+        sizes = {one: self.folder.size(name) for name, one in named.items()}
+        held = {one: size_bytes for one, size_bytes in sizes.items() if size_bytes is not None}
+        self.mended += mend(self._bucket, held, progress)
+        return len(held) + 1  # the table was compared when it was opened
 
     def _hold(self) -> Callable[[], object]:
         """Register as a reader; return what ends that."""
@@ -107,14 +155,16 @@ class Brought:
     def _open_table(self) -> PartTable:
         manifest, path = self._manifest, self.folder.path(self._table_name)
         wanted = Wanted(self._table_name, manifest.table_sha256, manifest.table_bytes, path)
-        if not _is_made(wanted):
-            self._fetch([wanted])
+        if not is_made(wanted):
+            fetch(self._bucket, [wanted])
         try:
             return open_table(self.folder, manifest)
         except CacheFormatError:
             # Of its size, but damaged on this machine. What the bucket has is checked again.
+            warn_of_damage(path)
             self.folder.remove(self._table_name)
-            self._fetch([wanted])
+            fetch(self._bucket, [wanted])
+            self.mended.append(self._table_name)
             return open_table(self.folder, manifest)
 
     def _is_there(self, number: int) -> bool:
@@ -124,26 +174,13 @@ class Brought:
     def _missing(self, numbers: Sequence[int]) -> list[Wanted]:
         """Return what is to be brought of these parts; of two that are equal, one."""
         missing = {self.table.sha256[number]: number for number in numbers if not self._is_there(number)}
-        wanted = []
-        for sha256, number in missing.items():
-            name = _names.part(self._manifest.key.id, sha256)
-            wanted.append(Wanted(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name)))
-        return wanted
+        return [self._part(number) for number in missing.values()]
 
+    def _part(self, number: int) -> Wanted:
+        sha256 = self.table.sha256[number]
+        name = _names.part(self._manifest.key.id, sha256)
+        return Wanted(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
 
-@contextlib.contextmanager
-def _claimed(wanted: Wanted) -> Iterator[Beat | None]:
-    """Hold the right of this machine to bring a file; give ``None`` if another process has brought it."""
-    claim = Claim(wanted.path)
-    try:
-        yield claim.beat if claim.take(lambda: _is_made(wanted), _STALL_S) else None
-    finally:
-        claim.release()
-
-
-def _is_made(wanted: Wanted) -> bool:
-    try:
-        size_bytes = wanted.path.stat().st_size
-    except FileNotFoundError:
-        return False
-    return wanted.size_bytes in (None, size_bytes)
+    def _index(self, number: int) -> Wanted:
+        name = _names.index(self._manifest.key.id, self.table.sha256[number])
+        return Wanted(name, self.table.index_sha256[number], None, self.folder.path(name))

@@ -102,13 +102,19 @@ class Mirror:
         return _made(self.place.builds)
 
     def bring(
-        self, manifest: Manifest, *, first: Sequence[int] = (), progress: Progress | None = None
+        self,
+        manifest: Manifest,
+        *,
+        first: Sequence[int] = (),
+        indexes: bool = False,
+        progress: Progress | None = None,
     ) -> Brought:
-        """Make a cache local, all but its indexes: what is missing is downloaded once a machine, and checked.
+        """Make a cache local: what is missing is downloaded once a machine, and checked as it comes in.
 
         Args:
             manifest: The cache.
             first: Numbers of the parts that are wanted before all others, in this order.
+            indexes: Whether the parts' indexes are wanted, too.
             progress: Called with bytes brought and bytes to bring; a bar on a terminal if not given.
 
         Returns:
@@ -122,10 +128,58 @@ class Mirror:
         try:
             order = dict.fromkeys([*first, *range(len(brought.table))])
             brought.complete(list(order), progress)
+            if indexes:
+                brought.complete_indexes()
         except BaseException:
             brought.close()
             raise
         return brought
+
+    def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> list[str]:
+        """Make a cache local, indexes and all, and compare what was here before with its checksums.
+
+        Args:
+            manifest: The cache.
+            progress: Called with bytes that are here and checked, and bytes of the whole cache.
+
+        Returns:
+            The names of the files that were damaged here, and were brought anew.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        whole = manifest.size_bytes
+
+        def compared(done: int, _: int) -> None:
+            if progress is not None:
+                progress(min(done, whole), whole)
+
+        def brought_more(done: int, missing: int) -> None:
+            if progress is not None:
+                progress(whole - missing + done, whole)
+
+        with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
+            brought.mend(compared)
+            brought.complete(range(len(brought.table)), brought_more)
+            brought.complete_indexes()
+            return brought.mended
+
+    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+        """Compare what is here of a cache with its checksums, and bring anew what is damaged.
+
+        Returns:
+            How many files are here, and the names of those that were damaged.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        place = self.place_if_made()
+        if place is None or not place.caches.names(manifest.key.id):
+            return 0, []  # and nothing is made or brought
+        with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
+            return brought.mend(), brought.mended
 
     def adopt(self, dataset_id: str, sha256: str, part: Path, index: Path) -> bool:
         """Take a part that was built here, by hard link or as a copy, so that it need not be downloaded.
