@@ -155,12 +155,12 @@ class Brought:
     def _open_table(self) -> PartTable:
         manifest, path = self._manifest, self.folder.path(self._table_name)
         wanted = Wanted(self._table_name, manifest.table_sha256, manifest.table_bytes, path)
-        if not is_made(wanted):
+        if self.folder.size(self._table_name) is None:
             fetch(self._bucket, [wanted])
         try:
             return open_table(self.folder, manifest)
         except CacheFormatError:
-            # Of its size, but damaged on this machine. What the bucket has is checked again.
+            # Damaged on this machine. What the bucket has is checked again.
             warn_of_damage(path)
             self.folder.remove(self._table_name)
             fetch(self._bucket, [wanted])
