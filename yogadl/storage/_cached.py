@@ -156,16 +156,14 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     return table
 
 
-def open_reader(folder: Folder, manifest: Manifest, *, check: bool) -> Reader | CheckedReader:
+def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> Reader | CheckedReader:
     """Return a reader of a cache, whose parts are all there and of their size.
-
-    On a network file system nothing is mapped: a file that another machine truncates, or a server that goes
-    away, would kill the process instead of being an error.
 
     Args:
         folder: Where it lies.
         manifest: The cache.
         check: Whether each block is compared with its checksum before it is first read from.
+        mapped: Whether files may be mapped.
 
     Raises:
         CacheFormatError: if a file is missing or truncated.
@@ -180,12 +178,21 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool) -> Reader | 
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
             )
-    maps = network_file_system(folder.root) is None
+    maps = mapped and can_map(folder)
     reader = Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=maps)
     if not check:
         return reader
     index_of = partial(read_index, folder, manifest.key, table)
     return CheckedReader(reader, index_of, str(manifest.key), REMEDY)
+
+
+def can_map(folder: Folder) -> bool:
+    """Return whether files of a folder can be mapped: not on a network file system.
+
+    There a file that another machine truncates, or a server that goes away, would kill the process instead of
+    being an error.
+    """
+    return network_file_system(folder.root) is None
 
 
 def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> PartIndex:

@@ -49,21 +49,27 @@ class LFSStorage(CacheStorage):
     Args:
         configurations: Where the folder is; it is made if missing, and may be read-only for reading.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        mapped: Whether files may be mapped to be read.
     """
 
     def __init__(
-        self, configurations: LFSConfigurations, tensorflow_config: Any = None
-    ) -> None:  # opaque, unused
+        self,
+        configurations: LFSConfigurations,
+        tensorflow_config: Any = None,  # opaque, unused
+        *,
+        mapped: bool = True,
+    ) -> None:
         warn_of_tensorflow(tensorflow_config)
         self.folder = made_folder(configurations.storage_dir_path)
         super().__init__(self.folder)
+        self._is_mapped = mapped
 
     def __reduce__(self) -> Any:
-        return _reopen, (str(self.folder.root),)
+        return _reopen, (str(self.folder.root), self._is_mapped)
 
     def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
-        return open_reader(self.folder, manifest, check=check)
+        return open_reader(self.folder, manifest, check=check, mapped=self._is_mapped)
 
     @contextlib.contextmanager
     def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
@@ -158,8 +164,8 @@ def _this_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
 
 
-def _reopen(root: str) -> LFSStorage:
-    return LFSStorage(LFSConfigurations(root))
+def _reopen(root: str, mapped: bool = True) -> LFSStorage:
+    return LFSStorage(LFSConfigurations(root), mapped=mapped)
 
 
 def _not_writable(error: OSError, root: Path) -> StorageError:

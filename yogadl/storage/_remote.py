@@ -18,12 +18,12 @@ from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.s3 import S3Bucket
+from yogadl.storage._cached import can_map
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import warn_of_tensorflow
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mounts import network_file_system
 from yogadl.storage._verify import Verified, verify
 
 PART_BYTES: Final = 256 * 2**20
@@ -45,21 +45,30 @@ class RemoteStorage(CacheStorage):
         terms: How long builders wait for each other.
         exclusive: Whether to make sure, before something is built, that the store can decide between
             builders. Without, only one machine may build at a time.
+        mapped: Whether the mirror's files may be mapped to be read.
     """
 
     def __init__(
-        self, bucket: Bucket, mirror: Mirror, *, terms: Terms | None = None, exclusive: bool = True
+        self,
+        bucket: Bucket,
+        mirror: Mirror,
+        *,
+        terms: Terms | None = None,
+        exclusive: bool = True,
+        mapped: bool = True,
     ) -> None:
         super().__init__(MirroredRoot(bucket, mirror), PART_BYTES)
         self.bucket = bucket
         self.mirror = mirror
         self._leases = Leases(bucket, terms or Terms())
         self._exclusive = exclusive
+        self._is_mapped = mapped
         self._is_probed = False
 
     def __reduce__(self) -> Any:
         terms = self._leases.terms
-        return _reopened, (self.bucket, self.mirror, terms.ttl_s, terms.wait_s, self._exclusive)
+        arguments = self.bucket, self.mirror, terms.ttl_s, terms.wait_s, self._exclusive, self._is_mapped
+        return _reopened, arguments
 
     @contextmanager
     def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
@@ -82,7 +91,7 @@ class RemoteStorage(CacheStorage):
     def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose files are brought to the mirror first."""
         brought = self.mirror.bring(manifest, indexes=check)
-        maps = network_file_system(brought.folder.root) is None
+        maps = self._is_mapped and can_map(brought.folder)
         reader = Reader(manifest.spec, brought.table, brought, maps=maps)
         return CheckedReader(reader, brought.index, str(manifest.key), _REMEDY) if check else reader
 
@@ -110,9 +119,9 @@ class RemoteStorage(CacheStorage):
 
 
 def _reopened(
-    bucket: Bucket, mirror: Mirror, ttl_s: float, wait_s: float | None, exclusive: bool
+    bucket: Bucket, mirror: Mirror, ttl_s: float, wait_s: float | None, exclusive: bool, mapped: bool = True
 ) -> RemoteStorage:
-    return RemoteStorage(bucket, mirror, terms=Terms(ttl_s, wait_s), exclusive=exclusive)
+    return RemoteStorage(bucket, mirror, terms=Terms(ttl_s, wait_s), exclusive=exclusive, mapped=mapped)
 
 
 class S3Configurations:

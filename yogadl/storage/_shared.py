@@ -28,15 +28,17 @@ class SharedStorage(CacheStorage):
     Args:
         path: The folder; made if missing, and may be read-only for reading.
         terms: How long builders wait for each other.
+        mapped: Whether files may be mapped to be read.
     """
 
-    def __init__(self, path: Path, terms: Terms) -> None:
+    def __init__(self, path: Path, terms: Terms, mapped: bool = True) -> None:
         self.folder = made_folder(path)
+        self._is_mapped = mapped
         super().__init__(SharedRoot(self.folder))
         self._leases = Leases(LocalBucket(self.folder.root), terms)
 
     def __reduce__(self) -> Any:
-        return SharedStorage, (self.folder.root, self._leases.terms)
+        return SharedStorage, (self.folder.root, self._leases.terms, self._is_mapped)
 
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
@@ -50,4 +52,4 @@ class SharedStorage(CacheStorage):
 
     def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
-        return open_reader(self.folder, manifest, check=check)
+        return open_reader(self.folder, manifest, check=check, mapped=self._is_mapped)
