@@ -321,3 +321,17 @@ def test_a_users_own_stream_goes_through_a_generator():
 def test_a_users_own_stream_must_say_what_it_yields():
     with pytest.raises(ConfigurationError, match="output_types"):
         adapter.make_tf_dataset(yogadl.Stream(lambda: iter([1]), 1))
+
+
+def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    image = np.arange(RECORDS * 6).reshape(-1, 2, 3)
+    storage.submit({"id": np.arange(RECORDS), "image": image}, "set", "1")
+    (part,) = tmp_path.rglob("*.mdb")
+    with part.open("rb+") as file:
+        file.seek(part.read_bytes().index(image[50].tobytes()) + 5)
+        file.write(b"\1")
+    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
+    assert len(ids(adapter.make_tf_dataset(unchecked.stream(shuffle=True), 10))) == RECORDS
+    with pytest.raises(tf.errors.OpError, match="CacheFormatError: 'set' version '1': field 'image'"):
+        ids(adapter.make_tf_dataset(checked.stream(shuffle=True), 10))

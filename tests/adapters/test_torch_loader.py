@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import yogadl
 from yogadl.adapters import torch as adapter
-from yogadl.errors import ConfigurationError, CursorError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, StorageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -462,3 +462,18 @@ def test_a_killed_worker_is_an_error_after_which_it_goes_on(ref, is_persistent):
     assert batches.state_dict()["position"] == len(found)
     found += list(batches)
     assert ids(found) == gold(stream_of(ref), 0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path, workers):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(columns(), "set", "1")
+    row = columns()["x"][50].tobytes()
+    (part,) = (path for path in tmp_path.rglob("*.mdb") if row in path.read_bytes())
+    with part.open("rb+") as file:
+        file.seek(part.read_bytes().index(row) + 1)
+        file.write(b"\1")
+    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
+    assert len(ids(adapter.make_dataloader(stream_of(unchecked), 10, num_workers=workers))) == RECORDS
+    with pytest.raises(CacheFormatError, match=r"'set' version '1': field 'x', records"):
+        ids(adapter.make_dataloader(stream_of(checked), 10, num_workers=workers))

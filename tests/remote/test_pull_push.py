@@ -299,6 +299,7 @@ def test_pull_as_json_has_stable_keys(
         "mirror": str(tmp_path / "mirror"),
         "size_bytes": info.size_bytes,
         "parts": info.parts,
+        "mended": [],
     }
 
 
