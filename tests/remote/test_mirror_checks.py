@@ -205,6 +205,21 @@ def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket: LocalBuc
     assert is_right(storage.fetch("a", "1", check=True))
 
 
+@pytest.mark.parametrize("part_bytes", [3_000, 40_000])
+def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path: Path, part_bytes: int) -> None:
+    storage = yogadl.open_storage(tmp_path / "bucket")
+    storage.submit(rows(), "a", "1", part_bytes=part_bytes)
+    assert (storage.info("a", "1").parts > 16) == (part_bytes < 10_000)
+    watched = Watched(LocalBucket(tmp_path / "bucket"))
+    for _ in range(2):
+        mirror = Mirror(watched, tmp_path / "mirror")
+        mirror.bring(manifest_of(LocalBucket(tmp_path / "bucket"), "a"), indexes=True).close()
+    assert {path.name: path.read_bytes() for path in mirror.folder.root.rglob("*.idx")} == {
+        path.name: path.read_bytes() for path in (tmp_path / "bucket").rglob("*.idx")
+    }
+    assert set(watched.gets.values()) == {1}
+
+
 def test_progress_of_filling_ends_with_all_of_it(bucket: LocalBucket, mirror: Mirror) -> None:
     manifest, said = manifest_of(bucket, "a"), []
     part_of(mirror.folder.root).unlink()

@@ -91,9 +91,8 @@ class CheckedReader:
             if isinstance(field, VaryingField):
                 # The rows say which blocks of the heap are needed, so they had to be checked first.
                 checked_bytes += self._check_blocks(rows, number, "heap", field.heap_blocks(rows))
-        if checked_bytes:
-            self._left = self._unfinished()
-            self._reader.touch(checked_bytes)
+        self._left = self._unfinished()
+        self._reader.touch(checked_bytes)
 
     def _check_blocks(self, rows: Rows, number: int, kind: BlockKind, blocks: Int64s) -> int:
         """Hash those of these blocks that were not checked yet; return how many bytes they have.

@@ -72,6 +72,15 @@ class StorageContract:
         assert len(pickled) < 1_000
         assert _in_another_process(_gathered, pickled) == [1_008, 3]
 
+    def test_a_reference_that_checks_what_it_reads_reads_the_same(self, storage: CacheStorage) -> None:
+        text = [f"{n}" * (n % 3) for n in range(503)]
+        storage.submit({"x": np.arange(503), "text": text}, "data", "1", part_bytes=1_000)
+        pickled = pickle.dumps(storage.fetch("data", "1", check=True))
+        for ref in (storage.fetch("data", "1", check=True), pickle.loads(pickled)):
+            batch = ref.gather([502, 0, 251])
+            assert (batch["x"].tolist(), batch["text"]) == ([502, 0, 251], [text[n] for n in (502, 0, 251)])
+        assert _in_another_process(_numbers, pickled) == list(range(503))
+
     def test_a_digest_pins_the_bytes(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "1")
         digest = storage.info("data", "1").digest
@@ -220,6 +229,11 @@ def _again(storage: CacheStorage) -> CacheStorage:
     """Return the same storage as another process would have it."""
     again: CacheStorage = pickle.loads(pickle.dumps(storage))
     return again
+
+
+def _numbers(pickled: bytes) -> list[int]:
+    ref = pickle.loads(pickled)
+    return [int(number) for number in ref.gather(range(len(ref)))["x"]]
 
 
 def _gathered(pickled: bytes) -> list[int]:

@@ -1,10 +1,10 @@
 """Hold the files of one cache in a mirror: bring what is missing, and keep all of it from being evicted."""
 
+import hashlib
 import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from yogadl._format.layout import PartIndex, PartTable
@@ -15,7 +15,7 @@ from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._cached import open_table, read_index
-from yogadl.storage._mirror.fetch import fetch, is_made, mend, warn_of_damage
+from yogadl.storage._mirror.fetch import fetch, mend, warn_of_damage
 from yogadl.storage._mirror.flock import open_lock, wait_for_lock
 from yogadl.storage._mirror.place import Place
 from yogadl.storage._mirror.room import make_room, use_lock
@@ -26,6 +26,8 @@ _log = logging.getLogger("yogadl")
 
 # A lock that evictors alone take, for a moment.
 _LOCK_LIMIT_S: Final = 60.0
+# Of more indexes the bucket is asked by listing them.
+_FEW_INDEXES: Final = 16
 
 
 class Brought:
@@ -88,12 +90,9 @@ class Brought:
         try:
             return read_index(self.folder, self._manifest.key, self.table, number)
         except CacheFormatError:
-            wanted = self._index(number)
             with self._lock:
-                if is_made(wanted):
-                    warn_of_damage(wanted.path)
-                    wanted.path.unlink(missing_ok=True)
-                fetch(self._bucket, [wanted])
+                self._drop_if_damaged(number)
+                self.complete_indexes([number])
             return read_index(self.folder, self._manifest.key, self.table, number)
 
     def complete(self, numbers: Sequence[int], progress: Progress | None = None) -> None:
@@ -111,20 +110,20 @@ class Brought:
         with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
             fetch(self._bucket, missing, show)
 
-    def complete_indexes(self) -> None:
-        """Bring those indexes that are not there: who checks what it reads needs them."""
+    def complete_indexes(self, numbers: Sequence[int]) -> None:
+        """Bring those of these parts' indexes that are not there: who checks what it reads needs them."""
         key = self._manifest.key
-        indexes = {one.name: one for one in map(self._index, range(len(self.table)))}
-        missing = [one for one in indexes.values() if not is_made(one)]
+        missing = [number for number in numbers if not self._has_index(number)]
         if not missing:
             return
-        # One request for the sizes of a thousand files, instead of one for each.
-        sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
-        missing = [replace(one, size_bytes=sizes.get(one.name)) for one in missing]
+        sizes: dict[str, int] | None = None
+        if len(missing) > _FEW_INDEXES:  # one request for the sizes of a thousand files
+            sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
+        wanted = {one.name: one for one in (self._index(number, sizes) for number in missing)}
         with self._place.gate(exclusive=True):
-            room = {one.name: one.size_bytes or 0 for one in missing}
+            room = {name: one.size_bytes or 0 for name, one in wanted.items()}
             make_room(self._place, room, self._place.limit_bytes(), str(key))
-        fetch(self._bucket, missing)
+        fetch(self._bucket, list(wanted.values()))
 
     def mend(self, progress: Progress | None = None) -> int:
         """Compare every file that is there with its checksum, and bring anew what is damaged.
@@ -136,11 +135,14 @@ class Brought:
             How many files were there. `mended` has the names of those that were damaged.
         """
         numbers = range(len(self.table))
-        named = {one.name: one for one in (*map(self._part, numbers), *map(self._index, numbers))}
-        sizes = {one: self.folder.size(name) for name, one in named.items()}
-        held = {one: size_bytes for one, size_bytes in sizes.items() if size_bytes is not None}
+        parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
+        held = {part: size_bytes for part, size_bytes in parts.items() if size_bytes is not None}
         self.mended += mend(self._bucket, held, progress)
-        return len(held) + 1  # the table was compared when it was opened
+        indexes = [number for number in numbers if self._has_index(number)]
+        damaged = [number for number in indexes if self._drop_if_damaged(number)]
+        self.complete_indexes(damaged)
+        self.mended += [self._index_name(number) for number in damaged]
+        return len(held) + len({self._index_name(number) for number in indexes}) + 1  # and the table
 
     def _hold(self) -> Callable[[], object]:
         """Register as a reader; return what ends that."""
@@ -181,6 +183,23 @@ class Brought:
         name = _names.part(self._manifest.key.id, sha256)
         return Wanted(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
 
-    def _index(self, number: int) -> Wanted:
-        name = _names.index(self._manifest.key.id, self.table.sha256[number])
-        return Wanted(name, self.table.index_sha256[number], None, self.folder.path(name))
+    def _index_name(self, number: int) -> str:
+        return _names.index(self._manifest.key.id, self.table.sha256[number])
+
+    def _has_index(self, number: int) -> bool:
+        return self.folder.size(self._index_name(number)) is not None
+
+    def _index(self, number: int, sizes: dict[str, int] | None) -> Wanted:
+        """Return what the index of a part must be, given the sizes of what is in the bucket, if known."""
+        name = self._index_name(number)
+        size_bytes = None if sizes is None else sizes.get(name)
+        return Wanted(name, self.table.index_sha256[number], size_bytes, self.folder.path(name))
+
+    def _drop_if_damaged(self, number: int) -> bool:
+        """Remove the index of a part if it is damaged; nobody has it open. Return whether it was."""
+        content = self.folder.read(self._index_name(number))
+        if content is None or hashlib.sha256(content).hexdigest() == self.table.index_sha256[number]:
+            return False
+        warn_of_damage(self.folder.path(self._index_name(number)))
+        self.folder.remove(self._index_name(number))
+        return True

@@ -129,7 +129,7 @@ class Mirror:
             order = dict.fromkeys([*first, *range(len(brought.table))])
             brought.complete(list(order), progress)
             if indexes:
-                brought.complete_indexes()
+                brought.complete_indexes(range(len(brought.table)))
         except BaseException:
             brought.close()
             raise
@@ -162,7 +162,7 @@ class Mirror:
         with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
             brought.mend(compared)
             brought.complete(range(len(brought.table)), brought_more)
-            brought.complete_indexes()
+            brought.complete_indexes(range(len(brought.table)))
             return brought.mended
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
