@@ -119,7 +119,7 @@ class Brought:
         sizes: dict[str, int] | None = None
         if len(missing) > _FEW_INDEXES:  # one request for the sizes of a thousand files
             sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
-        wanted = {one.name: one for one in (self._index(number, sizes) for number in missing)}
+        wanted = {self._index_names(number)[0]: self._index(number, sizes) for number in missing}
         with self._place.gate(exclusive=True):
             room = {name: one.size_bytes or 0 for name, one in wanted.items()}
             make_room(self._place, room, self._place.limit_bytes(), str(key))
@@ -141,8 +141,8 @@ class Brought:
         indexes = [number for number in numbers if self._has_index(number)]
         damaged = [number for number in indexes if self._drop_if_damaged(number)]
         self.complete_indexes(damaged)
-        self.mended += [self._index_name(number) for number in damaged]
-        return len(held) + len({self._index_name(number) for number in indexes}) + 1  # and the table
+        self.mended += [self._index_names(number)[0] for number in damaged]
+        return len(held) + len({self._index_names(number) for number in indexes}) + 1  # and the table
 
     def _hold(self) -> Callable[[], object]:
         """Register as a reader; return what ends that."""
@@ -183,23 +183,28 @@ class Brought:
         name = _names.part(self._manifest.key.id, sha256)
         return Wanted(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
 
-    def _index_name(self, number: int) -> str:
-        return _names.index(self._manifest.key.id, self.table.sha256[number])
+    def _index_names(self, number: int) -> tuple[str, ...]:
+        """Return what the index of a part may be called in the bucket; here it has the first name."""
+        return (_names.index(self._manifest.key.id, self.table.sha256[number]),)
 
     def _has_index(self, number: int) -> bool:
-        return self.folder.size(self._index_name(number)) is not None
+        return self.folder.size(self._index_names(number)[0]) is not None
 
     def _index(self, number: int, sizes: dict[str, int] | None) -> Wanted:
         """Return what the index of a part must be, given the sizes of what is in the bucket, if known."""
-        name = self._index_name(number)
-        size_bytes = None if sizes is None else sizes.get(name)
-        return Wanted(name, self.table.index_sha256[number], size_bytes, self.folder.path(name))
+        names = self._index_names(number)
+        if sizes is None:
+            sizes = {name: found.size_bytes for name in names if (found := self._bucket.head(name))}
+        name = next((name for name in names if name in sizes), names[0])
+        index_sha256, path = self.table.index_sha256[number], self.folder.path(names[0])
+        return Wanted(name, index_sha256, sizes.get(name), path)
 
     def _drop_if_damaged(self, number: int) -> bool:
         """Remove the index of a part if it is damaged; nobody has it open. Return whether it was."""
-        content = self.folder.read(self._index_name(number))
+        name = self._index_names(number)[0]
+        content = self.folder.read(name)
         if content is None or hashlib.sha256(content).hexdigest() == self.table.index_sha256[number]:
             return False
-        warn_of_damage(self.folder.path(self._index_name(number)))
-        self.folder.remove(self._index_name(number))
+        warn_of_damage(self.folder.path(name))
+        self.folder.remove(name)
         return True
