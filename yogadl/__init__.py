@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from yogadl import errors
 from yogadl._interfaces import DataRef, Storage, Stream
+from yogadl._leaf import Leaf
 
 if TYPE_CHECKING:
     from yogadl import dataref as dataref  # not in __all__, but in annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocks",
     "DataRef",
+    "Leaf",
     "RecordsRef",
     "Storage",
     "Stream",

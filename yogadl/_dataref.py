@@ -161,19 +161,30 @@ class RecordsRef(DataRef):
         return RecordsRef(ProjectedRecords(self._records, spec, numbers))
 
 
-def from_source(data: Any, fingerprint: str | None = None) -> RecordsRef:
+def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) -> RecordsRef:
     """Return a `DataRef` over an object with ``__len__`` and ``__getitem__``, or arrays, without any cache.
 
     Args:
         data: The object; a dict or tuple of arrays is read by column.
         fingerprint: What names this content in cursors. Without it, one is made of the length and a sample
             of the records, and marked weak.
+        spec: What a sample of 16 records may not show: the shapes that vary. A tree like the record's with a
+            `yogadl.Leaf` for each such field, or the spec of another `DataRef`. What a dict leaves out is as
+            sampled. The error of a record that does not fit says what to give here.
 
     Raises:
         UnsupportedDataError: if it has no random access or a record can't be read.
+        ConfigurationError: if `spec` is nothing of the kind, or the records sampled are not like that.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> texts = [{"tokens": np.arange(1 + n % 5), "label": n} for n in range(100)]
+        >>> ref = yogadl.from_source(texts, spec={"tokens": yogadl.Leaf("int64", (None,))})
+        >>> [len(tokens) for tokens in ref.gather([0, 4])["tokens"]]
+        [1, 5]
     """
     if not is_arrays(data) and not has_random_access(data):
         raise UnsupportedDataError(
             f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"
         )
-    return RecordsRef(SourceRecords(data, fingerprint))
+    return RecordsRef(SourceRecords(data, fingerprint, spec))

@@ -8,7 +8,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl.errors import CacheFormatError, MissingDependencyError, UnsupportedDataError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    MissingDependencyError,
+    UnsupportedDataError,
+)
 
 Shape = tuple[int | None, ...]
 
@@ -40,10 +45,19 @@ class Leaf:
     """Describe one field: dtype and shape, with ``None`` for what differs from record to record.
 
     Args:
-        dtype: A numpy dtype's name, ``"bytes"``, ``"str"`` or ``"object"`` (pickled).
+        dtype: A numpy dtype, by its name or itself; or ``"bytes"``, ``"str"``, ``"object"`` (pickled).
         shape: One number per dimension, ``None`` where it varies; ``None`` for an unknown rank.
         ragged_rank: What a framework's ragged tensor needs to be given back as it was.
         row_splits: The dtype of a ragged tensor's row splits.
+
+    Raises:
+        ConfigurationError: if the dtype or the shape is nothing of the kind.
+        CacheFormatError: if there is no such dtype, or no such shape may be.
+
+    Example:
+        >>> import yogadl
+        >>> yogadl.Leaf("uint8", (None, None, 3)).is_fixed
+        False
     """
 
     dtype: str
@@ -52,6 +66,12 @@ class Leaf:
     row_splits: str | None = None
 
     def __post_init__(self) -> None:
+        dtype: Any = self.dtype  # what a caller took for one
+        shape: Any = self.shape
+        if not isinstance(dtype, str):
+            object.__setattr__(self, "dtype", _name_of_dtype(dtype))
+        if not isinstance(shape, tuple | None):
+            raise ConfigurationError(f"a shape is a tuple such as (None, 3), not {shape!r}")
         if self.shape is not None and any(size is not None and size < 0 for size in self.shape):
             raise CacheFormatError(f"a shape can't be negative: {self.shape}")
         if self.shape is not None and len(self.shape) > MAX_DIMENSIONS:
@@ -80,11 +100,19 @@ class Leaf:
         assert self.is_fixed and self.shape is not None
         return self.numpy_dtype.itemsize * math.prod(size for size in self.shape if size is not None)
 
-    def widened(self, shape: Shape) -> "Leaf":
+    def admits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether it is the leaf of values of that shape, too."""
+        ours = self.shape
+        return ours is None or (
+            len(ours) == len(shape)
+            and all(size is None or size == other for size, other in zip(ours, shape, strict=True))
+        )
+
+    def widened(self, shape: Shape | None) -> "Leaf":
         """Return the leaf that also admits values of `shape`."""
         if self.shape is None or self.shape == shape:
             return self
-        if len(self.shape) != len(shape):
+        if shape is None or len(self.shape) != len(shape):
             return Leaf(self.dtype, None, self.ragged_rank, self.row_splits)
         merged = tuple(
             ours if ours == theirs else None for ours, theirs in zip(self.shape, shape, strict=True)
@@ -111,9 +139,11 @@ class Leaf:
             CacheFormatError: if it is no such description.
         """
         try:
-            shape = document["shape"]
+            shape, dtype = document["shape"], document["dtype"]
+            if type(dtype) is not str:
+                raise TypeError(dtype)
             leaf = Leaf(
-                document["dtype"],
+                dtype,
                 None if shape is None else tuple(shape),
                 document.get("ragged_rank"),
                 document.get("row_splits"),
@@ -123,6 +153,17 @@ class Leaf:
         if leaf.shape is not None and not all(size is None or type(size) is int for size in leaf.shape):
             raise CacheFormatError(f"not a shape: {leaf.shape}")
         return leaf
+
+
+def _name_of_dtype(dtype: object) -> str:
+    """Return the name of a dtype that is given as numpy's own, or as a type: `np.uint8`, `int`, `str`.
+
+    Raises:
+        ConfigurationError: if it is nothing of the kind.
+    """
+    if not isinstance(dtype, type | np.dtype):
+        raise ConfigurationError(f'a dtype is one of numpy\'s or its name, such as "float32", not {dtype!r}')
+    return np.dtype(dtype).name
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -159,6 +200,14 @@ class BadValueError(Exception):
         super().__init__(position, problem)
         self.position = position
         self.problem = problem
+
+
+class BadShapeError(BadValueError):
+    """Say which value of a column has a shape that its leaf does not admit."""
+
+    def __init__(self, position: int, shape: tuple[int, ...]) -> None:
+        super().__init__(position, f"has shape {shape}")
+        self.shape = shape
 
 
 def check_size(position: int, size_bytes: int) -> None:
@@ -279,18 +328,34 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     """Turn the values of one field into a column as a batch has it: an array just where the leaf is fixed.
 
     Raises:
-        BadValueError: if a value is not of the leaf's dtype, or not of its shape where that is fixed.
+        BadShapeError: if a value is not of the leaf's shape.
+        BadValueError: if a value is not of the leaf's dtype.
     """
     column = column_of(leaf, values)
-    if not leaf.is_fixed:
-        return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
-    assert leaf.shape is not None
     if not len(column):
-        return np.empty((0, *(size or 0 for size in leaf.shape)), leaf.numpy_dtype)
-    if isinstance(column, np.ndarray) and column.shape[1:] == leaf.shape:
+        shape = leaf.shape or () if leaf.is_fixed else None
+        return [] if shape is None else np.empty((0, *(size or 0 for size in shape)), leaf.numpy_dtype)
+    _check_shapes(leaf, column)
+    if leaf.is_fixed:
         return column
-    bad = next(i for i, value in enumerate(column) if value.shape != leaf.shape)
-    raise BadValueError(bad, f"has shape {column[bad].shape}, not {leaf.shape} as the records sampled before")
+    return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
+
+
+def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
+    """Refuse values of a shape that the leaf does not admit.
+
+    Raises:
+        BadShapeError: if there is one.
+    """
+    if isinstance(column, np.ndarray):
+        shapes = [column.shape[1:]]
+    elif leaf.shape is None or (leaf.shape == () and not any(isinstance(v, np.ndarray) for v in column)):
+        return
+    else:
+        shapes = [shape_of(leaf, value) for value in column]
+    for shape in set(shapes):
+        if not leaf.admits(shape):
+            raise BadShapeError(shapes.index(shape), shape)
 
 
 def unwrapped(values: list[Any]) -> list[Any]:
