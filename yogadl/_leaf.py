@@ -100,14 +100,6 @@ class Leaf:
         assert self.is_fixed and self.shape is not None
         return self.numpy_dtype.itemsize * math.prod(size for size in self.shape if size is not None)
 
-    def admits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether it is the leaf of values of that shape, too."""
-        ours = self.shape
-        return ours is None or (
-            len(ours) == len(shape)
-            and all(size is None or size == other for size, other in zip(ours, shape, strict=True))
-        )
-
     def widened(self, shape: Shape | None) -> "Leaf":
         """Return the leaf that also admits values of `shape`."""
         if self.shape is None or self.shape == shape:
@@ -347,14 +339,19 @@ def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
     Raises:
         BadShapeError: if there is one.
     """
+    if leaf.shape is None:
+        return
     if isinstance(column, np.ndarray):
         shapes = [column.shape[1:]]
-    elif leaf.shape is None or (leaf.shape == () and not any(isinstance(v, np.ndarray) for v in column)):
-        return
+    elif leaf.is_numeric:
+        shapes = [array.shape for array in column]
+    elif leaf.shape == () and np.ndarray not in set(map(type, column)):
+        return  # text of no dimension, as mostly
     else:
         shapes = [shape_of(leaf, value) for value in column]
+    known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
     for shape in set(shapes):
-        if not leaf.admits(shape):
+        if len(shape) != len(leaf.shape) or (known and any(shape[axis] != size for axis, size in known)):
             raise BadShapeError(shapes.index(shape), shape)
 
 
