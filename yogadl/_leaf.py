@@ -325,8 +325,8 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     """
     column = column_of(leaf, values)
     if not len(column):
-        shape = leaf.shape or () if leaf.is_fixed else None
-        return [] if shape is None else np.empty((0, *(size or 0 for size in shape)), leaf.numpy_dtype)
+        shape = [size or 0 for size in leaf.shape or ()]
+        return np.empty((0, *shape), leaf.numpy_dtype) if leaf.is_fixed else []
     _check_shapes(leaf, column)
     if leaf.is_fixed:
         return column

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
+from near_misses import check_names, check_what_is_no_stream
 
 import yogadl
 from yogadl.adapters import jax as adapter
@@ -125,7 +126,7 @@ def test_what_jax_makes_narrower_is_named_in_one_warning():
         warnings.simplefilter("always")
         batches = make_jax_iterator(yogadl.from_source(source).stream(), 2)
         assert [batch["id"].dtype for batch in batches] == ["int32"] * 3
-    assert [one.category for one in caught] == [UserWarning]
+    assert [(one.category, one.filename) for one in caught] == [(UserWarning, __file__)]
     assert "'id' (int64 to int32), 'y' (float64 to float32)" in str(caught[0].message)
     assert "'x'" not in str(caught[0].message)
     assert caught[0].filename == __file__
@@ -300,11 +301,15 @@ def test_arguments_that_make_no_sense_are_refused_at_once(ref, options, message)
         make_jax_iterator(ref.stream(), **options)
 
 
-def test_only_a_stream_of_a_data_ref_will_do(ref):
-    with pytest.raises(ConfigurationError, match="pass the stream itself"):
-        make_jax_iterator(ref.stream().batch(2), 2)
-    with pytest.raises(ConfigurationError, match=r"what DataRef\.stream of this library returned"):
-        make_jax_iterator(yogadl.Stream(lambda: iter([1]), 1), 2)
+def test_only_a_stream_of_a_data_ref_will_do():
+    check_what_is_no_stream(lambda given: make_jax_iterator(given, 2))
+
+
+def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
+    check_names(
+        lambda stream, **wrong: make_jax_iterator(stream, 2, **wrong),
+        {"drop_last": "drop_remainder=", "num_epochs": "epochs=", "shardings": "sharding="},
+    )
 
 
 def test_one_process_is_one_share():

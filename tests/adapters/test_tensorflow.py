@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from near_misses import check_names, check_what_is_no_stream
 
 import yogadl
 from yogadl._memory import BatchMemory
@@ -283,9 +284,12 @@ def test_a_batch_size_that_is_none_is_refused(ref, size):
         adapter.make_tf_dataset(ref.stream(), size)
 
 
-def test_a_loader_is_refused_with_the_way_out(ref):
-    with pytest.raises(ConfigurationError, match="batch_size="):
-        adapter.make_tf_dataset(ref.stream().batch(3))
+def test_what_is_no_stream_is_refused_with_the_way_out():
+    check_what_is_no_stream(adapter.make_tf_dataset, takes_own=True)
+
+
+def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
+    check_names(adapter.make_tf_dataset, {"drop_last": "drop_remainder=", "padding_fields": "padding_field="})
 
 
 class Broken:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from yogadl._stream.arguments import flag, whole
+from yogadl._stream.arguments import explains_names, flag, whole
 from yogadl._stream.claims import Recipe
 from yogadl._stream.items import Batches
 from yogadl._stream.iterator import Restartable
@@ -69,6 +69,7 @@ class Loader(Restartable):
         """How many epochs an iterator reads; None: for ever."""
         return self._recipe.cut.epochs
 
+    @explains_names()
     def prefetch(self, n: int, workers: int = 0) -> "Loader":
         """Return a loader that reads up to `n` batches ahead, in a thread.
 

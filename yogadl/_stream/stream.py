@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from yogadl._interfaces import Indices, RandomAccess, Stream
+import numpy as np
+
+from yogadl._interfaces import DataRef, Indices, RandomAccess, Stream
 from yogadl._order import Blocks, make_order
 from yogadl._spec import Spec
 from yogadl._stream import cursor as cursors
-from yogadl._stream.arguments import flag, whole
+from yogadl._stream.arguments import explains_names, flag, whole
 from yogadl._stream.batch import Loader, make_batches, make_cut, read_ahead
 from yogadl._stream.claims import Recipe
 from yogadl._stream.items import Records
@@ -90,6 +92,7 @@ class RecordStream(Restartable, Stream):
         """Which share of an epoch this stream reads."""
         return self._run.shard
 
+    @explains_names({"ref.stream": DataRef.stream, "loader.prefetch": Loader.prefetch})
     def batch(
         self,
         n: int,
@@ -206,8 +209,14 @@ def open_stream(
         ConfigurationError: if an argument, or two together, make no sense.
         CursorError: if the cursor is none, or is one of other data or another order.
     """
-    if not isinstance(shuffle, Blocks):
-        shuffle = flag("shuffle", shuffle)
+    if not isinstance(shuffle, bool | np.bool_ | Blocks):
+        raise ConfigurationError(
+            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {shuffle!r}"
+        )
+    if isinstance(start_offset, bool | np.bool_):
+        raise ConfigurationError(
+            f"start_offset must be a number of records, not {start_offset}: to shuffle, pass shuffle=True"
+        )
     seed = 0 if shuffle_seed is None else whole("shuffle_seed", shuffle_seed, None)
     skip = flag("skip_shuffle_at_epoch_end", skip_shuffle_at_epoch_end)
     drop = flag("drop_shard_remainder", drop_shard_remainder)
@@ -221,8 +230,8 @@ def open_stream(
         order=make_order(shard.records, shuffle, seed),
         shard=shard,
         start=shard.forward(Point(0, 0), offset),
-        seed=None if shuffle is False else seed,
-        skip_shuffle_at_epoch_end=skip and shuffle is not False,
+        seed=seed if shuffle else None,
+        skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
     if cursor is not None:
         point = cursors.read(run.identity(), cursor, flag("rebind", rebind))

@@ -6,8 +6,10 @@ The names of this module need Grain. Its own guide, page by page over a cache: d
 from collections.abc import Sequence
 from typing import Any
 
+from yogadl._dataref import takes_a_stream
 from yogadl._sources import Source
 from yogadl._stream import RecordStream
+from yogadl._stream.arguments import names_of
 from yogadl.errors import MissingDependencyError
 
 try:
@@ -79,10 +81,12 @@ def make_dataloader(
         >>> [batch["x"].tolist() for batch in yogadl_grain.make_dataloader(ref.stream(), batch_size=4)]
         [[0, 1, 2, 3], [4, 5]]
     """
+    loader.check_options(options, names_of(make_dataloader))
     course, items = loader.items_of(stream, epochs, batch_size, drop_remainder, padding_field)
     return loader.make_loader(course, items, list(operations), worker_count, options)
 
 
+@takes_a_stream
 def map_dataset(
     stream: RecordStream,
     batch_size: int | None = None,

@@ -5,15 +5,16 @@ The names of this module need JAX. What goes on to a device, many hosts, checkpo
 
 from typing import Any
 
+from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Spec
-from yogadl._stream import Loader, RecordStream, StreamIterator
+from yogadl._stream import StreamIterator, as_stream
 from yogadl._stream.arguments import whole
 from yogadl._stream.batch import make_batches, make_cut, read_ahead
 from yogadl._stream.claims import Claims, Make, Recipe
 from yogadl._stream.iterator import begin
-from yogadl.errors import ConfigurationError, MissingDependencyError
+from yogadl.errors import MissingDependencyError
 
 try:
     import jax
@@ -42,6 +43,7 @@ def shards() -> dict[str, int]:
     return {"shard_rank": jax.process_index(), "num_shards": jax.process_count()}
 
 
+@takes_a_stream
 def make_jax_iterator(
     stream: Stream,
     batch_size: int,
@@ -85,13 +87,7 @@ def make_jax_iterator(
         >>> batches.state_dict()["position"]
         2
     """
-    if isinstance(stream, Loader):
-        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
-    if not isinstance(stream, RecordStream):
-        raise ConfigurationError(
-            f"pass what DataRef.stream of this library returned, not a {type(stream).__name__}; "
-            "yogadl.from_source(...) makes a DataRef of anything with a length and items"
-        )
+    stream = as_stream(stream)
     run, size = stream.run, whole("batch_size", batch_size, 1)
     depth, has_padding = whole("prefetch", prefetch), padding_field is not None
     cut = make_cut(run, size, drop_remainder or sharding is not None, epochs, False)

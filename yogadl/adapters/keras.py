@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._sources import Source
-from yogadl._stream import Loader, RecordStream
+from yogadl._stream import RecordStream, as_stream
 from yogadl._stream.arguments import whole
 from yogadl.adapters._keras.batches import BatchesSource
 from yogadl.adapters._keras.fields import Fields, arranger
@@ -103,6 +104,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         [[0, 1, 2, 3], [4, 5], [0, 1, 2, 3]]
     """
 
+    @takes_a_stream
     def __init__(
         self,
         stream: Stream,
@@ -115,13 +117,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         prefetch: int = 2,
     ) -> None:
         super().__init__()
-        if isinstance(stream, Loader):
-            raise ConfigurationError("pass the stream itself, and batch_size, instead of stream.batch(...)")
-        if not isinstance(stream, RecordStream):
-            raise ConfigurationError(
-                f"a {type(stream).__name__} has no batches by number: pass what the stream method of a "
-                "DataRef of this library returned"
-            )
+        stream = as_stream(stream)
         self._reader = BatchReader(
             stream, Cutting(batch_size, drop_remainder, epochs, padding_field, prefetch)
         )

@@ -4,9 +4,10 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._spec import Node
-from yogadl._stream import Loader, NumberedBatches, RecordStream
+from yogadl._stream import NumberedBatches, RecordStream, as_stream
 from yogadl._stream.arguments import whole
 from yogadl.adapters._tensorflow.items import items_of
 from yogadl.adapters._tensorflow.parts import Part
@@ -20,6 +21,7 @@ _GATHERED_BYTES: Final = 2**20
 _GATHERED_RECORDS: Final = 1024
 
 
+@takes_a_stream
 def make_tf_dataset(
     stream: Stream,
     batch_size: int | None = None,
@@ -51,12 +53,12 @@ def make_tf_dataset(
         >>> [batch["x"].shape[0] for batch in dataset]
         [4, 2]
     """
-    if isinstance(stream, Loader):
-        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
     if batch_size is not None:
         batch_size = whole("batch_size", batch_size, 1)
-    if not isinstance(stream, RecordStream):
-        return _from_generator(stream, batch_size, drop_remainder, padding_field)
+    given: Any = stream  # what strangers pass is the point
+    if isinstance(given, Stream) and not isinstance(given, RecordStream):
+        return _from_generator(given, batch_size, drop_remainder, padding_field)
+    stream = as_stream(given)
     parts, tree = parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
     if batch_size is None:
         size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // max(1, stream.source.record_bytes)))

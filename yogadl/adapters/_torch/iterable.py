@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import torch
 
+from yogadl._dataref import takes_a_stream
 from yogadl._stream import NumberedBatches, RecordStream, cursor
 from yogadl._stream.arguments import whole
 from yogadl._stream.rows import Cut, Point, Span
@@ -51,6 +52,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         [tensor([10, 11]), tensor([12, 13]), tensor([14])]
     """
 
+    @takes_a_stream
     def __init__(
         self,
         stream: RecordStream,

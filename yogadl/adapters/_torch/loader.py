@@ -6,8 +6,9 @@ from typing import Any, Final, TypedDict, Unpack
 
 import torch
 
+from yogadl._dataref import RecordsRef
 from yogadl._stream import Loader, RecordStream
-from yogadl._stream.arguments import flag, whole
+from yogadl._stream.arguments import flag, names_of, unknown_argument, whole
 from yogadl._stream.batch import make_batches, make_cut
 from yogadl._stream.claims import Make, Recipe, Stage
 from yogadl._stream.items import Batches, Finish, Flags
@@ -106,13 +107,9 @@ def _checked(options: Any, workers: int) -> dict[str, Any]:
     Raises:
         ConfigurationError: if there is no such option, or it needs workers.
     """
-    known = WorkerOptions.__annotations__
-    unknown = sorted(options.keys() - known.keys())
-    if unknown:
-        raise ConfigurationError(
-            f"make_dataloader has no argument {unknown[0]!r}; of DataLoader's it takes {', '.join(known)}. "
-            "What is read, in which order and by whom, the stream says; drop_last is drop_remainder here"
-        )
+    known = (*names_of(make_dataloader), *WorkerOptions.__annotations__)
+    for name in options.keys() - known:
+        raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in ("prefetch_factor", "persistent_workers"):
         if name in given and not workers:

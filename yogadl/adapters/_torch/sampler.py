@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from yogadl._dataref import takes_a_stream
 from yogadl._stream import RecordStream, StreamIterator, cursor
 from yogadl._stream.arguments import flag, whole
 from yogadl._stream.claims import Progress, Recipe
@@ -93,6 +94,7 @@ class Sampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # torch 
         ([1, 3], 2)
     """
 
+    @takes_a_stream
     def __init__(self, stream: RecordStream) -> None:
         _Order.__init__(self, stream, Cut(), is_batched=False)
 
@@ -117,6 +119,7 @@ class BatchSampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # s
         ([[0, 1], [2, 3], [4]], 3)
     """
 
+    @takes_a_stream
     def __init__(self, stream: RecordStream, batch_size: int, drop_last: bool = False) -> None:
         self.batch_size = whole("batch_size", batch_size, 1)
         self.drop_last = flag("drop_last", drop_last)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from yogadl._stream import Loader, RecordStream
+from yogadl._stream import RecordStream, as_stream
 from yogadl.errors import ConfigurationError
 
 # A ProcessGroup or a DeviceMesh: torch need not be installed where the types are checked.
@@ -97,14 +97,8 @@ def check_stream(stream: Any) -> RecordStream:
     Raises:
         ConfigurationError: if it is something else.
     """
-    if isinstance(stream, Loader):
-        raise ConfigurationError("pass the stream itself, and the batch size, instead of stream.batch(...)")
-    if not isinstance(stream, RecordStream):
-        raise ConfigurationError(
-            f"a {type(stream).__name__} can't be resumed or shared among workers: pass what "
-            "ref.stream(...) of a fetched dataset returns"
-        )
-    if stream.shard.ranks == 1 and is_distributed() and dist.get_world_size() > 1:
+    found = as_stream(stream)
+    if found.shard.ranks == 1 and is_distributed() and dist.get_world_size() > 1:
         # At a place of ours, not the caller's: Python then shows it once a process.
         warnings.warn(
             f"the stream is unsharded, so each of the {dist.get_world_size()} ranks reads every record: pass "
@@ -113,4 +107,4 @@ def check_stream(stream: Any) -> RecordStream:
             UserWarning,
             stacklevel=1,
         )
-    return stream
+    return found
