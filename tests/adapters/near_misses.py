@@ -31,6 +31,12 @@ def check_what_is_no_stream(make, *, takes_own=False):
                 make(given)
 
 
+def check_no_batch(make):
+    """Check that `make` warns where a batch takes more records than there are, and must be full."""
+    with pytest.warns(UserWarning, match="there is no batch to read: 10 records make none of 64"):
+        assert list(make(REF.stream(), 64)) == []
+
+
 def check_names(make, wrong):
     """Check what `make` says to arguments that it does not have: those of every adapter, and `wrong`."""
     of_the_stream = {

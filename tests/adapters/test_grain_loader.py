@@ -9,7 +9,7 @@ import grain
 import numpy as np
 import pytest
 from grain_stages import Double, Noise, OddOnly, Twice, ids, numbered, sizes
-from near_misses import check_names, check_what_is_no_stream
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl.adapters import grain as yogadl_grain
@@ -199,6 +199,11 @@ def test_uneven_shards_may_not_drift_into_different_epochs():
     for make in (yogadl_grain.make_dataloader, yogadl_grain.Sampler):
         with pytest.raises(ConfigurationError, match="drift into different epochs"):
             make(shuffled(num_shards=2), epochs=2)
+
+
+@pytest.mark.parametrize("make", [yogadl_grain.make_dataloader, yogadl_grain.map_dataset])
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning(make):
+    check_no_batch(lambda stream, size: make(stream, batch_size=size, drop_remainder=True))
 
 
 @pytest.mark.parametrize(

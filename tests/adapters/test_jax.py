@@ -1,5 +1,6 @@
 """Streams as iterators of JAX arrays, in one process with eight devices."""
 
+import functools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
-from near_misses import check_names, check_what_is_no_stream
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl.adapters import jax as adapter
@@ -299,6 +300,19 @@ def test_an_error_comes_after_the_batches_before_it_and_the_next_call_tries_agai
 def test_arguments_that_make_no_sense_are_refused_at_once(ref, options, message):
     with pytest.raises(ConfigurationError, match=message):
         make_jax_iterator(ref.stream(), **options)
+
+
+@pytest.mark.parametrize("epochs", [1, 3, None])
+def test_a_sharding_and_fewer_records_than_a_batch_are_an_error(ref, epochs):
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+    with pytest.raises(ConfigurationError, match="an epoch has 101 records and a batch 128: with a sharding"):
+        make_jax_iterator(ref.stream(), 128, rows, epochs=epochs)
+    assert len(list(make_jax_iterator(ref.stream(), 96, rows))) == 1
+    assert list(make_jax_iterator(ref[:0].stream(), 96, rows)) == []
+
+
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
+    check_no_batch(functools.partial(make_jax_iterator, drop_remainder=True))
 
 
 def test_only_a_stream_of_a_data_ref_will_do():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from near_misses import check_names, check_what_is_no_stream
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl.adapters import keras as adapter
@@ -266,6 +266,10 @@ def test_uneven_shards_without_end_are_refused():
     with pytest.raises(ConfigurationError, match="drop_shard_remainder"):
         adapter.PyDataset(stream_of(num_shards=2), 10)
     assert adapter.PyDataset(stream_of(num_shards=2), 10, epochs=1).num_batches == 6
+
+
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
+    check_no_batch(lambda stream, size: adapter.PyDataset(stream, size, drop_remainder=True, epochs=1))
 
 
 def test_what_is_no_stream_is_refused():

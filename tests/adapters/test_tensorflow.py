@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from near_misses import check_names, check_what_is_no_stream
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl._memory import BatchMemory
@@ -282,6 +282,10 @@ def test_a_dtype_without_tensors_is_refused_by_name():
 def test_a_batch_size_that_is_none_is_refused(ref, size):
     with pytest.raises(ConfigurationError, match="batch_size"):
         adapter.make_tf_dataset(ref.stream(), size)
+
+
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
+    check_no_batch(lambda stream, size: adapter.make_tf_dataset(stream, size, drop_remainder=True))
 
 
 def test_what_is_no_stream_is_refused_with_the_way_out():

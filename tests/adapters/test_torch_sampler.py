@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from near_misses import check_names, check_what_is_no_stream
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -106,6 +106,18 @@ MAKERS = [
     adapter.IterableDataset,
     functools.partial(adapter.make_dataloader, batch_size=2),
 ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(adapter.BatchSampler, drop_last=True),
+        functools.partial(adapter.IterableDataset, drop_remainder=True),
+        functools.partial(adapter.make_dataloader, drop_remainder=True),
+    ],
+)
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning(make):
+    check_no_batch(make)
 
 
 @pytest.mark.parametrize("make", MAKERS)

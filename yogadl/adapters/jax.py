@@ -14,7 +14,7 @@ from yogadl._stream.arguments import whole
 from yogadl._stream.batch import make_batches, make_cut, read_ahead
 from yogadl._stream.claims import Claims, Make, Recipe
 from yogadl._stream.iterator import begin
-from yogadl.errors import MissingDependencyError
+from yogadl.errors import ConfigurationError, MissingDependencyError
 
 try:
     import jax
@@ -74,7 +74,8 @@ def make_jax_iterator(
         prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
 
     Raises:
-        ConfigurationError: if an argument makes no sense, or a batch can't be divided as the sharding says.
+        ConfigurationError: if an argument makes no sense, a batch can't be divided as the sharding says, or
+            there are too few records for a batch with a sharding.
         UnsupportedDataError: if a field can't go on to a device; names it.
 
     Example:
@@ -89,6 +90,12 @@ def make_jax_iterator(
     """
     stream = as_stream(stream)
     run, size = stream.run, whole("batch_size", batch_size, 1)
+    rows = run.shard.own(0)
+    if sharding is not None and 0 < rows < size:
+        raise ConfigurationError(
+            f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, and "
+            'there is no other. Make smaller batches, or fill them up: docs/jax.md, "Evaluating"'
+        )
     depth, has_padding = whole("prefetch", prefetch), padding_field is not None
     cut = make_cut(run, size, drop_remainder or sharding is not None, epochs, False)
     make_batches(run, None, padding_field)  # checks the field

@@ -9,6 +9,7 @@ import torch
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import RecordStream, StreamIterator, cursor
 from yogadl._stream.arguments import flag, whole
+from yogadl._stream.batch import make_cut
 from yogadl._stream.claims import Progress, Recipe
 from yogadl._stream.items import Read
 from yogadl._stream.iterator import Restartable
@@ -123,4 +124,5 @@ class BatchSampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # s
     def __init__(self, stream: RecordStream, batch_size: int, drop_last: bool = False) -> None:
         self.batch_size = whole("batch_size", batch_size, 1)
         self.drop_last = flag("drop_last", drop_last)
-        _Order.__init__(self, stream, Cut(self.batch_size, self.drop_last), is_batched=True)
+        cut = make_cut(check_stream(stream).run, self.batch_size, self.drop_last, 1, False)
+        _Order.__init__(self, stream, cut, is_batched=True)
