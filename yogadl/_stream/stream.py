@@ -121,6 +121,7 @@ class RecordStream(Restartable, Stream):
         cut = make_cut(self._run, n, drop_remainder, epochs, across_epochs)
         return Loader(self, Recipe(self._run, cut, make_batches(self._run, collate, padding_field)))
 
+    @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
     def prefetch(self, n: int, workers: int = 0) -> "RecordStream":
         """Return a stream that reads up to `n` records ahead, in a thread; see `Loader.prefetch`.
 
