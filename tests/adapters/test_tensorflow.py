@@ -139,6 +139,7 @@ def test_drop_remainder_leaves_out_the_short_batch_and_says_so(ref):
     assert adapter.make_tf_dataset(ref.stream(), 10).element_spec["image"].shape.as_list() == [None, 2, 3]
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch to read")
 @pytest.mark.parametrize(
     ("size", "drop", "count"), [(None, False, 35), (10, False, 4), (10, True, 3), (50, True, 0)]
 )
