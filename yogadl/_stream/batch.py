@@ -93,7 +93,14 @@ def read_ahead(recipe: Recipe, depth: int, workers: int) -> Recipe:
     return replace(recipe, stages=(*recipe.stages, Prefetch(whole("prefetch's n", depth, 1))))
 
 
-def make_cut(run: Run, n: int, drop_remainder: bool, epochs: int | None, across_epochs: bool) -> Cut:
+def make_cut(
+    run: Run,
+    n: int,
+    drop_remainder: bool,
+    epochs: int | None,
+    across_epochs: bool = False,
+    skip_finished_epoch: bool = False,
+) -> Cut:
     """Check how the batches of a run are to be cut.
 
     Raises:
@@ -104,6 +111,7 @@ def make_cut(run: Run, n: int, drop_remainder: bool, epochs: int | None, across_
         drop_remainder=flag("drop_remainder", drop_remainder),
         epochs=None if epochs is None else whole("epochs", epochs, 1),
         across_epochs=flag("across_epochs", across_epochs),
+        skip_finished_epoch=flag("skip_finished_epoch", skip_finished_epoch),
     )
     rows = run.shard.own(0)
     if cut.epochs is None and not (rows if cut.across_epochs else cut.items(rows)):

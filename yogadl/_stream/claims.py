@@ -73,7 +73,7 @@ class Recipe:
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.
         """
-        return self._in_step(self.cut.span(point))
+        return self._ready(self.cut.span(point))
 
     def resume(self, span: Span, point: Point) -> Span:
         """Return `span` as it goes on from `point`.
@@ -81,9 +81,10 @@ class Recipe:
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.
         """
-        return self._in_step(self.cut.resume(span, point))
+        return self._ready(self.cut.resume(span, point))
 
-    def _in_step(self, span: Span) -> Span:
+    def _ready(self, span: Span) -> Span:
+        span = self.cut.past_finished(self.run.shard, span)
         self.run.shard.require_step(span.start, span.end)
         return span
 

@@ -99,6 +99,7 @@ class RecordStream(Restartable, Stream):
         collate: Callable[[list[Any]], Any] | None = None,
         *,
         padding_field: str | None = None,
+        skip_finished_epoch: bool = False,
     ) -> Loader:
         """Return a loader of batches, which starts where this stream starts and counts for itself.
 
@@ -110,12 +111,15 @@ class RecordStream(Restartable, Stream):
             collate: Called with the list of a batch's records, instead of stacking them.
             padding_field: The name under which each batch (each record, with `collate`) says what is
                 padding, by a bool a record.
+            skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch.
+                Otherwise the first iterator yields nothing, as for a loop that counts epochs of its own and
+                first asks for the rest of one; True is for trainers that begin another epoch at once.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or if several epochs are asked for and
                 shards of unequal length would drift into different ones.
         """
-        cut = make_cut(self._run, n, drop_remainder, epochs, across_epochs)
+        cut = make_cut(self._run, n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
         return Loader(self, Recipe(self._run, cut, make_batches(self._run, collate, padding_field)))
 
     def prefetch(self, n: int, workers: int = 0) -> "RecordStream":
@@ -166,6 +170,11 @@ class RecordStream(Restartable, Stream):
                     f"{rows} can't be delivered: a shard's epoch {epoch} has {most} records"
                 )
         return cursors.write(self._run.identity(), shard.forward(point, rows))
+
+    def past_finished(self, cut: Cut) -> "RecordStream":
+        """Return the stream that starts where whoever cuts it so begins to read; see `Cut.past_finished`."""
+        start = cut.past_finished(self._run.shard, cut.span(self._run.start)).start
+        return self if start == self._run.start else RecordStream(replace(self._run, start=start))
 
     def plan(self) -> Plan:
         """Return what one whole epoch of this shard reads."""

@@ -51,6 +51,7 @@ def make_jax_iterator(
     epochs: int | None = 1,
     padding_field: str | None = None,
     prefetch: int = 2,
+    skip_finished_epoch: bool = False,
 ) -> StreamIterator:
     """Return an iterator over batches of a stream, trees of `jax.Array`s, that is ahead of its consumer.
 
@@ -70,6 +71,8 @@ def make_jax_iterator(
         epochs: How many epochs to read; None: it never ends.
         padding_field: The name under which each batch says what is padding, by a bool a record.
         prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
+        skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch, and
+            not by yielding nothing; see docs/cursors.md.
 
     Raises:
         ConfigurationError: if an argument makes no sense, or a batch can't be divided as the sharding says.
@@ -94,7 +97,9 @@ def make_jax_iterator(
         )
     run, size = stream.run, whole("batch_size", batch_size, 1)
     depth, has_padding = whole("prefetch", prefetch), padding_field is not None
-    cut = make_cut(run, size, drop_remainder or sharding is not None, epochs, False)
+    cut = make_cut(
+        run, size, drop_remainder or sharding is not None, epochs, skip_finished_epoch=skip_finished_epoch
+    )
     make_batches(run, None, padding_field)  # checks the field
     spec = _with_padding(run.source.spec, padding_field)
     check_fields(spec.fields)

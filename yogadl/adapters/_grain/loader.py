@@ -9,6 +9,7 @@ from absl import flags
 
 from yogadl._stream import NumberedBatches, RecordStream
 from yogadl._stream.arguments import whole
+from yogadl._stream.batch import make_cut
 from yogadl.adapters._grain.course import Course, course_of
 from yogadl.adapters._grain.effect import Operation, effect_of
 from yogadl.adapters._grain.ranks import warn_of_no_shard
@@ -32,6 +33,7 @@ def items_of(
     batch_size: int | None,
     drop_remainder: bool,
     padding_field: str | None,
+    skip_finished_epoch: bool,
 ) -> tuple[Course, Records | Batches]:
     """Return which items there are, and what reads them by number: records, or batches if there is a size.
 
@@ -45,8 +47,10 @@ def items_of(
     warn_of_no_shard(stream)
     if batch_size is None and drop_remainder:
         raise ConfigurationError("drop_remainder needs batch_size; for grain.transforms.Batch, pass it there")
-    size = 1 if batch_size is None else batch_size
-    batches = NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)  # checks all of them
+    size = 1 if batch_size is None else whole("batch_size", batch_size, 1)
+    cut = make_cut(stream.run, size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    stream = stream.past_finished(cut)
+    batches = NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)  # checks the field
     course = course_of(stream, size, drop_remainder, epochs)
     if batch_size is None:
         return course, Records(stream, course, padding_field)

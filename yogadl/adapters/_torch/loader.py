@@ -42,6 +42,7 @@ def make_dataloader(
     padding_field: str | None = None,
     pin_memory: bool = False,
     transform: Callable[[Any], Any] | None = None,
+    skip_finished_epoch: bool = False,
     **options: Unpack[WorkerOptions],
 ) -> Loader:
     """Return what a training loop iterates over: batches of tensors, each gathered in one step.
@@ -64,6 +65,9 @@ def make_dataloader(
         padding_field: The name under which a bool a record says what repeats a record to fill the shard.
         pin_memory: Copy batches into page-locked memory, in a thread, two ahead.
         transform: Called with each batch, in the worker; what it returns is delivered.
+        skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch, as the
+            HF Trainer and Lightning need it. Otherwise the first iteration yields nothing, as for a loop
+            that counts epochs of its own and first asks for the rest of one.
         **options: ``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``,
             ``worker_init_fn``, ``timeout`` and ``generator``, as for `torch.utils.data.DataLoader`.
 
@@ -83,7 +87,7 @@ def make_dataloader(
     """
     run = check_stream(stream).run
     workers = whole("num_workers", num_workers)
-    cut = make_cut(run, batch_size, drop_remainder, epochs, False)
+    cut = make_cut(run, batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     make_batches(run, None, padding_field)  # checks that the field can be there
     if transform is not None and not callable(transform):
         raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
