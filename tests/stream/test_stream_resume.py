@@ -134,3 +134,28 @@ def test_a_batch_that_spans_epochs_is_left_as_long_as_one_comes():
     assert batch_ids(stream.batch(4, epochs=1, **options)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     endless = iter(stream.batch(4, epochs=None, **options))
     assert next(endless)["id"].tolist() == [8, 9, 0, 1]
+
+
+def test_an_iteration_that_was_left_is_gone_on_with_where_finished_epochs_are_skipped():
+    loader = stream_of(10).batch(3, skip_finished_epoch=True)
+    assert batch_ids(itertools.islice(loader, 1)) == [[0, 1, 2]]
+    iter(loader), iter(loader)  # nobody asks these for anything
+    assert batch_ids(itertools.islice(loader, 2)) == [[3, 4, 5], [6, 7, 8]]
+    assert batch_ids(itertools.islice(loader, 1)) == [[9]]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 10)
+    assert batch_ids(itertools.islice(loader, 1)) == [[0, 1, 2]]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 3)
+
+
+def test_an_iteration_of_several_epochs_that_was_left_ends_where_it_would_have():
+    loader = stream_of(4, **SHUFFLE).batch(3, epochs=2, skip_finished_epoch=True)
+    order = [int(i) for epoch in range(4) for i in stream_of(4, **SHUFFLE).indices(epoch)]
+    found = flat(batch_ids(itertools.islice(loader, 3)))  # an epoch and a bit
+    assert found + first_iteration(loader) == order[:8]
+    assert first_iteration(loader) == order[8:]
+
+
+def test_an_endless_iteration_that_was_left_is_gone_on_with():
+    loader = stream_of(10).batch(3, epochs=None, skip_finished_epoch=True)
+    assert batch_ids(itertools.islice(loader, 5))[-1] == [0, 1, 2]
+    assert batch_ids(itertools.islice(loader, 1)) == [[3, 4, 5]]

@@ -115,6 +115,15 @@ class Claims:
         """Note the progress of the newest iterator."""
         self._newest = progress
 
+    def begin(self, progress: Progress) -> None:
+        """Note the newest iterator; if finished epochs are skipped, it goes on where the last one stands."""
+        before = self._newest
+        if before.span is not None and self.recipe.cut.skip_finished_epoch:
+            with self._lock:
+                self._next = self.recipe.resume(before.span, self.recipe.reach(before))
+                self._endless = None
+        self._newest = progress
+
     def next_span(self) -> Span:
         """Return what the next claim would get. An endless iterator leaves what it has not entered."""
         if self._endless is None:

@@ -108,7 +108,9 @@ class Cut:
         drop_remainder: Whether an epoch's last item is left out if it is short.
         epochs: How many epochs one iterator reads; None: it never ends.
         across_epochs: Whether an epoch's last item is filled from the next epoch.
-        skip_finished_epoch: Whether an iterator that would go on where nothing is left begins the next epoch.
+        skip_finished_epoch: Whether each iterator goes on where the last one stopped, with the next epoch
+            only if nothing is left of that one. Otherwise each reads the next epoch, and the first after a
+            cursor the rest of one, which may be nothing.
     """
 
     size: int = 1

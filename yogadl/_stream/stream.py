@@ -111,9 +111,10 @@ class RecordStream(Restartable, Stream):
             collate: Called with the list of a batch's records, instead of stacking them.
             padding_field: The name under which each batch (each record, with `collate`) says what is
                 padding, by a bool a record.
-            skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch.
-                Otherwise the first iterator yields nothing, as for a loop that counts epochs of its own and
-                first asks for the rest of one; True is for trainers that begin another epoch at once.
+            skip_finished_epoch: For trainers that begin an epoch whenever they like: each iterator goes on
+                where the last one stopped, also before a cursor was saved, with the next epoch if no batch is
+                left of that one. Otherwise each iterator reads the next epoch, and the first after a cursor
+                the rest of one, which may be nothing.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or if several epochs are asked for and

@@ -11,7 +11,7 @@ from yogadl._stream.arguments import whole
 from yogadl._stream.rows import Cut, Point, Span
 from yogadl.adapters._torch.epochs import Epochs, Seat
 from yogadl.adapters._torch.loader import TensorBatches
-from yogadl.adapters._torch.shards import check_stream
+from yogadl.adapters._torch.shards import check_stream, warn_of_shards
 from yogadl.adapters._torch.tensors import converters
 from yogadl.errors import ConfigurationError, CursorError
 
@@ -68,6 +68,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
             raise ConfigurationError(f"transform must be a function, not {transform!r}")
         self._items = _Items(stream, self.batch_size, drop_remainder, padding_field, transform)
         self._items.numbered(stream.start, 1)  # checks the arguments
+        warn_of_shards(stream, self._items.cut)
         self._epochs = Epochs(stream.start)
 
     def __iter__(self) -> "ItemIterator":

@@ -13,7 +13,7 @@ from yogadl._stream.claims import Make, Recipe, Stage
 from yogadl._stream.items import Batches, Finish, Flags
 from yogadl._stream.prefetch import Prefetch
 from yogadl._stream.run import Run
-from yogadl.adapters._torch.shards import check_stream
+from yogadl.adapters._torch.shards import check_stream, warn_of_shards
 from yogadl.adapters._torch.tensors import converters, map_tensors
 from yogadl.adapters._torch.workers import WorkerBatches
 from yogadl.errors import ConfigurationError
@@ -65,9 +65,10 @@ def make_dataloader(
         padding_field: The name under which a bool a record says what repeats a record to fill the shard.
         pin_memory: Copy batches into page-locked memory, in a thread, two ahead.
         transform: Called with each batch, in the worker; what it returns is delivered.
-        skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch, as the
-            HF Trainer and Lightning need it. Otherwise the first iteration yields nothing, as for a loop
-            that counts epochs of its own and first asks for the rest of one.
+        skip_finished_epoch: For trainers that begin an epoch whenever they like (HF Trainer, Lightning): each
+            iteration goes on where the last one stopped, also before a cursor was saved, with the next epoch
+            if no batch is left of that one. Otherwise each iteration reads the next epoch, and the first
+            after a cursor the rest of one, which may be nothing.
         **options: ``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``,
             ``worker_init_fn``, ``timeout`` and ``generator``, as for `torch.utils.data.DataLoader`.
 
@@ -88,6 +89,7 @@ def make_dataloader(
     run = check_stream(stream).run
     workers = whole("num_workers", num_workers)
     cut = make_cut(run, batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    warn_of_shards(stream, cut)
     make_batches(run, None, padding_field)  # checks that the field can be there
     if transform is not None and not callable(transform):
         raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")

@@ -13,7 +13,7 @@ from yogadl._stream.items import Read
 from yogadl._stream.iterator import Restartable
 from yogadl._stream.rows import Cut, Point
 from yogadl._stream.run import Run
-from yogadl.adapters._torch.shards import check_stream
+from yogadl.adapters._torch.shards import check_stream, warn_of_shards
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class _Order(Restartable):
 
     def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
         self.stream = check_stream(stream)
+        warn_of_shards(stream, cut)
         self._read_by(Recipe(stream.run, cut, _Indices(is_batched)))
 
     def __iter__(self) -> SamplerIterator:
