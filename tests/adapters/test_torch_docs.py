@@ -3,15 +3,12 @@
 import doctest
 import importlib
 import pkgutil
-import re
-import warnings
-from pathlib import Path
 
+import pages
 import pytest
 
 from yogadl.adapters import _torch
 
-DOCS = Path(__file__).parents[2] / "docs"
 MODULES = [f"yogadl.adapters._torch.{module.name}" for module in pkgutil.iter_modules(_torch.__path__)]
 
 
@@ -21,10 +18,9 @@ MODULES = [f"yogadl.adapters._torch.{module.name}" for module in pkgutil.iter_mo
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "pytorch.md").read_text("utf-8"), re.M | re.S)
-    assert len(blocks) > 10
-    with warnings.catch_warnings():
-        exec(compile("\n".join(blocks), "pytorch.md", "exec"), {"__name__": "pytorch.md"})
+    code = pages.blocks("pytorch.md")
+    assert len(code) > 10
+    pages.run("pytorch.md", code)
 
 
 @pytest.mark.parametrize("name", MODULES)
