@@ -26,6 +26,7 @@ def make_tf_dataset(
     drop_remainder: bool = False,
     *,
     padding_field: str | None = None,
+    skip_finished_epoch: bool = False,
 ) -> Dataset:
     """Return a stream as a `tf.data.Dataset`, of records or of batches.
 
@@ -38,6 +39,8 @@ def make_tf_dataset(
         batch_size: Records in a batch; ``None`` for single records. Leaves of varying length become ragged.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        skip_finished_epoch: Start with the next epoch if a cursor leaves nothing of its own: ``repeat()``
+            without a number, which asks for the next epoch, would take an empty start for the end.
 
     Raises:
         ConfigurationError: if the arguments make no sense, or the stream is a loader already.
@@ -60,9 +63,17 @@ def make_tf_dataset(
     parts, tree = parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
     if batch_size is None:
         size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // max(1, stream.source.record_bytes)))
-        numbered = NumberedBatches(stream, size, padding_field=padding_field)
+        numbered = NumberedBatches(
+            stream, size, padding_field=padding_field, skip_finished_epoch=skip_finished_epoch
+        )
         return _records(numbered, parts, tree)
-    numbered = NumberedBatches(stream, batch_size, drop_remainder, padding_field=padding_field)
+    numbered = NumberedBatches(
+        stream,
+        batch_size,
+        drop_remainder,
+        padding_field=padding_field,
+        skip_finished_epoch=skip_finished_epoch,
+    )
     return _batches(numbered, batch_size if drop_remainder else None, parts, tree)
 
 
