@@ -18,6 +18,7 @@ OPTIONAL = {
     "adapters/test_grain_loader.py": "grain",
     "adapters/test_grain_orbax.py": "grain",
     "adapters/test_grain_processes.py": "grain",
+    "adapters/test_grain_resume.py": "grain",
     "adapters/test_grain_source.py": "grain",
     "adapters/test_grain_turns.py": "grain",
     "adapters/test_grain_workers.py": "grain",

@@ -507,3 +507,34 @@ def test_whatever_the_mesh_the_order_stays(ref, rows, per_device, start, epochs,
     if epochs == 2:
         expected += stream.indices(1).tolist()[: N // size * size]
     assert found == expected
+
+
+# Stops at any batch of three epochs.
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_run_stopped_at_any_batch_goes_on_with_what_is_left(ref, drop):
+    options = {"batch_size": 40, "drop_remainder": drop}
+    batches = make_jax_iterator(shuffled(ref), epochs=3, **options)
+    delivered, states = [], [batches.state_dict()]
+    for batch in batches:
+        delivered.append(ids_of([batch]))
+        states.append(batches.state_dict())
+    for done, state in enumerate(states):
+        left = [index for ids in delivered[done:] for index in ids]
+        again = make_jax_iterator(shuffled(ref), epochs=3, **options)
+        again.load_state_dict(state)
+        assert ids_of(again) == left
+        found = []  # by a loop that counts its own epochs
+        for epoch in range(state["epoch"], 3):
+            start = state if epoch == state["epoch"] else shuffled(ref).cursor(0, epoch=epoch)
+            found += ids_of(make_jax_iterator(shuffled(ref, cursor=start), **options))
+        assert found == left
+
+
+def test_a_finished_epoch_is_skipped_on_request(ref):
+    stream = shuffled(ref, cursor=shuffled(ref).cursor(80))
+    options = {"batch_size": 40, "drop_remainder": True}
+    assert ids_of(make_jax_iterator(stream, **options)) == []
+    found = ids_of(make_jax_iterator(stream, **options, skip_finished_epoch=True))
+    assert found == shuffled(ref).indices(1)[:80].tolist()
