@@ -303,6 +303,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         steps = self._dataset.steps_per_epoch
         if self.step and steps != state["steps_per_epoch"]:  # other batches now, or another number of ranks
             self.step = steps - self._dataset.steps_left
+            self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]  # if they leave nothing
         return model
 
     def parts(self, epochs: int, steps_per_epoch: int | None = None) -> Iterator[dict[str, int]]:
@@ -372,13 +373,15 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         self._within += self._stride
         self.step = self._done + self._within
         self._cursor = self._dataset.cursor(self._earlier + self._within)
+        if self._within >= self.params["steps"]:
+            self.epoch, self.step = self.epoch + 1, 0
         if self._every is not None and self._unsaved >= self._every:
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save, unless something stopped the training within the epoch: then it is not over, and saved so."""
         if self._within >= self.params["steps"]:
-            self.epoch, self.step, self._done = epoch + 1, 0, 0
+            self._done = 0
         self._earlier, self._within = self._earlier + self._within, 0
         self.save()
 
