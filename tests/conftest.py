@@ -36,6 +36,7 @@ OPTIONAL = {
     "adapters/test_tensorflow_keras.py": "tensorflow",
     "adapters/test_tensorflow_resume.py": "tensorflow",
     "adapters/test_tensorflow_source.py": "tensorflow",
+    "adapters/test_tensorflow_stages.py": "tensorflow",
     "adapters/test_tfds.py": "tensorflow_datasets",
     "adapters/test_torch_dataset.py": "torch",
     "adapters/test_torch_docs.py": "torch",

@@ -10,6 +10,7 @@ from yogadl._stream import Loader, NumberedBatches, RecordStream
 from yogadl._stream.arguments import whole
 from yogadl.adapters._tensorflow.items import items_of
 from yogadl.adapters._tensorflow.parts import Part
+from yogadl.adapters._tensorflow.resumable import ResumableDataset
 from yogadl.adapters._tensorflow.specs import Dataset, Tensor
 from yogadl.adapters._tensorflow.tensors import as_it_is
 from yogadl.adapters._tensorflow.trees import assembled, flat_specs, parts_of
@@ -87,7 +88,8 @@ def _batches(numbered: NumberedBatches, static: int | None, parts: list[Part], t
         rest = iter(tensors)
         return assembled(tree, iter([part.batch(rest, static) for part in parts]))
 
-    return _with_sharding(items_of(numbered, parts, "batches", 2, build), numbered.stream)
+    batches, count = items_of(numbered, parts, "batches", 2, build)
+    return ResumableDataset(_with_sharding(batches, numbered.stream), count)
 
 
 def _records(numbered: NumberedBatches, parts: list[Part], tree: Node) -> Dataset:
@@ -102,24 +104,25 @@ def _records(numbered: NumberedBatches, parts: list[Part], tree: Node) -> Datase
         return assembled(tree, iter([part.record(rest) for part in parts]))
 
     if all(part.is_plain for part in parts):
-        records = items_of(numbered, parts, "records", 1, lambda *tensors: decode(*build(*tensors))).unbatch()
+        items, count = items_of(numbered, parts, "records", 1, lambda *tensors: decode(*build(*tensors)))
+        records = items.unbatch()
     else:
-        # Not a map, which tf.data would make parallel: `items_of` says why nothing may be read ahead here.
-        records = items_of(numbered, parts, "records", 1, build).unbatch()
-        records = records.scan(
+        items, count = items_of(numbered, parts, "records", 1, build)
+        # Not a map: tf.data would make it parallel, and read ahead of what says which epoch it is.
+        records = items.unbatch().scan(
             tf.constant(0), as_it_is(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
         )
     if stream.start.position == 0:
         records = records.apply(tf.data.experimental.assert_cardinality(len(stream)))
     records = _with_sharding(records, stream)
     if not any(part.is_remembered for part in parts):
-        return records
+        return ResumableDataset(records, count)
     # A ragged tensor of ragged rank 0 is a plain tensor inside a function: only the structure tells.
     specs = zip(parts, flat_specs(tree, records.element_spec), strict=True)
     spec = assembled(tree, iter([part.remembered(spec) for part, spec in specs]))
     found = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
     found._yogadl_origin = records  # whose functions it calls
-    return found
+    return ResumableDataset(found, count)
 
 
 def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ _PASSING: Final = frozenset(
         "Batch", "Filter", "FlatMap", "Interleave", "Map", "Options", "PaddedBatch", "ParallelBatch",
         "ParallelInterleave", "ParallelMap", "Prefetch", "Restructured", "Shuffle", "Unbatch",
     )
-)  # fmt: skip
+) | {"ResumableDataset"}  # fmt: skip
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TensorFlow's
