@@ -11,6 +11,7 @@ import pytest
 OPTIONAL = {
     "test_docs.py": "sybil",
     "adapters/test_arrays.py": "datasets",
+    "adapters/test_arrow_sizes.py": "pyarrow",
     "adapters/test_export_arrow.py": "pyarrow",
     "adapters/test_grain_cursor.py": "grain",
     "adapters/test_grain_dataset.py": "grain",
@@ -18,6 +19,8 @@ OPTIONAL = {
     "adapters/test_grain_loader.py": "grain",
     "adapters/test_grain_orbax.py": "grain",
     "adapters/test_grain_processes.py": "grain",
+    "adapters/test_grain_resume.py": "grain",
+    "adapters/test_grain_sizes.py": "grain",
     "adapters/test_grain_source.py": "grain",
     "adapters/test_grain_turns.py": "grain",
     "adapters/test_grain_workers.py": "grain",
@@ -35,14 +38,18 @@ OPTIONAL = {
     "adapters/test_tensorflow_docs.py": "tensorflow",
     "adapters/test_tensorflow_keras.py": "tensorflow",
     "adapters/test_tensorflow_resume.py": "tensorflow",
+    "adapters/test_tensorflow_sizes.py": "tensorflow",
     "adapters/test_tensorflow_source.py": "tensorflow",
+    "adapters/test_tensorflow_stages.py": "tensorflow",
     "adapters/test_tfds.py": "tensorflow_datasets",
     "adapters/test_torch_dataset.py": "torch",
-    "adapters/test_torch_docs.py": "torch",
+    "adapters/test_torch_docs.py": "lightning",
     "adapters/test_torch_iterable.py": "torchdata",
     "adapters/test_torch_loader.py": "torch",
+    "adapters/test_torch_resume.py": "lightning",
     "adapters/test_torch_sampler.py": "torchdata",
     "adapters/test_torch_shards.py": "torch",
+    "adapters/test_torch_sizes.py": "torch",
     "adapters/test_torch_source.py": "torch",
     "adapters/test_torch_trainers.py": "lightning",
 }
@@ -68,6 +75,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out test files that import a package which is not installed",
     )
+    parser.addoption(
+        "--forgeries",
+        type=int,
+        default=30,
+        help="how many forged caches of each kind the tests of tests/faults/test_foreign_fuzz.py try",
+    )
+    parser.addoption("--forgery-seed", default="1", help="which ones")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

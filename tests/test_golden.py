@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import yogadl
+import yogadl.storage
 
 GOLDEN = Path(__file__).parent / "golden"
 FINGERPRINT = "cd9b5cefa8a3aff8822e2ae7ff112a48"
@@ -52,6 +53,16 @@ def test_the_golden_cache_opens_and_holds_what_was_written(storage):
 
 def test_the_golden_cache_verifies(storage):
     assert storage.verify("golden/forms", "1").records == make.RECORDS
+
+
+def test_the_golden_cache_whose_indexes_are_named_after_their_parts_is_kept_and_copied(storage, tmp_path):
+    storage.prune(grace_s=0)
+    other = yogadl.open_storage(tmp_path / "other")
+    assert yogadl.storage.copy(storage, other, "golden/forms", "1")
+    assert not yogadl.storage.copy(other, storage, "golden/forms", "1"), "it has all of it"
+    for each in (storage, other):
+        assert each.fetch("golden/forms", "1", digest=DIGEST).fingerprint == FINGERPRINT
+        assert each.verify("golden/forms", "1").records == make.RECORDS
 
 
 def test_the_same_records_still_have_the_golden_fingerprint(storage, tmp_path):

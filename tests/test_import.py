@@ -54,3 +54,50 @@ def test_reading_a_cache_loads_no_lmdb(tmp_path):
         "assert 'lmdb' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def in_a_child(code, folder):
+    """Run code with the installed package, and no other of the same name."""
+    return subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True
+    )
+
+
+def test_every_room_is_there_after_importing_yogadl(tmp_path):
+    code = (
+        "import yogadl;"
+        "assert yogadl.storage.open_storage is yogadl.open_storage;"
+        "assert yogadl.dataref.LMDBDataRef is yogadl.RecordsRef;"
+        "assert yogadl.adapters.sql.__name__ == 'yogadl.adapters.sql'"
+    )
+    child = in_a_child(code, tmp_path)
+    assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "adapters.tensorflow", "adapters.torch", "adapters.grain",
+                                  "adapters.jax", "adapters.keras", "adapters.tfds", "testing"])  # fmt: skip
+def test_what_needs_a_package_is_there_or_names_the_package(name, tmp_path):
+    child = in_a_child(f"import yogadl; print(yogadl.{name}.__name__)", tmp_path)
+    if child.returncode:
+        assert "pip install" in child.stderr or "No module named" in child.stderr
+        assert "AttributeError" not in child.stderr
+    else:
+        assert child.stdout.strip() == f"yogadl.{name}"
+
+
+def test_every_adapter_is_an_attribute():
+    public = {path.stem for path in (PACKAGE / "adapters").glob("[!_]*.py")}
+    assert public == yogadl.adapters._ADAPTERS
+    with pytest.raises(AttributeError, match=r"'yogadl\.adapters' has no attribute 'caffe'"):
+        _ = yogadl.adapters.caffe
+
+
+def test_looking_at_all_names_needs_no_framework(tmp_path):
+    code = (
+        "import inspect, sys, yogadl;"
+        "names = dict(inspect.getmembers(yogadl)) | dict(inspect.getmembers(yogadl.adapters));"
+        "assert {'Blocks', 'adapters', 'dataref', 'open_storage', 'storage'} <= set(names);"
+        "assert not {'tensorflow', 'torch', 'jax', 'grain', 'keras', 'pytest'} & set(sys.modules)"
+    )
+    child = in_a_child(code, tmp_path)
+    assert child.returncode == 0, child.stderr

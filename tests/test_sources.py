@@ -5,6 +5,7 @@ from collections import deque, namedtuple
 import numpy as np
 import pytest
 
+import yogadl
 from yogadl._leaf import Leaf
 from yogadl._sources import ArraysSource, ItemsSource, IterableSource, RecordsSource, columns_of, open_source
 from yogadl._spec import Spec
@@ -268,3 +269,18 @@ def test_a_tuple_of_dicts_is_records():
     source = open_source(({"x": np.arange(3)}, {"x": np.arange(3) + 1}))
     assert source.length == 2
     assert list(source.spec.keys()) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"x": np.zeros((3, 2)), "text": ["a", "bc", ""]}, True),
+        (np.zeros(3), True),
+        (yogadl.from_source([np.zeros(2), np.zeros(2)]), True),
+        ({"x": [np.zeros(2), np.zeros(3)]}, False),
+        ([np.zeros(2), np.zeros(3)], False),
+        ((np.zeros(size) for size in (2, 3)), False),
+    ],
+)
+def test_a_source_has_a_final_spec_if_no_record_can_have_another_shape(data, expected):
+    assert getattr(open_source(data), "has_final_spec", False) is expected

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from yogadl import errors
 from yogadl._interfaces import DataRef, Storage, Stream
+from yogadl._leaf import Leaf
 
 if TYPE_CHECKING:
+    from yogadl import dataref as dataref  # not in __all__, but in annotations
     from yogadl import storage
     from yogadl._dataref import RecordsRef, from_source
     from yogadl._order import Blocks
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocks",
     "DataRef",
+    "Leaf",
     "RecordsRef",
     "Storage",
     "Stream",
@@ -37,7 +40,12 @@ _LAZY = {
     "open_storage": ("yogadl.storage", "open_storage"),
     "storage": ("yogadl.storage", None),
     "adapters": ("yogadl.adapters", None),
+    "dataref": ("yogadl.dataref", None),
+    "tensorflow": ("yogadl.tensorflow", None),
+    "testing": ("yogadl.testing", None),
 }
+# What needs a package that may not be there: whoever looks at all names would have to have it.
+_NOT_LISTED = {"tensorflow", "testing"}
 
 
 def __getattr__(name: str) -> Any:  # whatever was asked for
@@ -57,4 +65,4 @@ def __getattr__(name: str) -> Any:  # whatever was asked for
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "__version__"})
+    return sorted({*globals(), *_LAZY, "__version__"} - _NOT_LISTED)

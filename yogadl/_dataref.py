@@ -12,6 +12,7 @@ from yogadl._records import ProjectedRecords, SelectedRecords, SlicedRecords, So
 from yogadl._sources import has_random_access, is_arrays
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_stream
+from yogadl._stream.arguments import explains_names
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _ITERATION_BYTES: Final = 2**20
@@ -98,6 +99,9 @@ class RecordsRef(DataRef):
         for start in range(0, len(self), count):
             yield from self.__getitems__(range(start, min(start + count, len(self))))
 
+    @explains_names(
+        {"ref.stream(...).batch": RecordStream.batch, "ref.stream(...).prefetch": RecordStream.prefetch}
+    )
     def stream(
         self,
         start_offset: int = 0,
@@ -161,19 +165,50 @@ class RecordsRef(DataRef):
         return RecordsRef(ProjectedRecords(self._records, spec, numbers))
 
 
-def from_source(data: Any, fingerprint: str | None = None) -> RecordsRef:
+# For what takes a stream: how records are read is said there.
+takes_a_stream = explains_names({"ref.stream": RecordsRef.stream})
+
+
+def as_ref(given: Any) -> RecordsRef:  # Any: what strangers pass is the point
+    """Return what an adapter was given for a `DataRef`, if records can be read from it at random.
+
+    Raises:
+        ConfigurationError: if it is anything else; says what to pass instead.
+    """
+    if not hasattr(given, "__getitems__") or not hasattr(given, "columns"):
+        raise ConfigurationError(
+            f"a {type(given).__name__} has no random access: pass what storage.fetch(...) or "
+            "yogadl.from_source(...) returned"
+        )
+    found: RecordsRef = given  # or what reads like one
+    return found
+
+
+@takes_a_stream
+def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) -> RecordsRef:
     """Return a `DataRef` over an object with ``__len__`` and ``__getitem__``, or arrays, without any cache.
 
     Args:
         data: The object; a dict or tuple of arrays is read by column.
         fingerprint: What names this content in cursors. Without it, one is made of the length and a sample
             of the records, and marked weak.
+        spec: What a sample of 16 records may not show: the shapes that vary. A tree like the record's with a
+            `yogadl.Leaf` for each such field, or the spec of another `DataRef`. What a dict leaves out is as
+            sampled. The error of a record that does not fit says what to give here.
 
     Raises:
         UnsupportedDataError: if it has no random access or a record can't be read.
+        ConfigurationError: if `spec` is nothing of the kind, or the records sampled are not like that.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> texts = [{"tokens": np.arange(1 + n % 5), "label": n} for n in range(100)]
+        >>> ref = yogadl.from_source(texts, spec={"tokens": yogadl.Leaf("int64", (None,))})
+        >>> [len(tokens) for tokens in ref.gather([0, 4])["tokens"]]
+        [1, 5]
     """
     if not is_arrays(data) and not has_random_access(data):
         raise UnsupportedDataError(
             f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"
         )
-    return RecordsRef(SourceRecords(data, fingerprint))
+    return RecordsRef(SourceRecords(data, fingerprint, spec))

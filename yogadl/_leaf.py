@@ -1,6 +1,7 @@
 """Know one leaf of a record: its dtype and shape, and how Python values become a column of it."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,7 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl.errors import CacheFormatError, MissingDependencyError, UnsupportedDataError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    MissingDependencyError,
+    UnsupportedDataError,
+)
 
 Shape = tuple[int | None, ...]
 
@@ -21,6 +27,8 @@ _NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
 MAX_LEAF_BYTES: Final = 2**31 - 2**20
 # numpy 1 has 32 dimensions, and a batch has one more than its records.
 MAX_DIMENSIONS: Final = 31
+# Of a value, counted without its dimensions of size 0: numpy refuses to make a batch of more.
+_MAX_ELEMENTS: Final = 2**36
 
 _PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 # numpy's own numeric dtypes that look the same on every platform; others come from ml_dtypes by name.
@@ -32,7 +40,14 @@ _NUMPY_DTYPES: Final = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for
     "complex64",
     "complex128",
 }
-_ML_DTYPE_PREFIXES: Final = ("bfloat16", "float8_", "float6_", "float4_", "int4", "uint4", "int2", "uint2")
+# Names come from manifests, too, and numpy does more with them than name a dtype: "datetime64[s/0]" ends the
+# process. So it sees none but these.
+_TIME_DTYPE: Final = re.compile(
+    r"(datetime64|timedelta64)(\[([1-9][0-9]{0,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
+)
+_ML_DTYPE: Final = re.compile(r"bfloat16|float[468]_e[0-9]m[0-9][a-z0-9]{0,12}|u?int[24]")
+_RAGGED_RANKS: Final = range(MAX_DIMENSIONS + 1)
+_ROW_SPLITS: Final = ("int32", "int64")
 
 
 @dataclass(frozen=True)
@@ -40,10 +55,19 @@ class Leaf:
     """Describe one field: dtype and shape, with ``None`` for what differs from record to record.
 
     Args:
-        dtype: A numpy dtype's name, ``"bytes"``, ``"str"`` or ``"object"`` (pickled).
+        dtype: A numpy dtype, by its name or itself; or ``"bytes"``, ``"str"``, ``"object"`` (pickled).
         shape: One number per dimension, ``None`` where it varies; ``None`` for an unknown rank.
         ragged_rank: What a framework's ragged tensor needs to be given back as it was.
         row_splits: The dtype of a ragged tensor's row splits.
+
+    Raises:
+        ConfigurationError: if the dtype or the shape is nothing of the kind.
+        CacheFormatError: if there is no such dtype, or no such shape may be.
+
+    Example:
+        >>> import yogadl
+        >>> yogadl.Leaf("uint8", (None, None, 3)).is_fixed
+        False
     """
 
     dtype: str
@@ -52,10 +76,18 @@ class Leaf:
     row_splits: str | None = None
 
     def __post_init__(self) -> None:
+        dtype: Any = self.dtype  # what a caller took for one
+        shape: Any = self.shape
+        if not isinstance(dtype, str):
+            object.__setattr__(self, "dtype", _name_of_dtype(dtype))
+        if not isinstance(shape, tuple | None):
+            raise ConfigurationError(f"a shape is a tuple such as (None, 3), not {shape!r}")
         if self.shape is not None and any(size is not None and size < 0 for size in self.shape):
             raise CacheFormatError(f"a shape can't be negative: {self.shape}")
         if self.shape is not None and len(self.shape) > MAX_DIMENSIONS:
             raise CacheFormatError(f"a shape has {len(self.shape)} dimensions, more than {MAX_DIMENSIONS}")
+        if self.shape is not None and is_too_large(self.shape):
+            raise CacheFormatError(f"a shape has more than {_MAX_ELEMENTS} elements: {self.shape!r:.100}")
         if self.dtype not in _NOT_NUMERIC:
             dtype_named(self.dtype)
 
@@ -80,11 +112,11 @@ class Leaf:
         assert self.is_fixed and self.shape is not None
         return self.numpy_dtype.itemsize * math.prod(size for size in self.shape if size is not None)
 
-    def widened(self, shape: Shape) -> "Leaf":
+    def widened(self, shape: Shape | None) -> "Leaf":
         """Return the leaf that also admits values of `shape`."""
         if self.shape is None or self.shape == shape:
             return self
-        if len(self.shape) != len(shape):
+        if shape is None or len(self.shape) != len(shape):
             return Leaf(self.dtype, None, self.ragged_rank, self.row_splits)
         merged = tuple(
             ours if ours == theirs else None for ours, theirs in zip(self.shape, shape, strict=True)
@@ -111,18 +143,39 @@ class Leaf:
             CacheFormatError: if it is no such description.
         """
         try:
-            shape = document["shape"]
+            shape, dtype = document["shape"], document["dtype"]
+            if type(dtype) is not str:
+                raise TypeError(dtype)
             leaf = Leaf(
-                document["dtype"],
+                dtype,
                 None if shape is None else tuple(shape),
                 document.get("ragged_rank"),
                 document.get("row_splits"),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise CacheFormatError(f"not the description of a field: {document!r}") from error
+            raise CacheFormatError(f"not the description of a field: {document!r:.100}") from error
         if leaf.shape is not None and not all(size is None or type(size) is int for size in leaf.shape):
-            raise CacheFormatError(f"not a shape: {leaf.shape}")
+            raise CacheFormatError(f"not a shape: {leaf.shape!r:.100}")
+        ragged = document.get("ragged_rank", 0), document.get("row_splits", "int64")
+        if ragged[0] not in _RAGGED_RANKS or ragged[1] not in _ROW_SPLITS or type(ragged[0]) is not int:
+            raise CacheFormatError(f"not the description of a ragged tensor: {ragged!r:.100}")
         return leaf
+
+
+def _name_of_dtype(dtype: object) -> str:
+    """Return the name of a dtype that is given as numpy's own, or as a type: `np.uint8`, `int`, `str`.
+
+    Raises:
+        ConfigurationError: if it is nothing of the kind.
+    """
+    if not isinstance(dtype, type | np.dtype):
+        raise ConfigurationError(f'a dtype is one of numpy\'s or its name, such as "float32", not {dtype!r}')
+    return np.dtype(dtype).name
+
+
+def is_too_large(shape: Shape) -> bool:
+    """Return whether numpy has no batches of values of this shape, even if they have no elements at all."""
+    return math.prod(size or 1 for size in shape) > _MAX_ELEMENTS
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -134,13 +187,13 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """
     if name in _NUMPY_DTYPES:
         return np.dtype(name).newbyteorder("<")
-    if name.startswith(("datetime64", "timedelta64")):
+    if _TIME_DTYPE.fullmatch(name):
         try:
             return np.dtype(name).newbyteorder("<")
-        except TypeError as error:
+        except TypeError as error:  # of more than 2**31 units
             raise CacheFormatError(f"there is no dtype {name!r}") from error
-    if not name.startswith(_ML_DTYPE_PREFIXES):
-        raise CacheFormatError(f"there is no dtype {name!r}")
+    if not _ML_DTYPE.fullmatch(name):
+        raise CacheFormatError(f"there is no dtype {name!r:.100}")
     try:
         import ml_dtypes
     except ImportError as error:
@@ -159,6 +212,14 @@ class BadValueError(Exception):
         super().__init__(position, problem)
         self.position = position
         self.problem = problem
+
+
+class BadShapeError(BadValueError):
+    """Say which value of a column has a shape that its leaf does not admit."""
+
+    def __init__(self, position: int, shape: tuple[int, ...]) -> None:
+        super().__init__(position, f"has shape {shape}")
+        self.shape = shape
 
 
 def check_size(position: int, size_bytes: int) -> None:
@@ -197,6 +258,8 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     array = np.asarray(value)
     if array.ndim > MAX_DIMENSIONS:
         raise BadValueError(0, f"has {array.ndim} dimensions, more than {MAX_DIMENSIONS}; reshape it")
+    if is_too_large(array.shape):
+        raise BadValueError(0, f"has the shape {array.shape}, too large for numpy to make batches of")
     if array.dtype.kind in "UT":
         return Leaf(STR, array.shape)
     if array.dtype.kind == "S":
@@ -279,18 +342,39 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     """Turn the values of one field into a column as a batch has it: an array just where the leaf is fixed.
 
     Raises:
-        BadValueError: if a value is not of the leaf's dtype, or not of its shape where that is fixed.
+        BadShapeError: if a value is not of the leaf's shape.
+        BadValueError: if a value is not of the leaf's dtype.
     """
     column = column_of(leaf, values)
-    if not leaf.is_fixed:
-        return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
-    assert leaf.shape is not None
     if not len(column):
-        return np.empty((0, *(size or 0 for size in leaf.shape)), leaf.numpy_dtype)
-    if isinstance(column, np.ndarray) and column.shape[1:] == leaf.shape:
+        shape = [size or 0 for size in leaf.shape or ()]
+        return np.empty((0, *shape), leaf.numpy_dtype) if leaf.is_fixed else []
+    _check_shapes(leaf, column)
+    if leaf.is_fixed:
         return column
-    bad = next(i for i, value in enumerate(column) if value.shape != leaf.shape)
-    raise BadValueError(bad, f"has shape {column[bad].shape}, not {leaf.shape} as the records sampled before")
+    return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
+
+
+def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
+    """Refuse values of a shape that the leaf does not admit.
+
+    Raises:
+        BadShapeError: if there is one.
+    """
+    if leaf.shape is None:
+        return
+    if isinstance(column, np.ndarray):
+        shapes = [column.shape[1:]]
+    elif leaf.is_numeric:
+        shapes = [array.shape for array in column]
+    elif leaf.shape == () and np.ndarray not in set(map(type, column)):
+        return  # text of no dimension, as mostly
+    else:
+        shapes = [shape_of(leaf, value) for value in column]
+    known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
+    for shape in set(shapes):
+        if len(shape) != len(leaf.shape) or (known and any(shape[axis] != size for axis, size in known)):
+            raise BadShapeError(shapes.index(shape), shape)
 
 
 def unwrapped(values: list[Any]) -> list[Any]:

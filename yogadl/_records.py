@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._declare import declare, written
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
 from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
-from yogadl._leaf import BadValueError, batch_column, refuse
+from yogadl._leaf import BadShapeError, BadValueError, batch_column, refuse
 from yogadl._sources import ArraysSource, ItemsSource, adapted_source, is_arrays
 from yogadl._spec import Spec
 from yogadl.errors import UnsupportedDataError
@@ -26,13 +27,16 @@ class SourceRecords:
     Args:
         data: The object, or a dict or tuple of arrays.
         fingerprint: What names this content; without it a sample of the records does, marked weak.
+        spec: What the caller says of a record's fields; see `declare`.
 
     Raises:
         UnsupportedDataError: if a record can't be read as a tree of arrays and scalars.
+        ConfigurationError: if the records sampled are not as the caller says.
     """
 
-    def __init__(self, data: Any, fingerprint: str | None = None) -> None:
+    def __init__(self, data: Any, fingerprint: str | None = None, spec: Any = None) -> None:
         self._source = _source_of(data)
+        self._declared: frozenset[int] = frozenset()
         self.spec: Spec = self._source.spec
         sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
         self._widen(sample)
@@ -47,6 +51,8 @@ class SourceRecords:
         self.record_bytes = max(1, sizes // len(sample))
         hashed = hash_run([column.hashes() for column in stored], len(sample)).value
         self.fingerprint = fingerprint or "weak-" + _hash("sample", len(self), hashed, self.spec.to_json())
+        if spec is not None:  # after the fingerprint, so that cursors stay valid where a spec is given later
+            self.spec, self._declared = declare(self.spec, spec)
 
     def __len__(self) -> int:
         return int(self._source.length)
@@ -84,14 +90,33 @@ class SourceRecords:
         for number in range(len(values)) if fields is None else fields:
             field = self.spec.fields[number]
             column = values[number]
-            if isinstance(column, np.ndarray) and field.leaf.is_fixed:
+            if (
+                isinstance(column, np.ndarray)
+                and column.shape[1:] == field.leaf.shape
+                and field.leaf.is_fixed
+            ):
                 found.append(np.ascontiguousarray(column))  # numpy keeps the order of the source's memory
                 continue
             try:
                 found.append(batch_column(field.leaf, column))
+            except BadShapeError as error:
+                raise self._unforeseen(number, int(indices[error.position]), error.shape) from None
             except BadValueError as error:
                 raise refuse(field.name, int(indices[error.position]), error.problem) from None
         return found
+
+    def _unforeseen(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
+        """Return the error of a shape that a field has in this record, but not in those sampled."""
+        leaves = [field.leaf for field in self.spec.fields]
+        expected = "spec= declares" if number in self._declared else "the records sampled at first have it"
+        problem = f"has shape {shape}, not {leaves[number].shape} as {expected}"
+        leaves[number] = leaves[number].widened(shape)
+        declared = written(self.spec.with_leaves(leaves), self._declared | {number})
+        return refuse(
+            self.spec.fields[number].name,
+            record,
+            f"{problem}. If it varies, say so: yogadl.from_source(..., spec={declared})",
+        )
 
 
 def _source_of(data: Any) -> Any:  # an ItemsSource, or one that gives columns of any records asked for

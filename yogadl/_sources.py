@@ -36,6 +36,8 @@ _ADAPTERS: Final = {
 # How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
 _CHUNK_RECORDS: Final = 1024
 _CHUNK_BYTES: Final = 8 * 2**20
+# One of so many is looked at while they are read: records may be far larger than those before.
+_UNSEEN_RECORDS: Final = 64
 
 
 class Source(Protocol):
@@ -45,6 +47,11 @@ class Source(Protocol):
         spec: The structure of a record; shapes may still turn out to vary.
         length: How many records there are, ``None`` if unknown.
         can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
+
+    A source whose records are worked out, as by a user's ``__getitem__``, also says that it ``is_costly``:
+    whoever goes on with an earlier build compares some of its records, not all of them. What decides its
+    records, if that is not the object that it was opened from, is its ``origin``.
+    One whose shapes can't turn out to vary also has `has_final_spec`, which is true.
     """
 
     spec: Spec
@@ -186,6 +193,11 @@ class ArraysSource:
             )
         self.spec = Spec(tree)
         self.length = next(iter(lengths.values()))
+        # The first item of a list says nothing of the others' shapes.
+        self.has_final_spec = all(
+            isinstance(column, np.ndarray) or not field.leaf.is_fixed
+            for field, column in zip(self.spec.fields, self._columns, strict=True)
+        )
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield slices of the arrays."""
@@ -296,6 +308,7 @@ class ItemsSource:
 
     def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
         self.length = len(data)
+        self.is_costly = type(data) not in (list, tuple)
         self._data = data
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
@@ -332,6 +345,7 @@ class RecordsSource:
     """A `DataRef` of this library, or anything else that gives columns of any records asked for."""
 
     can_start_anywhere = True
+    has_final_spec = True
 
     def __init__(self, records: Any, *, allow_pickle: bool = False) -> None:
         self.spec: Spec = records.spec
@@ -369,12 +383,28 @@ def _numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[An
 def _chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[Columns]:
     # Large records come in small chunks: start with one, and go by what they took.
     count, first = 1, first_record
-    while chunk := list(itertools.islice(records, count)):
+    while chunk := _taken(spec, records, count):
         columns = columns_of(spec, chunk, first)
         yield columns
         first += len(chunk)
         size = sum(size_of(column) for column in columns) // len(chunk)
         count = max(1, min(16 * count, _CHUNK_RECORDS, _CHUNK_BYTES // max(size, 1)))
+
+
+def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
+    """Return the next records: so many, unless they turn out to be much larger than a chunk should be."""
+    taken: list[Any] = []
+    while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
+        taken += more
+        if len(taken) == count:
+            break
+        try:
+            last = columns_of(spec, more[-1:])
+        except UnsupportedDataError:
+            break  # whoever stores them all will name the first one that does not fit
+        if len(taken) * sum(map(size_of, last)) > 2 * _CHUNK_BYTES:
+            break
+    return taken
 
 
 def size_of(column: NDArray[Any] | list[Any]) -> int:

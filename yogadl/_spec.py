@@ -1,6 +1,7 @@
 """Describe the tree of a record, and move between records, fields and batches."""
 
 import keyword
+import unicodedata
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataE
 
 MAX_FIELDS = 4096
 MAX_DEPTH = 64
+# Names hold those of all nodes above, so they could outgrow the manifest that they come from by far.
+_MAX_NAMES = 2**24
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,16 @@ class Spec:
     def fields(self) -> tuple[Field, ...]:
         """The leaves in tree order, each with its name."""
         found: list[Field] = []
+        length = 0
 
         def visit(node: Node, path: str) -> None:
+            nonlocal length
+            length += len(path)
+            if length > _MAX_NAMES:
+                raise UnsupportedDataError(
+                    f"the names of a record's fields have more than {_MAX_NAMES} characters together: "
+                    "shorten the keys"
+                )
             if isinstance(node, Leaf):
                 found.append(Field(path, node))
                 return
@@ -356,7 +367,12 @@ def _node_from_json(document: Any, depth: int = 0) -> Node:
                 return DictNode(tuple(keys), children)
             name = document.get("name")
             are_names = all(isinstance(key, str) and key.isidentifier() for key in [name, *keys])
-            if not are_names or keyword.iskeyword(str(name)) or len(set(keys)) < len(keys):
+            # To Python, names that differ in Unicode alone (a ligature, say) are the same.
+            if (
+                not are_names
+                or keyword.iskeyword(str(name))
+                or len({unicodedata.normalize("NFKC", key) for key in keys}) < len(keys)
+            ):
                 raise CacheFormatError(f"not the names of a namedtuple: {document!r:.100}")
             return NamedTupleNode(str(name), tuple(keys), children)
     raise CacheFormatError(f"a record of an unknown kind: {document!r:.100}")

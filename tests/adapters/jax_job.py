@@ -117,6 +117,36 @@ def read_own_mesh(count: int, size: int) -> dict[str, Any]:
     return {"ids": [index for batch in batches for index in batch["id"].tolist()]}
 
 
+def evaluate(count: int, size: int) -> dict[str, Any]:
+    """Sum up ids, and how many there are, in the two ways of docs/jax.md; return both sums."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.experimental import multihost_utils
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    import yogadl
+    from yogadl.adapters.jax import make_jax_iterator, shards
+
+    ref = yogadl.from_source(Counted(count), fingerprint="counted")
+    sums = np.zeros(2, np.int32)
+    for batch in make_jax_iterator(ref.stream(**shards()), size):
+        sums += [int(batch["id"].sum()), len(batch["id"])]
+    shares = multihost_utils.process_allgather(sums).reshape(-1, 2).sum(axis=0)
+
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    rows, everywhere = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+    places = np.arange(-(-count // size) * size)
+    counts = (places < count).reshape(-1, size)
+    add = jax.jit(
+        lambda batch, counts: jnp.array([jnp.sum(batch["id"] * counts), jnp.sum(counts)]),
+        out_shardings=everywhere,
+    )
+    batches = make_jax_iterator(ref.select(places % count).stream(), size, rows)
+    together = sum(np.array(add(*step)) for step in zip(batches, counts, strict=True))
+    return {"shares": shares.tolist(), "together": together.tolist()}
+
+
 def miss_the_mesh() -> str:
     """Ask for batches on devices of process 0 alone; return what is said to the others."""
     import jax

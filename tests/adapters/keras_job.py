@@ -6,8 +6,10 @@ each returned, by name.
 
 import json
 import os
+import shutil
 import signal
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -170,8 +172,83 @@ def evaluate(root):
     }
 
 
+class KeepEach(adapter.Checkpoint):
+    """Keep a copy of every checkpoint that is saved."""
+
+    copies = 0
+
+    def save(self):
+        super().save()
+        self.copies += 1
+        shutil.copy(self._path, self._path.with_name(f"{self.copies}.keras"))
+
+
+FEW, BY = 11, 4  # records, in batches of 4, 4 and 3
+
+
+def few(root, **options):
+    return yogadl.open_storage(root).fetch("points", "1")[:FEW].stream(**SHUFFLE, **options)
+
+
+def counted(batch):
+    """Return a batch for `make_counter`: a record's trainings are counted in a weight of its own."""
+    return batch["id"][:, None], np.full((len(batch["id"]), 1), 1e9, np.float32)
+
+
+def make_decaying_counter():
+    """Return a model as of `make_counter` whose weights decay at each step: they say in which order, too."""
+    model = make_counter(True)
+    optimizer = keras.optimizers.SGD(1.0, weight_decay=0.1)
+    model.compile(optimizer, keras.losses.MeanAbsoluteError(reduction="sum"), run_eagerly=True)
+    return model
+
+
+def train_few(root, path, drop, kind=adapter.Checkpoint):
+    """Train three epochs, from where the checkpoint stands."""
+    dataset = adapter.PyDataset(few(root), BY, fields=counted, drop_remainder=drop)
+    checkpoint = kind(path, dataset, every_batches=1)
+    model = checkpoint.restore() or make_decaying_counter()
+    begun = [checkpoint.epoch, checkpoint.step]
+    for part in checkpoint.parts(3):
+        model.fit(dataset, callbacks=[checkpoint], verbose=0, **part)
+    return {"begun": begun, "steps": dataset.steps_per_epoch, "weights": weights(model)}
+
+
+def train_few_by_hand(root, saved, done, drop):
+    """Train without fit: on so many batches, and on what a loop that counts its epochs has left then."""
+    model = make_decaying_counter()
+    batches = iter(few(root).batch(BY, saved, epochs=3))
+    for _ in range(done):
+        model.train_on_batch(*counted(next(batches)))
+    cursor = batches.state_dict()
+    loader = few(root, cursor=cursor).batch(BY, drop)
+    for batch in (batch for _ in range(cursor["epoch"], 3) for batch in loader):
+        model.train_on_batch(*counted(batch))
+    return weights(model)
+
+
+def stops(root, folder):
+    """Train once, then again from each checkpoint that was saved, with and without a last short batch."""
+    found = []
+    for saved, drops in ((False, (False, True)), (True, (True,))):
+        kept = Path(folder, f"kept-{saved}")
+        kept.mkdir(parents=True)
+        steps = train_few(root, kept / "whole.keras", saved, KeepEach)["steps"]
+        for number in range(3 * (steps + 1)):  # one a batch, and one more where an epoch ends
+            epoch, within = divmod(number, steps + 1)
+            done = epoch * steps + min(within + 1, steps)
+            for drop in drops:
+                path = kept / f"{number}-{drop}.keras"
+                shutil.copy(kept / f"{number + 1}.keras", path)
+                again = train_few(root, path, drop)
+                expected = train_few_by_hand(root, saved, done, drop)
+                found.append({"saved": saved, "done": done, "drop": drop, "expected": expected, **again})
+    return found
+
+
 TASKS = {
-    f.__name__: f for f in (train, by_hand, fitted, count, evaluate, fit_finite, wrong_dataset, without_steps)
+    f.__name__: f
+    for f in (train, by_hand, fitted, count, evaluate, fit_finite, wrong_dataset, without_steps, stops)
 }
 
 if __name__ == "__main__":

@@ -132,3 +132,36 @@ def test_uneven_shards_may_not_drift_into_different_epochs():
 def test_it_pickles():
     dataset = pickle.loads(pickle.dumps(yogadl_grain.map_dataset(shuffled(), 16)))
     assert ids(dataset) == golden(shuffled())
+
+
+@pytest.mark.parametrize("options", [{}, {"start_offset": 40}, {"shard_rank": 1, "num_shards": 3}], ids=str)
+@pytest.mark.parametrize("size", [None, 16])
+def test_a_negative_index_counts_from_the_end_as_in_grains_own(size, options):
+    dataset = yogadl_grain.map_dataset(shuffled(**options), size)
+    grains = grain.MapDataset.source(list(dataset))
+    count = len(dataset)
+    for index in (-1, -2, -count, -count - 1, -3 * count, np.int64(-1)):
+        assert ids([dataset[index]]) == ids([grains[index]])
+    assert ids(dataset[-3:]) == ids(grains[-3:])
+    assert ids([dataset.map(Double())[-1]]) == ids([grains[-1]])
+    assert ids([dataset.repeat(1)[-1]]) == ids([grains[-1]])
+
+
+def test_a_negative_index_behind_grains_own_batches_counts_from_the_end():
+    dataset = yogadl_grain.map_dataset(shuffled()).batch(10)
+    assert ids([dataset[-1]]) == golden(shuffled())[100:]
+    assert ids([dataset[-2]]) == golden(shuffled())[90:100]
+
+
+def test_an_index_behind_the_end_is_of_the_next_epoch_as_of_grains_own_shuffles():
+    stream = shuffled()
+    assert int(yogadl_grain.map_dataset(stream)[RECORDS + 5]["id"]) == stream.indices(1)[5]
+
+
+def test_what_has_no_such_element_is_an_error():
+    with pytest.raises(IndexError, match="without end has no element -1"):
+        yogadl_grain.map_dataset(shuffled(), epochs=None)[-1]
+    with pytest.raises(IndexError):
+        yogadl_grain.map_dataset(REF[:0].stream())[-1]
+    with pytest.raises(TypeError, match="integer"):
+        yogadl_grain.map_dataset(shuffled())[1.5]

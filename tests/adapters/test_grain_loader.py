@@ -9,6 +9,7 @@ import grain
 import numpy as np
 import pytest
 from grain_stages import Double, Noise, OddOnly, Twice, ids, numbered, sizes
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl.adapters import grain as yogadl_grain
@@ -200,9 +201,37 @@ def test_uneven_shards_may_not_drift_into_different_epochs():
             make(shuffled(num_shards=2), epochs=2)
 
 
-def test_a_loader_of_ours_is_refused():
-    with pytest.raises(ConfigurationError, match="pass the stream"):
-        yogadl_grain.make_dataloader(shuffled().batch(4))
+@pytest.mark.parametrize("make", [yogadl_grain.make_dataloader, yogadl_grain.map_dataset])
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning(make):
+    check_no_batch(lambda stream, size: make(stream, batch_size=size, drop_remainder=True))
+
+
+@pytest.mark.parametrize(
+    "make", [yogadl_grain.make_dataloader, yogadl_grain.map_dataset, yogadl_grain.Sampler]
+)
+def test_what_is_no_stream_is_refused(make):
+    check_what_is_no_stream(make)
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (yogadl_grain.make_dataloader, {"drop_last": "drop_remainder=", "num_workers": "worker_count="}),
+        (
+            yogadl_grain.make_dataloader,
+            {"read_option": "read_options=", "data_source": "it has stream,"},
+        ),
+        (yogadl_grain.map_dataset, {"num_epochs": "epochs=", "padding": "padding_field="}),
+        (yogadl_grain.Sampler, {"num_epochs": "epochs="}),
+    ],
+)
+def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant(make, wrong):
+    check_names(make, wrong)
+
+
+def test_a_data_source_needs_random_access():
+    with pytest.raises(ConfigurationError, match="a RecordStream has no random access"):
+        yogadl_grain.DataSource(shuffled())
 
 
 def test_drop_remainder_needs_a_batch_size():

@@ -1,5 +1,6 @@
 """Streams as iterators of JAX arrays, in one process with eight devices."""
 
+import functools
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl.adapters import jax as adapter
@@ -125,7 +127,7 @@ def test_what_jax_makes_narrower_is_named_in_one_warning():
         warnings.simplefilter("always")
         batches = make_jax_iterator(yogadl.from_source(source).stream(), 2)
         assert [batch["id"].dtype for batch in batches] == ["int32"] * 3
-    assert [one.category for one in caught] == [UserWarning]
+    assert [(one.category, one.filename) for one in caught] == [(UserWarning, __file__)]
     assert "'id' (int64 to int32), 'y' (float64 to float32)" in str(caught[0].message)
     assert "'x'" not in str(caught[0].message)
     assert caught[0].filename == __file__
@@ -300,11 +302,28 @@ def test_arguments_that_make_no_sense_are_refused_at_once(ref, options, message)
         make_jax_iterator(ref.stream(), **options)
 
 
-def test_only_a_stream_of_a_data_ref_will_do(ref):
-    with pytest.raises(ConfigurationError, match="pass the stream itself"):
-        make_jax_iterator(ref.stream().batch(2), 2)
-    with pytest.raises(ConfigurationError, match=r"what DataRef\.stream of this library returned"):
-        make_jax_iterator(yogadl.Stream(lambda: iter([1]), 1), 2)
+@pytest.mark.parametrize("epochs", [1, 3, None])
+def test_a_sharding_and_fewer_records_than_a_batch_are_an_error(ref, epochs):
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+    with pytest.raises(ConfigurationError, match="an epoch has 101 records and a batch 128: with a sharding"):
+        make_jax_iterator(ref.stream(), 128, rows, epochs=epochs)
+    assert len(list(make_jax_iterator(ref.stream(), 96, rows))) == 1
+    assert list(make_jax_iterator(ref[:0].stream(), 96, rows)) == []
+
+
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
+    check_no_batch(functools.partial(make_jax_iterator, drop_remainder=True))
+
+
+def test_only_a_stream_of_a_data_ref_will_do():
+    check_what_is_no_stream(lambda given: make_jax_iterator(given, 2))
+
+
+def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
+    check_names(
+        lambda stream, **wrong: make_jax_iterator(stream, 2, **wrong),
+        {"drop_last": "drop_remainder=", "num_epochs": "epochs=", "shardings": "sharding="},
+    )
 
 
 def test_one_process_is_one_share():
@@ -507,3 +526,34 @@ def test_whatever_the_mesh_the_order_stays(ref, rows, per_device, start, epochs,
     if epochs == 2:
         expected += stream.indices(1).tolist()[: N // size * size]
     assert found == expected
+
+
+# Stops at any batch of three epochs.
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_run_stopped_at_any_batch_goes_on_with_what_is_left(ref, drop):
+    options = {"batch_size": 40, "drop_remainder": drop}
+    batches = make_jax_iterator(shuffled(ref), epochs=3, **options)
+    delivered, states = [], [batches.state_dict()]
+    for batch in batches:
+        delivered.append(ids_of([batch]))
+        states.append(batches.state_dict())
+    for done, state in enumerate(states):
+        left = [index for ids in delivered[done:] for index in ids]
+        again = make_jax_iterator(shuffled(ref), epochs=3, **options)
+        again.load_state_dict(state)
+        assert ids_of(again) == left
+        found = []  # by a loop that counts its own epochs
+        for epoch in range(state["epoch"], 3):
+            start = state if epoch == state["epoch"] else shuffled(ref).cursor(0, epoch=epoch)
+            found += ids_of(make_jax_iterator(shuffled(ref, cursor=start), **options))
+        assert found == left
+
+
+def test_a_finished_epoch_is_skipped_on_request(ref):
+    stream = shuffled(ref, cursor=shuffled(ref).cursor(80))
+    options = {"batch_size": 40, "drop_remainder": True}
+    assert ids_of(make_jax_iterator(stream, **options)) == []
+    found = ids_of(make_jax_iterator(stream, **options, skip_finished_epoch=True))
+    assert found == shuffled(ref).indices(1)[:80].tolist()

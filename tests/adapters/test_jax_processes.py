@@ -63,6 +63,14 @@ def test_a_mesh_of_a_process_s_own_devices_goes_with_its_share():
     assert [one["ids"] for one in found] == [list(range(0, 40, 2)), list(range(1, 40, 2))]
 
 
+@pytest.mark.parametrize(("count", "size"), [(COUNT, 8), (3, 4)])
+def test_an_evaluation_over_processes_counts_each_record_once(count, size):
+    expected = [sum(range(count)), count]
+    assert (
+        run_job("evaluate", 2, 2, count=count, size=size) == [{"shares": expected, "together": expected}] * 2
+    )
+
+
 def test_a_process_without_any_of_the_devices_is_told_so():
     first, second = run_job("miss_the_mesh", 2, 1)
     assert first == ""

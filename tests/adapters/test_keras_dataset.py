@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl.adapters import keras as adapter
@@ -267,11 +268,19 @@ def test_uneven_shards_without_end_are_refused():
     assert adapter.PyDataset(stream_of(num_shards=2), 10, epochs=1).num_batches == 6
 
 
-def test_loaders_and_streams_of_ones_own_are_refused():
-    with pytest.raises(ConfigurationError, match="the stream itself"):
-        adapter.PyDataset(stream_of().batch(5), 5)
-    with pytest.raises(ConfigurationError, match="no batches by number"):
-        adapter.PyDataset(yogadl.Stream(lambda: iter([1]), 1), 1)
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
+    check_no_batch(lambda stream, size: adapter.PyDataset(stream, size, drop_remainder=True, epochs=1))
+
+
+def test_what_is_no_stream_is_refused():
+    check_what_is_no_stream(lambda given: adapter.PyDataset(given, 1))
+
+
+def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
+    check_names(
+        lambda stream, **wrong: adapter.PyDataset(stream, 2, **wrong),
+        {"drop_last": "drop_remainder=", "num_epochs": "epochs=", "field": "fields="},
+    )
 
 
 @pytest.mark.parametrize(

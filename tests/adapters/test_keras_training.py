@@ -12,8 +12,7 @@ import keras_job
 import numpy as np
 import pytest
 
-PACKAGES = {"tensorflow": "tensorflow", "torch": "torch", "jax": "jax"}
-BACKENDS = [name for name, package in PACKAGES.items() if find_spec(package)]
+BACKENDS = [name for name in ("torch", "tensorflow", "jax") if find_spec(name)]
 JOB = Path(keras_job.__file__)
 EPOCHS, KILLED_AFTER, EVERY = 3, 22, 5  # of 15 batches an epoch: killed in the second
 
@@ -65,6 +64,8 @@ class Runs:
             for name, stop in (("whole by 4", None), ("begun by 4", 2), ("rest by 4", None)):
                 path = str(folder / f"{'whole' if name[0] == 'w' else 'begun'}-4.keras")
                 tasks.append(task(name, "train", path=path, epochs=2, stop_after=stop, execution=4))
+        if backend == BACKENDS[0]:  # counting is the same on all of them
+            tasks.append(task("stops", "stops", folder=str(folder / "stops")))
         main = start(backend, *tasks)
         killed.communicate(timeout=280)
         self.kill_code = killed.returncode
@@ -112,6 +113,16 @@ def test_a_training_that_was_stopped_again_and_again_ends_with_the_same_weights(
     assert begun == [[0, 0], [0, 4], [1, 4], [2, 9]]
     assert runs["stop 3"]["ended"] == [EPOCHS, 0]
     assert equal(runs["stop 3"]["weights"], runs["whole"]["weights"])
+
+
+def test_a_training_goes_on_from_a_checkpoint_after_any_batch_of_three_epochs(runs):
+    """Also from the one of an epoch's last batch, and where other batches leave nothing of the epoch."""
+    if runs.backend != BACKENDS[0]:
+        pytest.skip("tried on one backend")
+    found = runs["stops"]
+    assert len(found) == 2 * 3 * 4 + 3 * 3
+    for one in found:
+        assert equal(one["weights"], one["expected"]), {**one, "weights": None, "expected": None}
 
 
 def test_the_cursor_after_a_training_is_at_the_end_of_its_last_epoch(runs):

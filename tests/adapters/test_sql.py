@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from sizes import around, arrangements, bounded, check_batch, constant, records_of, scaled
 
 import yogadl
 from yogadl._sources import open_source
@@ -164,3 +165,17 @@ def test_no_other_adapter_is_loaded_for_it():
 def test_the_examples_of_the_docstrings_run():
     assert doctest.testmod(sql).attempted
     assert doctest.testmod(sql).failed == 0
+
+
+@pytest.mark.parametrize("way", arrangements([]))
+def test_blobs_and_counts_of_rows_around_each_size_constant_come_back(tmp_path, way):
+    smaller = {"adapters.sql._CHUNK_BYTES": 2**12, "adapters.sql._CHUNK_RECORDS": 90}
+    with bounded(), scaled(smaller), contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (value BLOB, number INTEGER)")
+        sizes = arrangements([*around(2**12), *around(2**12 // constant("adapters.sql._FIRST_RECORDS"))])[way]
+        for count in (*around(constant("adapters.sql._FIRST_RECORDS")), *around(90)):
+            records = records_of("bytes", (sizes * count)[:count])
+            connection.execute("DELETE FROM t")
+            connection.executemany("INSERT INTO t VALUES (:value, :number)", records)
+            ref = cached(connection.execute("SELECT * FROM t ORDER BY number"), tmp_path)
+            check_batch(ref.gather(range(count)), records)

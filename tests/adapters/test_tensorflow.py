@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from near_misses import check_names, check_no_batch, check_what_is_no_stream
 
 import yogadl
 from yogadl._memory import BatchMemory
@@ -138,6 +139,7 @@ def test_drop_remainder_leaves_out_the_short_batch_and_says_so(ref):
     assert adapter.make_tf_dataset(ref.stream(), 10).element_spec["image"].shape.as_list() == [None, 2, 3]
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch to read")
 @pytest.mark.parametrize(
     ("size", "drop", "count"), [(None, False, 35), (10, False, 4), (10, True, 3), (50, True, 0)]
 )
@@ -283,9 +285,16 @@ def test_a_batch_size_that_is_none_is_refused(ref, size):
         adapter.make_tf_dataset(ref.stream(), size)
 
 
-def test_a_loader_is_refused_with_the_way_out(ref):
-    with pytest.raises(ConfigurationError, match="batch_size="):
-        adapter.make_tf_dataset(ref.stream().batch(3))
+def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
+    check_no_batch(lambda stream, size: adapter.make_tf_dataset(stream, size, drop_remainder=True))
+
+
+def test_what_is_no_stream_is_refused_with_the_way_out():
+    check_what_is_no_stream(adapter.make_tf_dataset, takes_own=True)
+
+
+def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
+    check_names(adapter.make_tf_dataset, {"drop_last": "drop_remainder=", "padding_fields": "padding_field="})
 
 
 class Broken:
@@ -321,3 +330,17 @@ def test_a_users_own_stream_goes_through_a_generator():
 def test_a_users_own_stream_must_say_what_it_yields():
     with pytest.raises(ConfigurationError, match="output_types"):
         adapter.make_tf_dataset(yogadl.Stream(lambda: iter([1]), 1))
+
+
+def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    image = np.arange(RECORDS * 6).reshape(-1, 2, 3)
+    storage.submit({"id": np.arange(RECORDS), "image": image}, "set", "1")
+    (part,) = tmp_path.rglob("*.mdb")
+    with part.open("rb+") as file:
+        file.seek(part.read_bytes().index(image[50].tobytes()) + 5)
+        file.write(b"\1")
+    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
+    assert len(ids(adapter.make_tf_dataset(unchecked.stream(shuffle=True), 10))) == RECORDS
+    with pytest.raises(tf.errors.OpError, match="CacheFormatError: 'set' version '1': field 'image'"):
+        ids(adapter.make_tf_dataset(checked.stream(shuffle=True), 10))

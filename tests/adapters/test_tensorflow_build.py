@@ -21,12 +21,12 @@ BUILD = """
     import yogadl
     from yogadl.adapters._tensorflow import source, states
 
-    root, log, kill_at, is_stateful = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "stateful"
+    root, log, is_stateful = sys.argv[1], sys.argv[2], sys.argv[4] == "stateful"
     source._CHUNK_BYTES, states._SPARED = 2**18, 0  # so that little data is much
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def read(i):
-        if i == kill_at:
+        if i == int(sys.argv[3]):  # a value of the program's would be one of the pipeline's, too
             os.kill(os.getpid(), signal.SIGKILL)
         os.write(file, b"%d " % i)
         return np.full([8192], i, np.int64)
@@ -135,6 +135,34 @@ def test_another_pipeline_does_not_go_on_with_what_a_killed_one_sealed(tmp_path)
         storage.submit(dataset(1, 500), "set", "1", part_bytes=2**21)
     storage.submit(dataset(3, 99_999), "set", "1", part_bytes=2**21)
     assert [int(x[0]) for x in storage.fetch("set", "1")] == [3 * i for i in range(RECORDS)]
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("call", [tf.numpy_function, tf.py_function])
+def test_after_ctrl_c_and_a_change_of_a_python_function_no_record_is_the_old_ones(tmp_path, call, stateful):
+    storage = yogadl.open_storage(tmp_path)
+
+    def label(special):
+        return lambda i: np.int64(special if i == 40 else i)
+
+    def build(special, progress=None):
+        options = {"stateful": stateful} if call is tf.numpy_function else {}
+
+        def of(i):
+            return tf.fill([8192], tf.ensure_shape(call(label(special), [i], tf.int64, **options), []))
+
+        dataset = tf.data.Dataset.range(RECORDS).map(of)
+        storage.submit(dataset, "set", "1", part_bytes=2**21, progress=progress)
+
+    def stop(records, total, size_bytes):
+        if records > 400:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(-1, stop)
+    assert len(list(tmp_path.glob("set/builds/*/one/*.json"))) >= 2
+    build(-2)
+    assert [int(x[0]) for x in storage.fetch("set", "1")] == [-2 if i == 40 else i for i in range(RECORDS)]
 
 
 LEFT_OPEN = """

@@ -205,14 +205,19 @@ def test_a_dtype_that_tf_data_cant_batch_is_refused_by_name(storage):
         storage.submit(dataset, "set", "1")
 
 
+def ours():
+    return adapter.make_tf_dataset(yogadl.from_source(np.arange(3)).stream())
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda d: d.repeat(),
         lambda d: d.repeat().filter(lambda x: x > 1),
         lambda d: d.repeat().flat_map(tf.data.Dataset.range).map(lambda x: x).prefetch(2),
+        lambda d: ours().repeat().filter(lambda x: x > 1).map(lambda x: x),
     ],
-    ids=["known", "after a filter", "after a flat_map"],
+    ids=["known", "after a filter", "after a flat_map", "ours, after a filter"],
 )
 def test_an_endless_dataset_is_refused_at_once(storage, make):
     with pytest.raises(UnsupportedDataError, match=r"never ends.*take\(n\)"):

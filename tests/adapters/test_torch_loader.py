@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import yogadl
 from yogadl.adapters import torch as adapter
-from yogadl.errors import ConfigurationError, CursorError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, StorageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -165,6 +165,10 @@ def test_a_cursor_of_other_data_is_refused(ref):
 # Memory.
 
 
+def half_of_image(batch):
+    return {**batch, "image": batch["image"] // 2}
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_that_are_kept_do_not_change(ref, workers):
     loader = adapter.make_dataloader(stream_of(ref), 4, workers, epochs=3)
@@ -182,6 +186,30 @@ def test_a_part_of_a_batch_may_be_kept(tmp_path):
     stream = storage.fetch("set", "1").stream()
     rows = [batch["x"][2:3].view(-1)[:7] for batch in adapter.make_dataloader(stream, 40, 2)]
     assert [row.tolist() for row in rows] == [[number] * 7 for number in range(2, 400, 40)]
+
+
+def mapped_bytes():
+    """Return how much memory is mapped here that workers share."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split()[0].split("-") for line in lines if "yogadl-batches" in line]
+    return sum(int(end, 16) - int(start, 16) for start, end in ranges)
+
+
+@pytest.mark.parametrize("transform", [None, half_of_image], ids=["columns", "transformed"])
+@pytest.mark.parametrize("kept", ["label", "mask"])
+def test_a_field_that_is_kept_does_not_hold_the_rest_of_its_batch(tmp_path, kept, transform):
+    """An evaluation keeps the labels or masks of all batches: that is all that it keeps."""
+    storage, count = yogadl.open_storage(tmp_path), 1280
+    images = np.repeat(np.arange(count).astype(np.uint8), 40_000).reshape(count, 200, 200)
+    records = {"image": images, "label": np.arange(count), "mask": images[:, :50]}
+    storage.submit(records, "set", "1")
+    batches = adapter.make_dataloader(storage.fetch("set", "1").stream(), 40, 2, transform=transform)
+    before = mapped_bytes()
+    found = [batch[kept] for batch in batches]
+    held = mapped_bytes() - before
+    assert torch.equal(torch.cat(found), torch.from_numpy(records[kept]))
+    running = 16_000_000  # a few batches are on their way when the last one comes
+    assert held < 1.5 * records[kept].nbytes + running < records["image"].nbytes
 
 
 def test_batches_are_writable_and_share_nothing(ref):
@@ -462,3 +490,18 @@ def test_a_killed_worker_is_an_error_after_which_it_goes_on(ref, is_persistent):
     assert batches.state_dict()["position"] == len(found)
     found += list(batches)
     assert ids(found) == gold(stream_of(ref), 0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path, workers):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(columns(), "set", "1")
+    row = columns()["x"][50].tobytes()
+    (part,) = (path for path in tmp_path.rglob("*.mdb") if row in path.read_bytes())
+    with part.open("rb+") as file:
+        file.seek(part.read_bytes().index(row) + 1)
+        file.write(b"\1")
+    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
+    assert len(ids(adapter.make_dataloader(stream_of(unchecked), 10, num_workers=workers))) == RECORDS
+    with pytest.raises(CacheFormatError, match=r"'set' version '1': field 'x', records"):
+        ids(adapter.make_dataloader(stream_of(checked), 10, num_workers=workers))

@@ -1,4 +1,4 @@
-"""Accelerate, Lightning and the HF Trainer: two ranks read exact shards, stop, and one goes on."""
+"""The trainers' scripts of docs/pytorch.md: two ranks read exact shards and are killed, and one goes on."""
 
 import os
 import subprocess
@@ -11,36 +11,61 @@ import pytest
 import yogadl
 
 SCRIPT = Path(__file__).with_name("torch_trainers.py")
-RECORDS, BATCH, STEPS = 47, 4, 3
+RECORDS, BATCH = 1001, 64  # of which two ranks drop one, and have 8 batches an epoch
+STOP = 13
 
 
-def run(framework, folder, ranks, *arguments):
-    """Run the script in so many ranks; return the ids that each read."""
+def start(folder, trainer, ranks, *arguments):
+    """Run the script in so many ranks; return how it ended and the ids that each rank trained on."""
     for path in folder.glob("rank-*"):
         path.unlink()
     launch = [sys.executable]
     if ranks > 1:
         launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            [str(SCRIPT.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "ACCELERATE_USE_CPU": "1",
+        "PL_TRAINER_ACCELERATOR": "cpu",
+        "PL_TRAINER_DEVICES": str(ranks),
+    }
     done = subprocess.run(
-        [*launch, str(SCRIPT), framework, str(folder), *map(str, arguments)],
+        [*launch, str(SCRIPT), trainer, str(folder), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
         timeout=250,
     )
-    assert not done.returncode, done.stdout
-    return [list(map(int, (folder / f"rank-{rank}").read_text().split())) for rank in range(ranks)]
+    return done, [list(map(int, (folder / f"rank-{rank}").read_text().split())) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("framework", ["accelerate", "lightning", "transformers"])
-def test_two_ranks_read_exact_shards_and_one_goes_on_where_they_stopped(framework, tmp_path):
+# How many batches of a rank the last checkpoint is of: each fifth of an epoch, each fifth, and each epoch.
+@pytest.mark.parametrize(("trainer", "saved"), [("Accelerate", 13), ("Lightning", 10), ("HF Trainer", 8)])
+def test_two_ranks_read_exact_shards_and_one_goes_on_where_they_were_saved(trainer, saved, tmp_path):
     storage = yogadl.open_storage(tmp_path / "caches")
-    storage.submit({"id": np.arange(RECORDS), "x": np.ones((RECORDS, 3), np.float32)}, "set", "1")
-    order = storage.fetch("set", "1").stream(shuffle=True, shuffle_seed=3).indices(0).tolist()
-    first = run(framework, tmp_path, 2, STEPS)
-    assert first == [order[rank : 2 * STEPS * BATCH : 2] for rank in range(2)]
-    left = -(-(RECORDS - 2 * STEPS * BATCH) // BATCH)
-    (rest,) = run(framework, tmp_path, 1, STEPS + left if framework != "accelerate" else left, "resume")
-    assert rest == order[2 * STEPS * BATCH :]
+    images = np.zeros((RECORDS, 8, 8), np.float32)
+    images[:, 0, 0] = np.arange(RECORDS)
+    storage.submit({"image": images, "label": np.arange(RECORDS) % 10}, "digits", "1")
+    stream = storage.fetch("digits", "1").stream(shuffle=True, shuffle_seed=7)
+    orders = [stream.indices(epoch).tolist() for epoch in range(3)]
+
+    done, found = start(tmp_path, trainer, 2, STOP)
+    assert done.returncode, done.stdout
+    whole, within = RECORDS // 2, (STOP - 8) * BATCH
+    assert found == [orders[0][rank : 2 * whole : 2] + orders[1][rank : 2 * within : 2] for rank in (0, 1)], (
+        done.stdout
+    )
+    assert ("'eval_count': 333" in done.stdout) is (trainer == "HF Trainer"), done.stdout
+
+    done, (found,) = start(tmp_path, trainer, 1)
+    assert not done.returncode, done.stdout
+    if saved == 8:  # and not the record that two ranks have dropped, which is a batch of one rank's
+        assert found == orders[0][2 * whole :] + orders[1] + orders[2]
+    else:
+        assert found == orders[1][(saved - 8) * BATCH * 2 :] + orders[2]

@@ -1,16 +1,13 @@
 """What tests do to the files of a storage."""
 
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartIndex
+from cache_files import parts_and_indexes, read_index
 
 
 def damage_part(root, dataset_id):
     """Flip a bit of the first value in the only part of a dataset, and return the part's name."""
-    (index,) = (root / dataset_id / "parts").glob("*.idx")
-    found = PartIndex.from_file(ArrayFile.from_buffer(index.read_bytes(), ""), "")
-    part = index.with_suffix(".mdb")
+    ((part, index),) = parts_and_indexes(root / dataset_id)
     content = bytearray(part.read_bytes())
-    content[int(found.fields[0].rows.position[0])] ^= 1
+    content[int(read_index(index).fields[0].rows.position[0])] ^= 1
     part.write_bytes(content)
     return part.name
 

@@ -194,7 +194,7 @@ def test_a_read_only_storage_is_readable_by_a_user_without_rights(squares, root)
     code = (
         "import os, sys; os.chdir(sys.argv[1])\n"
         "import yogadl.cli._head, yogadl.cli._info, yogadl.cli._ls, yogadl.cli._rm, yogadl.cli._verify\n"
-        "import tqdm, _strptime, encodings.idna, yogadl; yogadl.__version__\n"
+        "import filelock, tqdm, _strptime, encodings.idna, yogadl; yogadl.__version__\n"
         f"{becomes_nobody}\n"
         "os.getcwd = lambda: '.'\n"
         "from yogadl.cli import main\n"

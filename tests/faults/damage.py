@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 import yogadl
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartIndex
 from yogadl.errors import YogaError
 
 RECORDS = 300
@@ -103,10 +101,6 @@ class Altered:
         changed = bytearray(self.content)
         changed[position] ^= 1 << bit
         self.write(bytes(changed))
-
-
-def read_index(path: Path) -> PartIndex:
-    return PartIndex.from_file(ArrayFile.from_buffer(path.read_bytes(), str(path)), str(path))
 
 
 def forge_table(root: Path, content: bytes) -> Path:

@@ -49,7 +49,7 @@ class Child:
         self._result = self._folder / "result"
         task = self._folder / "task"
         task.write_bytes(pickle.dumps((function.__module__, function.__name__, args, str(self._result))))
-        roots = [str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
+        roots = [str(HERE), str(HERE.parent), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
         self._errors = (self._folder / "stderr").open("w+b")
         self.process = subprocess.Popen(
             [*prefix, sys.executable, *WARNINGS, "-X", "faulthandler", "-c", _MAIN, str(task)],

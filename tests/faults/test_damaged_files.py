@@ -9,6 +9,7 @@ from typing import Any
 import damage
 import numpy as np
 import pytest
+from cache_files import parts_and_indexes, read_index, read_table
 from damage import Altered
 from processes import in_child
 
@@ -27,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 def table_of(root: Path) -> PartTable:
     (path,) = damage.files(root, ".parts")
-    return PartTable.from_file(ArrayFile.from_buffer(path.read_bytes(), "it"), "it")
+    return read_table(path)
 
 
 def flip_blocks(root: Path) -> int:
@@ -37,7 +38,7 @@ def flip_blocks(root: Path) -> int:
     rng = random.Random(1)
     flips = 0
     for part, sha256 in enumerate(table.sha256):
-        index = damage.read_index(root / "data" / "parts" / f"{sha256}.idx")
+        index = read_index(root / "data" / "parts" / f"{table.index_sha256[part]}.idx")
         first = int(table.first_record[part])
         with Altered(root / "data" / "parts" / f"{sha256}.mdb") as file:
             for name, field in zip(damage.FIELDS, index.fields, strict=True):
@@ -63,9 +64,9 @@ def flip_elsewhere(root: Path) -> int:
     """Flip bits of LMDB's own pages and of the rest of the last page of each block."""
     damage.limit_memory()
     flips = 0
-    for path in damage.files(root, ".mdb")[:2]:
+    for path, index in parts_and_indexes(root / "data")[:2]:
         ours = np.zeros(path.stat().st_size, bool)
-        for field in damage.read_index(path.with_suffix(".idx")).fields:
+        for field in read_index(index).fields:
             for blocks in (field.rows, field.heap):
                 for position, length in zip(blocks.position.tolist(), blocks.length.tolist(), strict=True):
                     ours[position : position + length] = True
@@ -91,14 +92,14 @@ def read_flipped(root: Path, flips: int) -> dict[str, int]:
     damage.limit_memory()
     rng = random.Random(2)
     places = []
-    for path in damage.files(root, ".mdb"):
-        for field in damage.read_index(path.with_suffix(".idx")).fields:
+    for path, index in parts_and_indexes(root / "data"):
+        for field in read_index(index).fields:
             if field.stored == "varying":
                 for weight, blocks in ((8, field.rows), (1, field.heap)):
                     for position, length in zip(
                         blocks.position.tolist(), blocks.length.tolist(), strict=True
                     ):
-                        places += [(path, position, length)] * weight
+                        places += [(path, position, length)] * (weight if length else 0)
     found = {"read": 0, "refused": 0}
     for _ in range(flips):
         path, position, length = rng.choice(places)

@@ -12,11 +12,13 @@ import pytest
 from processes import in_child, mounting
 
 import yogadl
-from yogadl._key import DatasetKey
 from yogadl._sources import open_source
+from yogadl.cli import main
 from yogadl.errors import DatasetNotFoundError, StorageError
-from yogadl.storage._build import Build
-from yogadl.storage._folder import Folder
+from yogadl.storage import _build
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._remote import RemoteStorage
 
 DISK_BYTES = 8 * 2**20
 
@@ -70,7 +72,7 @@ def check_refused(
 ) -> None:
     storage = yogadl.open_storage(folder)
     with pytest.raises(StorageError, match=match):
-        storage.submit(source, "data", "1", part_bytes=part_bytes)
+        storage.submit(source, "data", "1", part_bytes=part_bytes, check_space=False)
     assert storage.versions("data") == []
     with pytest.raises(DatasetNotFoundError):
         storage.fetch("data", "1")
@@ -103,7 +105,7 @@ def build_with_less_and_less_room(folder: Path, steps: int) -> int:
     for pages in range(steps):
         ballast = fill(folder, pages * page_bytes)
         try:
-            storage.submit(data, "data", "1", part_bytes=50_000)
+            storage.submit(data, "data", "1", part_bytes=50_000, check_space=False)
         except StorageError as error:
             assert "disk is full" in str(error), (pages, error)  # noqa: PT017
             assert storage.versions("data") == [], pages
@@ -142,27 +144,85 @@ def build_with_small_files_only(folder: Path, part_bytes: int | None, limit_byte
     check_built(folder, rows(6), part_bytes, 6 * 1024)
 
 
-def build_too_large_to_fit(folder: Path) -> str:
+class Watched:
+    """Columns, and whether any record of them was read."""
+
+    can_start_anywhere = True
+    has_final_spec = True
+
+    def __init__(self, columns: Any) -> None:
+        self._source = open_source(columns)
+        self.spec, self.length = self._source.spec, self._source.length
+        self.is_read = False
+
+    def chunks(self, start: int = 0) -> Iterator[Any]:
+        self.is_read = True
+        return self._source.chunks(start)
+
+
+def build_too_large_to_fit(folder: Path, workers: int) -> str:
     mount(folder)
     storage = yogadl.open_storage(folder)
-    key = DatasetKey("data", "1")
-    read = []
-
-    class Counted:
-        def __len__(self) -> int:
-            return 1_000_000
-
-        def __getitem__(self, number: int) -> Any:
-            read.append(number)
-            return rows(1)[number % 1000]
-
-    with storage.building(key), pytest.raises(StorageError) as caught:
-        Build(Folder(folder), key, 2**20, say_after_s=0.0).run(open_source(Counted()), "data/builds/one")
-    assert len(read) < 5000
+    count = 1_000_000
+    source = Watched({"row": np.broadcast_to(np.arange(256), (count, 256)), "text": ["varies"] * count})
+    with pytest.raises(StorageError) as caught:
+        storage.submit(source, "data", "1", part_bytes=2**20, workers=workers)
+    assert not source.is_read
     assert unfinished(folder) == []
     assert storage.versions("data") == []
-    assert free_bytes(folder) > DISK_BYTES / 2
     return str(caught.value)
+
+
+def build_with_large_records_first(folder: Path) -> None:
+    mount(folder)
+    _build._SAY_AFTER_S = 0.0
+    sizes = [500_000] * 8 + [10] * 2000
+    sources: list[Any] = [
+        [{"image": bytes(size), "label": number} for number, size in enumerate(sizes)],
+        [np.zeros(size, np.uint8) for size in sizes],
+        {"image": [np.zeros(size, np.uint8) for size in sizes], "label": np.arange(len(sizes))},
+    ]
+    for source in sources:
+        check_built(folder, source, None, len(sizes))
+        yogadl.open_storage(folder).delete("data", "1")
+        yogadl.open_storage(folder).prune(grace_s=0)
+
+
+def build_what_fits_nevertheless(folder: Path) -> None:
+    mount(folder)
+    storage = yogadl.open_storage(folder)
+    # Equal parts are stored once, which nobody knows beforehand.
+    equal = np.zeros((20 * 1024, 1024), np.uint8)
+    with pytest.raises(StorageError, match="check_space=False"):
+        storage.submit(equal, "data", "1", part_bytes=2**19)
+    storage.submit(equal, "data", "1", part_bytes=2**19, check_space=False)
+    cached = storage.cacheable("data", "2", part_bytes=2**19, check_space=False)(lambda: equal)
+    assert cached().fingerprint == storage.fetch("data", "1").fingerprint
+    script = folder / "data.py"
+    script.write_text("import numpy\ndef equal():\n    return numpy.zeros((20 * 1024, 1024), 'uint8')\n")
+    command = ["build", f"{script}:equal", "other", "1", "-s", str(folder), "--part-bytes", "500KB"]
+    assert main(command) == 1
+    assert main([*command, "--no-space-check"]) == 0
+    assert storage.verify("other", "1").records == len(equal)
+
+
+def build_the_same_again(folder: Path) -> None:
+    mount(folder)
+    storage = yogadl.open_storage(folder)
+    for _ in range(2):
+        storage.submit(rows(5), "data", "1", part_bytes=2**19)
+    assert storage.verify("data", "1").records == 5 * 1024
+
+
+def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
+    _build._SAY_AFTER_S = 0.0
+    disk = folder / "disk"
+    disk.mkdir()
+    mount(disk)
+    bucket = LocalBucket(folder / "bucket")
+    storage = RemoteStorage(bucket, Mirror(bucket, disk / "mirror", "2MB"))
+    storage.submit(rows(24), "data", "1", part_bytes=2**20)
+    assert sum(entry.size_bytes for entry in bucket.list("data/parts/")) > 24 * 2**20
 
 
 needs_mount = pytest.mark.skipif(mounting() is None, reason="this user may not mount a small disk")
@@ -193,8 +253,33 @@ def test_a_limit_on_the_size_of_files_is_an_error_of_the_storage(
 
 
 @needs_mount
-def test_a_build_that_cant_fit_is_stopped_early_with_the_sizes_in_the_message(tmp_path: Path) -> None:
-    message = in_child(build_too_large_to_fit, tmp_path, prefix=mounting())
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_build_that_cant_fit_is_refused_at_once_with_the_sizes_and_the_way_out_in_the_message(
+    tmp_path: Path, workers: int
+) -> None:
+    message = in_child(build_too_large_to_fit, tmp_path, workers, prefix=mounting())
     assert "can't fit" in message
-    assert "1.0 GB are still to be written" in message
-    assert "MB are free" in message
+    assert "2.0 GB at least" in message
+    assert "MB free" in message
+    assert "check_space=False" in message
+    assert "--no-space-check" in message
+
+
+@needs_mount
+def test_a_build_that_fits_is_not_stopped_because_its_first_records_are_large(tmp_path: Path) -> None:
+    in_child(build_with_large_records_first, tmp_path, prefix=mounting())
+
+
+@needs_mount
+def test_a_build_that_seems_too_large_is_done_if_the_user_says_so(tmp_path: Path) -> None:
+    in_child(build_what_fits_nevertheless, tmp_path, prefix=mounting())
+
+
+@needs_mount
+def test_a_version_is_built_again_with_no_room_for_a_second_one(tmp_path: Path) -> None:
+    in_child(build_the_same_again, tmp_path, prefix=mounting())
+
+
+@needs_mount
+def test_a_build_into_a_bucket_may_be_larger_than_the_disk(tmp_path: Path) -> None:
+    in_child(build_into_a_bucket_by_a_small_disk, tmp_path, prefix=mounting())

@@ -1,5 +1,6 @@
 """Deleting, replacing and pruning while others read or build, and folders that vanish."""
 
+import os
 import pickle
 import shutil
 import threading
@@ -104,6 +105,39 @@ def read_and_vanish(root: Path) -> None:
 def test_a_folder_removed_under_a_reader_is_a_clear_error_or_still_mapped(tmp_path: Path) -> None:
     submit(tmp_path / "root")
     in_child(read_and_vanish, tmp_path / "root")
+
+
+def read_with_the_table_cut_short(root: Path) -> bool:
+    ref = yogadl.open_storage(root).fetch("data", "1")
+    (table,) = root.rglob("*.parts")
+    os.truncate(table, 0)
+    return is_whole(ref)
+
+
+def test_a_part_table_cut_short_under_a_reader_does_not_kill_it(tmp_path: Path) -> None:
+    submit(tmp_path)
+    assert in_child(read_with_the_table_cut_short, tmp_path)
+
+
+def read_parts_cut_short(root: Path, location: str, options: dict[str, Any]) -> str:
+    storage = pickle.loads(pickle.dumps(yogadl.open_storage(location, mapped=False, **options)))
+    ref = storage.fetch("data", "1")
+    assert is_whole(ref)
+    for part in root.rglob("*.mdb"):
+        os.truncate(part, 0)
+    try:
+        ref.gather(range(RECORDS))
+    except CacheFormatError as error:
+        return str(error)
+    return "it was read"
+
+
+@pytest.mark.parametrize("kind", ["local", "shared", "mirrored"])
+def test_parts_cut_short_under_a_reader_that_maps_nothing_are_an_error(tmp_path: Path, kind: str) -> None:
+    submit(tmp_path / "caches")
+    location = f"file://{tmp_path}/caches" if kind == "mirrored" else str(tmp_path / "caches")
+    options = {"local": {}, "shared": {"shared": True}, "mirrored": {"mirror": tmp_path / "mirror"}}[kind]
+    assert "truncated" in in_child(read_parts_cut_short, tmp_path, location, options)
 
 
 def test_a_folder_removed_under_a_builder_is_an_error_of_the_storage(tmp_path: Path) -> None:

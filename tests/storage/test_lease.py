@@ -17,6 +17,7 @@ from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import read
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._leases.lease import Leases
+from yogadl.storage._leases.right import LostRightError
 from yogadl.storage._leases.waiting import Sight, Terms, Watch
 
 KEY = DatasetKey("some/data", "1/2")
@@ -278,6 +279,56 @@ def test_a_live_builder_is_seen_by_who_prunes(leases: Leases, bucket: LocalBucke
         assert leases.is_held(KEY.id, time.time() + 599)
         assert not leases.is_held(KEY.id, time.time() + 10_000)  # a dead one's, by then
     assert not leases.is_held(KEY.id, time.time())
+
+
+# Pruning.
+
+
+def test_who_prunes_a_dataset_gives_way_to_who_builds_there(leases: Leases) -> None:
+    with leases.held(KEY), leases.pruning(KEY.id, time.time()) as lease:
+        assert lease is None
+    with leases.held(DatasetKey("some", "1")), leases.pruning(KEY.id, time.time()) as lease:
+        assert lease is not None
+        with leases.pruning(KEY.id, time.time()) as second:
+            assert second is None
+        assert not leases.is_held(KEY.id, time.time())  # nobody builds
+
+
+def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) -> None:
+    built = threading.Event()
+
+    def build() -> None:
+        with leases.held(KEY):
+            built.set()
+
+    building = threading.Thread(target=build)
+    with leases.pruning(KEY.id, time.time()) as lease:
+        assert lease is not None
+        building.start()
+        until(lambda: objects(bucket) == ["0000000001"])
+        assert not built.wait(0.3)
+        impatient = Leases(bucket, Terms(wait_s=0.1))
+        with pytest.raises(LeaseError) as caught, impatient.held(DatasetKey(KEY.id, "other")):
+            pass
+        assert f"dataset {KEY.id!r} is still being pruned" in str(caught.value)
+        assert f"process {os.getpid()} on" in str(caught.value)
+    building.join()
+    assert built.is_set()
+
+
+def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucket) -> None:
+    impatient = Leases(bucket, Terms(ttl_s=1))
+    with impatient.pruning(KEY.id, time.time()) as lease:
+        assert lease is not None
+        lease.drop()
+        lease.check()
+        with impatient.held(KEY):
+            assert lease.is_lost()
+            with pytest.raises(LostRightError, match="the right to prune dataset 'some/data' went to"):
+                lease.check()
+    with impatient.pruning(KEY.id, time.time()) as lease:
+        assert lease is not None
+        assert lease.epoch == 3
 
 
 @pytest.mark.parametrize("terms", [{"ttl_s": 0.5}, {"ttl_s": float("inf")}, {"ttl_s": "5"}, {"wait_s": -1}])

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import shutil
+import threading
 import time
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.storage import _local
+from yogadl.storage._folder import Folder
 
 DAY_S = 86_400
 
@@ -25,11 +29,16 @@ def content(storage):
     return {name for name in files(storage) if "/locks/" not in name}
 
 
-def age(storage, days, pattern="*"):
-    """Make every file look as if last changed so many days ago."""
-    then = time.time() - days * DAY_S
-    for path in storage.folder.root.rglob(pattern):
-        os.utime(path, (then, then))
+@pytest.fixture
+def days_go_by(monkeypatch):
+    """Let days go by: nobody can set back both times of a file, so the clock goes on."""
+    gone = []
+
+    def go(days):
+        gone.append(days)
+        monkeypatch.setattr(Folder, "now", lambda _: time.time() + sum(gone) * DAY_S)
+
+    return go
 
 
 # Listing.
@@ -69,7 +78,7 @@ def test_versions_are_in_order_of_their_names(storage):
     assert storage.versions("d") == sorted(["1-a", "1", "10", "1.5", "2", "1/2"])
 
 
-def test_folders_of_others_below_the_root_are_no_datasets(storage):
+def test_folders_of_others_below_the_root_are_no_datasets(storage, days_go_by):
     storage.submit([1], "d", "1")
     root = storage.folder.root
     for name in (
@@ -82,7 +91,7 @@ def test_folders_of_others_below_the_root_are_no_datasets(storage):
         (root / name).write_text("not ours")
     assert storage.datasets() == ["d"]
     assert storage.versions("d") == ["1"]
-    age(storage, 100)
+    days_go_by(100)
     assert storage.prune(dry_run=True).files == ()
 
 
@@ -212,10 +221,10 @@ def test_a_deleted_version_can_be_built_anew(storage):
 # Pruning.
 
 
-def test_prune_keeps_what_is_named_however_old(storage):
+def test_prune_keeps_what_is_named_however_old(storage, days_go_by):
     storage.submit(np.arange(100), "a", "1", part_bytes=80)
     storage.submit(np.arange(100), "a/b", "1/2", part_bytes=80)
-    age(storage, 1000)
+    days_go_by(1000)
     before = files(storage)
     assert storage.prune().files == ()
     assert storage.prune(grace_s=0).files == ()
@@ -224,9 +233,9 @@ def test_prune_keeps_what_is_named_however_old(storage):
     storage.verify("a/b", "1/2")
 
 
-def test_prune_keeps_what_is_trashed_until_the_grace_is_over(storage):
+def test_prune_keeps_what_is_trashed_until_the_grace_is_over(storage, days_go_by):
     storage.submit(np.arange(100), "d", "1", part_bytes=80)
-    age(storage, 1000)
+    days_go_by(1000)
     storage.delete("d", "1")
     assert storage.prune().files == ()
     storage.undelete("d", "1")
@@ -241,19 +250,18 @@ def test_prune_keeps_what_is_trashed_until_the_grace_is_over(storage):
         storage.undelete("d", "1")
 
 
-def test_the_grace_of_a_deleted_version_counts_from_its_deletion(storage):
+def test_the_grace_of_a_deleted_version_counts_from_its_deletion(storage, days_go_by):
     storage.submit([1], "d", "1")
+    days_go_by(50)
     storage.delete("d", "1")
-    (trashed,) = (storage.folder.root / "d" / "trash").iterdir()
-    version = trashed.name.partition("@")[0]
-    then_ns = time.time_ns() - 40 * DAY_S * 10**9
-    trashed.rename(trashed.with_name(f"{version}@{then_ns:020d}.json"))
-    age(storage, 50)
+    days_go_by(29)
+    assert storage.prune().files == ()
+    days_go_by(2)
     assert any("trash" in name for name in storage.prune().files)
     assert content(storage) == set()
 
 
-def test_prune_removes_what_no_manifest_names_once_it_is_old(storage):
+def test_prune_removes_what_no_manifest_names_once_it_is_old(storage, days_go_by):
     storage.submit(np.arange(100), "d", "1", part_bytes=400)
     kept = content(storage)
     with pytest.raises(ZeroDivisionError):
@@ -262,13 +270,28 @@ def test_prune_removes_what_no_manifest_names_once_it_is_old(storage):
     assert any(name.endswith(".mdb") for name in left)
     assert storage.prune().files == ()
 
-    age(storage, 31)
+    days_go_by(31)
     would = storage.prune(dry_run=True)
     assert set(would.files) == left
     assert content(storage) == kept | left
     assert storage.prune() == would
     assert content(storage) == kept
     storage.verify("d", "1")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_parts_that_arrive_before_their_manifest_are_kept_whatever_time_they_bring(tmp_path, shared):
+    there = yogadl.open_storage(tmp_path / "there")
+    there.submit(np.arange(100), "d", "1", part_bytes=400)
+    then = time.time() - 1000 * DAY_S
+    for path in (tmp_path / "there").rglob("*"):
+        os.utime(path, (then, then))
+    here = yogadl.open_storage(tmp_path / "here", shared=shared)
+    for below in ("parts", "tables"):  # in this order, as rsync -a does
+        shutil.copytree(tmp_path / "there/d" / below, tmp_path / "here/d" / below)
+        assert here.prune().files == ()
+    shutil.copytree(tmp_path / "there/d/versions", tmp_path / "here/d/versions")
+    here.verify("d", "1")
 
 
 def test_prune_keeps_parts_that_another_version_shares(storage):
@@ -280,22 +303,25 @@ def test_prune_keeps_parts_that_another_version_shares(storage):
     storage.verify("d", "1")
 
 
-def test_prune_keeps_files_that_are_not_ours(storage):
+def test_prune_keeps_files_that_are_not_ours(storage, days_go_by):
     storage.submit([1], "d", "1")
     root = storage.folder.root / "d"
     for name in ("parts/notes.txt", "parts/old.mdb", "tables/readme.md", "builds/mine/x", "trash/keep.json"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("not ours")
-    age(storage, 1000)
+    days_go_by(1000)
     assert storage.prune(grace_s=0).files == ()
 
 
-def test_prune_removes_nothing_of_a_dataset_that_is_being_built(storage):
+def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(storage, caplog):
+    storage.submit([1], "d", "0")
+    storage.delete("d", "0")
     kept = []
 
     def source():
         for n in range(100):
             if n == 90:
+                assert storage.prune(grace_s=0, dry_run=True).files == ()
                 assert storage.prune(grace_s=0).files == ()
                 kept.append(n)
             yield n
@@ -303,23 +329,78 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built(storage):
     storage.submit(source, "d", "1", part_bytes=80)
     assert kept == [90]
     storage.verify("d", "1")
+    assert caplog.messages == ["yogadl: nothing is removed of 'd': others build or prune it just now"]
+
+
+def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
+    monkeypatch.setattr(_local, "_SAY_AFTER_S", 0.01)
+    building = threading.Thread(target=storage.submit, args=([1], "d", "1"))
+    with storage.pruning("d") as right:
+        assert right is not None
+        with storage.pruning("d") as second:
+            assert second is None
+        building.start()
+        building.join(0.3)
+        assert storage.versions("d") == []
+    building.join()
+    storage.verify("d", "1")
+    assert caplog.messages[0] == "yogadl: waiting for 'd' version '1': dataset 'd' is being pruned"
+
+
+def test_a_builder_that_deletes_what_it_builds_is_told_so(storage):
+    storage.submit([1], "d", "1")
+
+    def source():
+        storage.delete("d", "1")
+        yield 1
+
+    with pytest.raises(ConfigurationError, match="by this very call"):
+        storage.submit(source, "d", "1")
+    assert storage.fetch("d", "1")[0] == 1
+
+
+def test_a_version_that_was_pruned_while_it_was_fetched_is_not_called_damaged(storage, monkeypatch):
+    storage.submit([1], "d", "1")
+    reader = storage.reader
+
+    def late(manifest, **options):
+        storage.delete("d", "1")
+        storage.prune(grace_s=0)
+        return reader(manifest, **options)
+
+    monkeypatch.setattr(storage, "reader", late)
+    with pytest.raises(DatasetNotFoundError, match="was replaced or deleted"):
+        storage.fetch("d", "1")
 
 
 @pytest.mark.parametrize("state", ["live", "trashed"])
-def test_prune_removes_nothing_if_a_manifest_cant_be_read(storage, state):
+def test_prune_removes_nothing_if_a_manifest_cant_be_read(storage, state, days_go_by):
     storage.submit([1], "d", "1")
     storage.submit([2], "d", "2")
+    days_go_by(1000)
     if state == "trashed":
         storage.delete("d", "1")
         (manifest,) = (storage.folder.root / "d" / "trash").iterdir()
     else:
         manifest = storage.folder.root / "d" / "versions" / "1.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"format": 1', b'"format": 2'))
-    age(storage, 1000)
     before = files(storage)
-    with pytest.raises(CacheFormatError, match="upgrade yogadl"):
+    with pytest.raises(CacheFormatError, match=r"can't prune 'd': .*upgrade yogadl"):
         storage.prune(grace_s=60)
     assert files(storage) == before
+
+
+def test_prune_goes_on_with_the_other_datasets_if_one_cant_be_read(storage, days_go_by):
+    for dataset_id in ("a", "b", "c"):
+        storage.submit([1], dataset_id, "1")
+        storage.submit([2], dataset_id, "2")
+        storage.delete(dataset_id, "2")
+    days_go_by(31)
+    (storage.folder.root / "b/versions/1.json").write_text("{")
+    with pytest.raises(CacheFormatError, match=r"can't prune 'b': .*of other datasets 8 files"):
+        storage.prune()
+    left = {name.partition("/")[0] for name in files(storage) if "/trash/" in name}
+    assert left == {"b"}
 
 
 def test_a_damaged_version_can_be_deleted_and_built_again(storage):

@@ -74,6 +74,19 @@ def test_a_write_that_failed_may_be_repeated(storage):
     assert numbers(storage.fetch("d", "1")) == list(range(4))
 
 
+def test_a_partition_whose_parts_were_pruned_is_written_again(storage):
+    build = storage.begin("d", "1", partitions=2)
+    for k in range(2):
+        build.write(k, rows(k, k + 1))
+    next((storage.folder.root / "d/parts").glob("*.mdb")).unlink()
+    with pytest.raises(ConfigurationError, match="1 partitions are not written yet"):
+        build.commit()
+    for k in range(2):
+        build.write(k, rows(k, k + 1))
+    build.commit()
+    assert numbers(storage.fetch("d", "1")) == [0, 1]
+
+
 def test_a_second_commit_does_no_harm(storage):
     build = storage.begin("d", "1", partitions=2)
     for k in range(2):

@@ -32,6 +32,7 @@ def test_batches_are_writable_contiguous_and_apart(count):
     assert not any(np.shares_memory(a["id"], b["id"]) for a, b in itertools.pairwise(batches))
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch to read")
 @given(st.integers(0, 40), st.integers(1, 12), st.booleans())
 def test_an_epochs_last_batch_is_short_unless_dropped(count, size, drop):
     loader = stream_of(count).batch(size, drop_remainder=drop)
@@ -39,6 +40,24 @@ def test_an_epochs_last_batch_is_short_unless_dropped(count, size, drop):
     short = [] if drop or not count % size else [list(range(count - count % size, count))]
     assert batch_ids(loader) == whole + short
     assert len(loader) == len(whole + short)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"epochs": 3}, {"across_epochs": True}, {"epochs": 2, "across_epochs": True}], ids=str
+)
+def test_dropping_every_record_there_is_gets_a_warning(options):
+    with pytest.warns(UserWarning, match=r"no batch to read: (5|10) records make none of 11"):
+        loader = stream_of(5).batch(11, drop_remainder=True, **options)
+    assert list(loader) == []
+
+
+def test_little_left_of_an_epoch_and_nothing_at_all_get_none():
+    late = stream_of(10, start_offset=8)
+    assert [len(batch) for batch in batch_ids(late.batch(4, drop_remainder=True, epochs=2))] == [4, 4]
+    assert list(stream_of(0).batch(4, drop_remainder=True)) == []
+    assert list(stream_of(2, shard_rank=2, num_shards=3).batch(4, drop_remainder=True)) == []
+    loader = stream_of(5).batch(12, drop_remainder=True, epochs=3, across_epochs=True)
+    assert [len(batch) for batch in batch_ids(loader)] == [12]
 
 
 def test_an_epoch_of_many_chunks_is_whole():
@@ -92,6 +111,7 @@ def test_an_endless_loader_has_no_length():
         len(stream_of(10).batch(4, epochs=None))
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch to read")
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(1, 4), st.booleans())
 def test_across_epochs_only_the_very_last_batch_is_short(count, size, epochs, drop):
     stream = stream_of(count, shuffle=True)

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_source import MemorySource
@@ -131,6 +132,7 @@ def test_shards_in_step_save_the_same_cursor(count, remainder, ranks, size, batc
     assert all(state == states[0] for state in states)
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch to read")
 @given(counts, st.integers(1, 5), st.integers(1, 8), st.booleans(), st.integers(0, 9))
 def test_a_cursor_is_what_arithmetic_says(count, ranks, size, drop, batches):
     for rank in range(ranks):

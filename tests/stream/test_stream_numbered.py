@@ -26,6 +26,7 @@ def streams(draw):
     return stream_of(records, **options), draw(st.integers(0, records)), options, records
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch to read")
 @given(streams(), st.integers(1, 9), st.booleans())
 def test_the_batches_of_an_epoch_are_those_of_a_loader(made, size, drop):
     stream = made[0]
@@ -34,6 +35,7 @@ def test_the_batches_of_an_epoch_are_those_of_a_loader(made, size, drop):
     assert batch_ids(found) == batch_ids(stream.batch(size, drop).at(1))
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch to read")
 @given(streams(), st.integers(1, 9), st.booleans())
 def test_the_first_epoch_begins_where_the_stream_starts_and_cursors_are_the_loaders(made, size, drop):
     stream, position, options, records = made
@@ -74,7 +76,8 @@ def test_a_batch_that_is_not_there_is_refused():
 
 
 def test_epochs_without_a_batch_locate_nothing():
-    numbered = NumberedBatches(stream_of(5), 6, True)
+    with pytest.warns(UserWarning, match="no batch to read: 5 records make none of 6"):
+        numbered = NumberedBatches(stream_of(5), 6, True)
     with pytest.raises(IndexError, match="an epoch of this shard has none"):
         numbered.locate(0)
 

@@ -1,4 +1,4 @@
-"""Keep named arrays in one small file that can be mapped: part indexes and part tables.
+"""Keep named arrays in one small file: part indexes and part tables.
 
 The layout is that of safetensors (a JSON header, then the arrays back to back), so that a stranger can
 open the file with any reader of it.
@@ -16,7 +16,13 @@ from yogadl.errors import CacheFormatError
 
 _CODES = {"I64": "<i8", "U64": "<u8", "U8": "|u1"}
 _ALIGNMENT = 64
-_MAX_HEADER_BYTES = 1 << 28
+_MAX_HEADER_BYTES = 2**24
+_MAX_MARKS = 2**20
+
+
+def has_many_values(text: bytes) -> bool:
+    """Return whether JSON has more values than any of this format: each takes up to 130 bytes once parsed."""
+    return sum(map(text.count, (b",", b"[", b"{"))) > _MAX_MARKS
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,20 @@ class ArrayFile:
         view = memoryview(buffer)
         try:
             length = int.from_bytes(view[:8], "little")
-            if len(view) < 8 or not 2 <= length <= min(len(view) - 8, _MAX_HEADER_BYTES):
+            if len(view) < 8 or not 2 <= length <= len(view) - 8:
                 raise ValueError("it is cut short")
-            header = json.loads(bytes(view[8 : 8 + length]))
+            if length > _MAX_HEADER_BYTES:
+                raise ValueError(f"its header has {length} bytes, more than {_MAX_HEADER_BYTES}")
+            text = bytes(view[8 : 8 + length])
+            if has_many_values(text):
+                raise ValueError("its header has more values than any of this format")
+            header = json.loads(text)
             document = json.loads(header.pop("__metadata__")["yogadl"])
             body = view[8 + length :]
             arrays = {name: _array(entry, body) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise CacheFormatError(
-                f"{what} is damaged: {error}; build the dataset again, or copy it anew"
+                f"{what} is damaged: {error!s:.200}; build the dataset again, or copy it anew"
             ) from error
         return ArrayFile(arrays, document)
 
@@ -69,6 +80,9 @@ def _array(entry: dict[str, Any], body: memoryview) -> NDArray[Any]:
     start, end = entry["data_offsets"]
     if not 0 <= start <= end <= len(body):
         raise ValueError("it is cut short")
-    array = np.frombuffer(body[start:end], _CODES[entry["dtype"]]).reshape(entry["shape"])
+    shape = entry["shape"]
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("an array has no shape")
+    array = np.frombuffer(body[start:end], _CODES[entry["dtype"]]).reshape(shape)
     array.flags.writeable = False
     return array

@@ -14,6 +14,7 @@ from yogadl._leaf import BYTES, OBJECT, BadValueError, Leaf, check_size, shape_o
 ENTRY_WORDS: Final = 3
 MAX_UNKNOWN_RANK: Final = 8
 ENTRY_DTYPE: Final = np.dtype("<u4")
+_SIZE_LIMIT: Final = 2**32
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,17 @@ def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
     """Return the leaf that also admits the shapes of a column.
 
     Raises:
-        BadValueError: if there is no room for one of them, now that the rank is unknown.
+        BadValueError: if an entry has no room for one of them, now that they vary.
     """
     if isinstance(column, FixedRows):
-        ranks = np.array([len(column.shape)])
+        shapes = np.array([[len(column.shape), *column.shape]])
+        ranks = shapes[:, 0]
         leaf = leaf.widened(column.shape)
     else:
-        ranks = column.shapes[:, 0]
+        shapes = column.shapes
+        ranks = shapes[:, 0]
         for rank in np.unique(ranks).tolist():
-            sizes = column.shapes[ranks == rank, 1 : 1 + rank]
+            sizes = shapes[ranks == rank, 1 : 1 + rank]
             same = (sizes == sizes[0]).all(axis=0)
             shape = tuple(
                 size if alike else None for size, alike in zip(sizes[0].tolist(), same, strict=True)
@@ -146,6 +149,12 @@ def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
         raise BadValueError(
             int(np.argmax(ranks > MAX_UNKNOWN_RANK)),
             f"has {ranks.max()} dimensions; where that varies, at most {MAX_UNKNOWN_RANK} are stored",
+        )
+    # Of no elements, or it would be too large as it is.
+    if not leaf.is_fixed and shapes.max(initial=0) >= _SIZE_LIMIT:
+        raise BadValueError(
+            int(shapes.max(axis=1).argmax()),
+            f"has a dimension of {shapes.max()}; where shapes vary, they are below {_SIZE_LIMIT}",
         )
     return leaf
 

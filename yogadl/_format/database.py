@@ -20,8 +20,8 @@ from yogadl.errors import StorageError
 # building small rows a third faster (benchmarks/build.py).
 LARGE_COMMIT_BYTES: Final = 32 * 2**20
 SMALL_COMMIT_BYTES: Final = 4 * 2**20
-# Room in the map for the B-tree's own pages, a few bytes a block.
-_MAP_SLACK_BYTES: Final = 64 * 2**20
+# Room in the map for what is put between two commits, and so much again for the B-tree's own pages.
+_MAP_ROOM_BYTES: Final = 64 * 2**20
 # With less than this free, an input/output error means a full disk.
 _FULL_BYTES: Final = 64 * 2**20
 
@@ -33,13 +33,14 @@ class Database:
         self._path = path
         self._commit_bytes = commit_bytes
         self._uncommitted_bytes = 0
-        self._size_bytes = _MAP_SLACK_BYTES
+        self._used_bytes = 0
+        self._room_bytes = _MAP_ROOM_BYTES
         try:
             # No writemap: on a full disk it ends in SIGBUS instead of an error. No sync: seal does it once.
             self._environment = lmdb.open(
                 str(path),
                 subdir=False,
-                map_size=self._size_bytes,
+                map_size=2 * _MAP_ROOM_BYTES,
                 lock=False,
                 sync=False,
                 metasync=False,
@@ -54,9 +55,11 @@ class Database:
     def put(self, key: bytes, value: Any) -> None:  # value: any contiguous buffer
         """Store a value; it gets pages of its own."""
         size = len(value)
+        # Whole pages, with a header before the value: twice a small value's size.
+        used = -(-(PAGE_HEADER_BYTES + size) // self.page_bytes) * self.page_bytes
         try:
-            if self._uncommitted_bytes + size > self._commit_bytes:
-                self._commit(size)
+            if self._uncommitted_bytes + size > self._commit_bytes or used > self._room_bytes:
+                self._commit(used)
             if not self._transaction.put(key, value, overwrite=False):
                 raise StorageError(
                     f"{self._path}: block {key!r} was put twice; this is a bug, please report it"
@@ -64,13 +67,15 @@ class Database:
         except lmdb.Error as error:
             raise disk_error(error, self._path) from error
         self._uncommitted_bytes += size
-        self._size_bytes += size + self.page_bytes
+        self._used_bytes += used
+        self._room_bytes -= used
 
     def _commit(self, next_bytes: int) -> None:
         self._transaction.commit()
         self._uncommitted_bytes = 0
         # The map may only grow between transactions; ask for a transaction's worth and one large value.
-        self._environment.set_mapsize(self._size_bytes + _MAP_SLACK_BYTES + 2 * next_bytes)
+        self._room_bytes = _MAP_ROOM_BYTES + next_bytes
+        self._environment.set_mapsize(self._used_bytes + self._room_bytes + _MAP_ROOM_BYTES)
         self._transaction = self._environment.begin(write=True)
 
     def close(self) -> None:

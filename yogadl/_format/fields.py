@@ -10,7 +10,7 @@ from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, decoded
 from yogadl._format.layout import FieldTable, PartTable
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
-from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf
+from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
 from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
@@ -173,6 +173,7 @@ class VaryingField:
             # Parts store it in different ways if it was found late to vary, or in rank.
             sizes = set(self._table.row_bytes.tolist())
             self._is_uniform = bool(self._table.varying.all()) and len(sizes) == 1
+            self._heap_bytes = int(self._table.heap_length.sum())
 
     def empty(self) -> list[Any]:
         """Return the column of no rows."""
@@ -221,7 +222,28 @@ class VaryingField:
             raise CacheFormatError(
                 "an entry points outside its heap block: run storage.verify, then build again"
             )
+        if int(lengths.sum()) > self._heap_bytes:
+            self._check_sharing(rows, lengths)
         return starts + table.heap_position[blocks], lengths, entries
+
+    def heap_blocks(self, rows: Rows) -> Int64s:
+        """Return the blocks of the heap that these values lie in, counted over all parts."""
+        parts = rows.located()[0]
+        if self._is_uniform:
+            return self._entries(rows, 0)[2][:, 0] + self._table.heap_first_block[parts]
+        found = [np.empty(0, np.int64)]
+        for part in np.unique(parts[self._table.varying[parts]]).tolist():
+            some = rows.of_part(part)[1]
+            found.append(self._entries(some, part)[2][:, 0] + self._table.heap_first_block[part])
+        return np.concatenate(found)
+
+    def _check_sharing(self, rows: Rows, lengths: Int64s) -> None:
+        """Refuse values of different records in the same bytes: a small file could fill all memory."""
+        _, firsts = np.unique(rows.indices, return_index=True)
+        if int(lengths[firsts].sum()) > self._heap_bytes:
+            raise CacheFormatError(
+                "the values of several records are the same bytes: run storage.verify, then build again"
+            )
 
     def span(self, rows: Rows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
         """Return where these values begin in the window and how long each is, leaving out smaller ones."""
@@ -262,6 +284,7 @@ def _is_readable(leaf: Leaf, table: FieldTable) -> bool:
             is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
         else:
             is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
+            is_shape = is_shape and not is_too_large(tuple(sizes[:rank]))
             found_bytes = math.prod(sizes[:rank]) * leaf.numpy_dtype.itemsize
             is_readable = leaf.is_numeric and is_shape and found_bytes == row_bytes
         if not is_readable:

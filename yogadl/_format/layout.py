@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.fingerprint import RunHash
+from yogadl._format.fingerprint import PRIME, RunHash
+from yogadl._leaf import MAX_DIMENSIONS
 from yogadl.errors import CacheFormatError
 
 CONTAINER: Final = "lmdb-1"
@@ -17,6 +18,14 @@ CODEC: Final = "raw"
 PAGE_HEADER_BYTES: Final = 16
 HEAP_BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
 _ROW_BLOCK_BYTES: Final = 2**20
+
+# What a part table or an index says is believed once it has passed its check, so these bound it. No machine
+# has more addresses for all parts together; rows of fewer bytes, in blocks of fewer rows, don't overflow when
+# they are multiplied; and each block lies on pages of its own.
+MAX_CACHE_BYTES: Final = 2**46
+MAX_RECORDS: Final = 2**62
+_MAX_ROW: Final = 2**31
+LEAST_PAGE_BYTES: Final = 4096
 
 BlockKind = Literal["rows", "heap"]
 Int64s = NDArray[np.int64]
@@ -32,6 +41,12 @@ def rows_per_block(row_bytes: int, most: int) -> int:
     return min(most, 1 << max(0, (_ROW_BLOCK_BYTES // max(1, row_bytes)).bit_length() - 1))
 
 
+def most_table_bytes(fields: int, parts: int, size_bytes: int) -> int:
+    """Return how large the table of so many parts, of so many bytes together, may be."""
+    header_bytes = 4096 * (1 + fields)
+    return header_bytes + (parts + 1) * (128 + 512 * fields) + 40 * (size_bytes // LEAST_PAGE_BYTES)
+
+
 @dataclass(frozen=True)
 class Blocks:
     """The blocks of one field and kind in one part: where each begins, how long it is, what it hashes to."""
@@ -39,6 +54,18 @@ class Blocks:
     position: Int64s
     length: Int64s
     checksum: NDArray[np.uint64]
+
+    def is_sound(self, size_bytes: int) -> bool:
+        """Return whether all is of its kind, and every block lies in a file of that size."""
+        count = len(self.position) if self.position.ndim else 0
+        return (
+            _is_row(self.position, np.int64, count)
+            and _is_row(self.length, np.int64, count)
+            and _is_row(self.checksum, np.uint64, count)
+            and _lie_in(self.position, 0, size_bytes + 1)
+            and _lie_in(self.length, 0, size_bytes + 1)
+            and bool((self.position <= size_bytes - self.length).all())
+        )
 
 
 @dataclass(frozen=True)
@@ -66,6 +93,36 @@ class FieldIndex:
     heap: Blocks
     heap_first_record: Int64s
     heap_first_element: Int64s
+
+    def records_of(self, kind: BlockKind, block: int, records: int) -> range:
+        """Return which records of a part, of so many, have something in a block."""
+        if kind == "rows":
+            start = block * self.rows_per_block
+            return range(start, min(start + self.rows_per_block, records))
+        starts = [*self.heap_first_record.tolist(), records]
+        return range(starts[block], max(starts[block] + 1, starts[block + 1]))
+
+    def is_sound(self, size_bytes: int, records: int) -> bool:
+        """Return whether all is of its kind, and lies in a part of that size and number of records."""
+        numbers = (
+            (self.row_bytes, _MAX_ROW),
+            (self.rows_per_block, _MAX_ROW),
+            (self.elements, 2**63),
+            *((size, 2**63) for size in self.shape),
+        )
+        if not all(_is_number(number, end) for number, end in numbers) or self.rows_per_block < 1:
+            return False
+        if self.stored not in ("fixed", "varying") or len(self.shape) > MAX_DIMENSIONS:
+            return False
+        of_heap = (self.heap_first_record, self.heap_first_element)
+        if not all(_is_row(array, np.int64, len(self.heap.position)) for array in of_heap):
+            return False
+        blocks = -(-records // self.rows_per_block) if self.row_bytes else 0
+        return (
+            self.rows.is_sound(size_bytes)
+            and self.heap.is_sound(size_bytes)
+            and len(self.rows.position) == blocks
+        )
 
 
 @dataclass(frozen=True)
@@ -122,7 +179,7 @@ class PartIndex:
             document = file.document
             if document["index"] != 1:
                 raise CacheFormatError(
-                    f"{what} has version {document['index']}, newer than this library: upgrade yogadl"
+                    f"{what} has version {document['index']!r:.40}, unknown to this library: upgrade yogadl"
                 )
             fields = tuple(
                 FieldIndex(
@@ -138,9 +195,31 @@ class PartIndex:
                 )
                 for number, entry in enumerate(document["fields"])
             )
-            return PartIndex(document["bytes"], RunHash(document["records"], document["hash"]), fields)
+            index = PartIndex(document["bytes"], RunHash(document["records"], document["hash"]), fields)
         except (KeyError, TypeError) as error:
-            raise CacheFormatError(f"{what} is damaged: {error!r}; build the dataset again") from error
+            raise CacheFormatError(
+                f"{what} is damaged: {error!r:.200}; build the dataset again, or restore the file"
+            ) from error
+        if not index._is_sound():
+            raise CacheFormatError(
+                f"{what} is damaged: its numbers contradict each other; "
+                "build the dataset again, or restore the file"
+            )
+        return index
+
+    def _is_sound(self) -> bool:
+        """Return whether all is of its kind, and every block in the part and no byte in two."""
+        numbers = (
+            (self.size_bytes, MAX_CACHE_BYTES),
+            (self.run.records, MAX_RECORDS),
+            (self.run.value, PRIME),
+        )
+        if not all(_is_number(number, end) for number, end in numbers):
+            return False
+        if not all(field.is_sound(self.size_bytes, self.run.records) for field in self.fields):
+            return False
+        lengths = [blocks.length for field in self.fields for blocks in (field.rows, field.heap)]
+        return _have_room(lengths, self.size_bytes, sum(map(len, lengths)))
 
 
 def _blocks(file: ArrayFile, prefix: str) -> Blocks:
@@ -173,6 +252,15 @@ class FieldTable:
     heap_first_record: Int64s
     heap_first_element: Int64s
 
+    def rows_length(self, records: Int64s) -> Int64s:
+        """Return how many bytes each block of rows has, given how many records each part has."""
+        blocks = np.diff(self.rows_first_block)
+        found = np.repeat(self.rows_per_block * self.row_bytes, blocks)
+        last = np.cumsum(blocks)[blocks > 0] - 1
+        rest = records - (blocks - 1) * self.rows_per_block
+        found[last] = (rest * self.row_bytes)[blocks > 0]
+        return found
+
     def has_types(self) -> bool:
         """Return whether every array has the dtype and the dimensions that it should."""
         return all(
@@ -186,8 +274,8 @@ class FieldTable:
 class PartTable:
     """How every part lies: the one file that a reader needs besides the parts themselves."""
 
-    sha256: tuple[str, ...]
-    index_sha256: tuple[str, ...]
+    sha256: Sequence[str]
+    index_sha256: Sequence[str]
     size_bytes: Int64s
     first_record: Int64s  # parts + 1
     fields: tuple[FieldTable, ...]
@@ -199,6 +287,11 @@ class PartTable:
     def records(self) -> int:
         """How many records all parts have."""
         return int(self.first_record[-1])
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of all parts together; added up so that it can't wrap, whatever the sizes."""
+        return sum(self.size_bytes.tolist())
 
     def to_file(self) -> ArrayFile:
         """Return the table as the content of a ``.parts`` file."""
@@ -223,16 +316,18 @@ class PartTable:
         try:
             document, arrays = file.document, file.arrays
             if document["parts"] != 1 or document["container"] != CONTAINER:
-                raise CacheFormatError(f"{what} needs {document['container']!r}: upgrade yogadl")
+                raise CacheFormatError(f"{what} needs {document['container']!r:.40}: upgrade yogadl")
             names = list(FieldTable.__dataclass_fields__)
             fields = []
             for number in range(document["fields"]):
                 columns = {name: arrays[f"{number}.{name}"] for name in names}
+                if columns["varying"].max(initial=0) > 1:
+                    raise ValueError("neither true nor false")
                 columns["varying"] = columns["varying"].view(bool)
                 fields.append(FieldTable(**columns))
             table = PartTable(
-                sha256=_names_from_array(arrays["part.sha256"]),
-                index_sha256=_names_from_array(arrays["index.sha256"]),
+                sha256=_Sums(arrays["part.sha256"]),
+                index_sha256=_Sums(arrays["index.sha256"]),
                 size_bytes=arrays["part.bytes"],
                 first_record=arrays["part.first_record"],
                 fields=tuple(fields),
@@ -240,7 +335,7 @@ class PartTable:
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, CacheFormatError):
                 raise
-            raise CacheFormatError(f"{what} is damaged: {error!r}; build the dataset again") from error
+            raise CacheFormatError(f"{what} is damaged: {error!r:.200}; build the dataset again") from error
         table._check(what)
         return table
 
@@ -255,12 +350,28 @@ class PartTable:
             and bool((self.first_record[1:] > self.first_record[:-1]).all())
             and self.first_record[0] == 0
             and bool((self.size_bytes > 0).all())
+            and self.total_bytes < MAX_CACHE_BYTES
+            and self._has_one_size_each()
             and all(self._is_sound(field) for field in self.fields)
+            and self._has_room()
         )
         if not sound:
             raise CacheFormatError(
                 f"{what} is damaged: its numbers contradict each other; build the dataset again"
             )
+
+    def _has_one_size_each(self) -> bool:
+        """Return whether parts of the same name have the same size."""
+        sizes = dict(zip(self.sha256, self.size_bytes.tolist(), strict=True))
+        return len(sizes) == len(self) or [sizes[name] for name in self.sha256] == self.size_bytes.tolist()
+
+    def _has_room(self) -> bool:
+        """Return whether the parts have room for all blocks, none of which shares its bytes with another."""
+        records = np.diff(self.first_record).astype(np.float64)
+        lengths: list[NDArray[Any]] = [records * field.row_bytes for field in self.fields]
+        lengths += [field.heap_length for field in self.fields]
+        blocks = sum(len(field.rows_position) + len(field.heap_position) for field in self.fields)
+        return _have_room(lengths, self.total_bytes, blocks)
 
     def _is_sound(self, field: FieldTable) -> bool:
         parts, records = len(self), np.diff(self.first_record)
@@ -272,37 +383,57 @@ class PartTable:
         of_heap = (field.heap_length, field.heap_first_record, field.heap_first_element)
         if any(len(array) != parts for array in lengths) or any(len(array) != parts + 1 for array in bounds):
             return False
-        if any(len(array) != heap for array in of_heap) or field.shape.shape[1] < 1:
+        if any(len(array) != heap for array in of_heap):
+            return False
+        if not 1 <= field.shape.shape[1] <= 1 + MAX_DIMENSIONS:
             return False
         if parts == 0:
             return True
         # With both below 2**31 no product of theirs overflows.
-        if not (_lie_in(field.row_bytes, 0, 2**31) and _lie_in(field.rows_per_block, 1, 2**31)):
+        if not (_lie_in(field.row_bytes, 0, _MAX_ROW) and _lie_in(field.rows_per_block, 1, _MAX_ROW)):
             return False
         if not _count_to(field.rows_first_block, len(field.rows_position)):
             return False
         if not _count_to(field.heap_first_block, heap):
             return False
+        if not _count_to(field.elements_before, field.elements_before[-1]):
+            return False
         blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
         if not np.array_equal(np.diff(field.rows_first_block), blocks):
             return False
-        block_bytes = np.repeat(field.rows_per_block * field.row_bytes, blocks)
-        last = np.cumsum(blocks)[blocks > 0] - 1
-        rest = records - (blocks - 1) * field.rows_per_block
-        block_bytes[last] = (rest * field.row_bytes)[blocks > 0]
         ends = np.repeat(self.size_bytes, blocks)
         heap_ends = np.repeat(self.size_bytes, np.diff(field.heap_first_block))
         return bool(
             (field.rows_position >= 0).all()
-            and (field.rows_position <= ends - block_bytes).all()
+            and (field.rows_position <= ends - field.rows_length(records)).all()
+            # Numbers are gathered as such: from elsewhere, others than these bytes would be read.
+            and not (field.rows_position & 7).any()
             and (field.heap_position >= 0).all()
             and (field.heap_length >= 0).all()
             and (field.heap_position <= heap_ends - field.heap_length).all()
         )
 
 
+def _is_number(number: object, end: int) -> bool:
+    return type(number) is int and 0 <= number < end
+
+
+def _is_row(array: NDArray[Any], dtype: Any, length: int) -> bool:  # dtype: whatever numpy takes for one
+    return array.dtype == dtype and array.shape == (length,)
+
+
 def _lie_in(numbers: Int64s, least: int, end: int) -> bool:
     return bool(((least <= numbers) & (numbers < end)).all())
+
+
+def _have_room(lengths: Sequence[NDArray[Any]], size_bytes: int, blocks: int) -> bool:
+    """Return whether blocks of these lengths together, each on pages of its own, fit into so many bytes.
+
+    Else the same bytes could be those of any number of records, and a small file fill all memory.
+    """
+    # As floats: they can't wrap, and are exact as far as sizes go.
+    used_bytes = sum(float(length.sum(dtype=np.float64)) for length in lengths)
+    return blocks * LEAST_PAGE_BYTES <= size_bytes and used_bytes <= size_bytes
 
 
 def _count_to(bounds: Int64s, end: int) -> bool:
@@ -352,7 +483,23 @@ def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(map(bytes.fromhex, names)), np.uint8).reshape(len(names), 32)
 
 
-def _names_from_array(array: NDArray[Any]) -> tuple[str, ...]:
-    if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != 32:
-        raise ValueError("not sha256 sums")
-    return tuple(row.tobytes().hex() for row in array)
+class _Sums(Sequence[str]):
+    """Give sha256 sums as text, each made when it is asked for: together they need more than the rest."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != 32:
+            raise ValueError("not sha256 sums")
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, number: int | slice) -> str | Sequence[str]:
+        found = self._array[number]
+        return found.tobytes().hex() if found.ndim == 1 else _Sums(found)

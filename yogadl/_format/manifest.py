@@ -2,22 +2,38 @@
 
 import hashlib
 import json
+import logging
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from yogadl._format.layout import CODEC, CONTAINER
+from yogadl._format.arrays import has_many_values
+from yogadl._format.layout import (
+    CODEC,
+    CONTAINER,
+    LEAST_PAGE_BYTES,
+    MAX_CACHE_BYTES,
+    MAX_RECORDS,
+    most_table_bytes,
+)
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec
-from yogadl.errors import CacheFormatError
+from yogadl.errors import CacheFormatError, ConfigurationError
+
+_log = logging.getLogger("yogadl")
 
 FORMAT_VERSION: Final = 1
 # What this library can do; a manifest that needs anything else is refused by that name.
 KNOWN_NEEDS: Final = frozenset({"pickle"})
 NEEDS_PICKLE: Final = "pickle"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_MAX_BYTES: Final = 64 * 2**20
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{32}")
+# No manifest is larger. 4,096 fields take about a megabyte, and the code that built a cache rarely as much.
+MAX_MANIFEST_BYTES: Final = 2**24
+# Of its JSON. A spec is nested 64 deep at most, which is twice as many levels.
+_MAX_DEPTH: Final = 200
+_SMALL_BYTES: Final = 2**16  # of what is said of a builder, if not all of it can be said
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,32 @@ class Manifest:
         return json.dumps(document, indent=1).encode()
 
 
+def fitting(manifest: Manifest) -> Manifest:
+    """Return a manifest that can be read again: without most of its provenance, if that is too long.
+
+    Raises:
+        ConfigurationError: if the description of the records alone is.
+    """
+    if not _is_too_large(manifest.to_bytes()):
+        return manifest
+    sizes = {name: len(json.dumps(value)) for name, value in manifest.builder.items()}
+    kept = {name: value for name, value in manifest.builder.items() if sizes[name] <= _SMALL_BYTES}
+    left_out = ", ".join(sorted(manifest.builder.keys() - kept.keys()))
+    _log.warning("yogadl: %s: its manifest does not say what built it: %s too long", manifest.key, left_out)
+    found = replace(manifest, builder=kept)
+    if _is_too_large(found.to_bytes()):
+        raise ConfigurationError(
+            f"{manifest.key}: the names of its fields take more than the {MAX_MANIFEST_BYTES} bytes that a "
+            "manifest has at most: shorten them"
+        )
+    return found
+
+
+def _is_too_large(content: bytes) -> bool:
+    """Return whether no manifest has so much in it."""
+    return len(content) > MAX_MANIFEST_BYTES or has_many_values(content)
+
+
 def digest_of(content: bytes) -> str:
     """Return the digest of a manifest's bytes, which pins every byte of the cache."""
     return hashlib.sha256(content).hexdigest()
@@ -87,27 +129,32 @@ def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
     Raises:
         CacheFormatError: if it is cut short, from a newer version, or of another dataset.
     """
+    if _is_too_large(content):
+        raise CacheFormatError(f"{where} is far larger than any manifest: {len(content)} bytes")
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise CacheFormatError(
             f"the manifest {where} is damaged: {error}; delete this version and build it again"
         ) from error
+    if _is_deeper(document, _MAX_DEPTH):
+        raise CacheFormatError(f"{where} is no manifest: it is nested more than {_MAX_DEPTH} deep")
     if not isinstance(document, dict) or type(document.get("format")) is not int:
         raise CacheFormatError(f"{where} is no manifest of a cache")
     if document["format"] != FORMAT_VERSION:
         raise CacheFormatError(
-            f"{where} has format {document['format']}, this library reads {FORMAT_VERSION}: upgrade yogadl"
+            f"{where} has format {document['format']!r:.40}, this library reads {FORMAT_VERSION}: "
+            "upgrade yogadl"
         )
     unknown = _unknown_features(document, where)
     if unknown:
         raise CacheFormatError(
-            f"{where} needs {', '.join(map(repr, unknown))}, unknown to this library: upgrade yogadl"
+            f"{where} needs {', '.join(map(repr, unknown)):.400}, unknown to this library: upgrade yogadl"
         )
     if (document.get("id"), document.get("version")) != (key.id, key.version):
         raise CacheFormatError(
-            f"{where} is the manifest of {document.get('id')!r} version {document.get('version')!r}, "
-            f"not of {key}; it was copied or renamed by hand"
+            f"{where} is the manifest of {document.get('id')!r:.200} version "
+            f"{document.get('version')!r:.200}, not of {key}; it was copied or renamed by hand"
         )
     return _from_document(document, key, where)
 
@@ -142,24 +189,62 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
         )
     except (KeyError, TypeError) as error:
         raise CacheFormatError(
-            f"the manifest {where} is damaged: {error!r}; build the dataset again"
+            f"the manifest {where} is damaged: {error!r:.200}; build the dataset again"
         ) from error
-    table_name: object = manifest.table_sha256
-    fingerprint: object = manifest.fingerprint
-    builder: object = manifest.builder
-    numbers = (manifest.records, manifest.table_bytes, manifest.size_bytes, manifest.parts)
-    # Names become paths, and sizes allocations: nothing else than these may pass.
-    if not (
-        isinstance(table_name, str)
-        and _SHA256.fullmatch(table_name)
-        and isinstance(fingerprint, str)
-        and isinstance(builder, dict)
-        and isinstance(document["token"], str)
-        and type(document["created"]) in (int, float)
-        and all(type(number) is int and number >= 0 for number in numbers)
-        and len(document["codec"]) == len(manifest.spec.fields)
-    ):
+    if not _has_kinds(manifest, document):
         raise CacheFormatError(
             f"the manifest {where} is damaged: a value of the wrong kind; build the dataset again"
         )
+    if not _has_sizes(manifest):
+        numbers = (manifest.records, manifest.parts, manifest.size_bytes, manifest.table_bytes)
+        records, parts, size_bytes, table_bytes = (f"{number!r:.40}" for number in numbers)
+        raise CacheFormatError(
+            f"the manifest {where} is damaged: no cache has {records} records in {parts} parts of "
+            f"{size_bytes} bytes, and a part table of {table_bytes}; build the dataset again"
+        )
     return manifest
+
+
+def _has_kinds(manifest: Manifest, document: dict[str, Any]) -> bool:
+    """Return whether every value is of its kind: names become paths, and sizes allocations."""
+    table_name: object = manifest.table_sha256
+    fingerprint: object = manifest.fingerprint
+    builder: object = manifest.builder
+    created: object = manifest.created
+    return bool(
+        isinstance(table_name, str)
+        and _SHA256.fullmatch(table_name)
+        and isinstance(fingerprint, str)
+        and _FINGERPRINT.fullmatch(fingerprint)
+        and isinstance(builder, dict)
+        and isinstance(document["token"], str)
+        and (type(created) is float or (type(created) is int and abs(created) < 2**63))
+        and len(document["codec"]) == len(manifest.spec.fields) > 0
+    )
+
+
+def _has_sizes(manifest: Manifest) -> bool:
+    """Return whether the numbers can be those of a cache: each part has a record at least, and a page."""
+    numbers = (manifest.records, manifest.table_bytes, manifest.size_bytes, manifest.parts)
+    return (
+        all(type(number) is int and number >= 0 for number in numbers)
+        and manifest.records < MAX_RECORDS
+        and manifest.size_bytes < MAX_CACHE_BYTES
+        and manifest.parts <= min(manifest.records, manifest.size_bytes // LEAST_PAGE_BYTES)
+        and manifest.table_bytes
+        <= most_table_bytes(len(manifest.spec.fields), manifest.parts, manifest.size_bytes)
+    )
+
+
+def _is_deeper(document: Any, levels: int) -> bool:
+    """Return whether JSON is nested deeper than that; without recursion, which has an end of its own."""
+    inner = [document] if isinstance(document, dict | list) else []
+    while inner and levels:
+        levels -= 1
+        inner = [
+            item
+            for outer in inner
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list)
+        ]
+    return bool(inner)

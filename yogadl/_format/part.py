@@ -212,7 +212,8 @@ class _FieldWriter:
         start = 0
         while start < count:
             first = int(ends[start] - lengths[start])
-            room = HEAP_BLOCK_BYTES - self._heap_bytes
+            # None is left beside a value that is larger than a block by itself.
+            room = max(0, HEAP_BLOCK_BYTES - self._heap_bytes)
             end = int(np.searchsorted(ends, first + room, side="right"))
             if end == start:
                 if self._heap_bytes:

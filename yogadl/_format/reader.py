@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from yogadl._format.fields import FixedField, VaryingField
 from yogadl._format.hints import Hints
 from yogadl._format.layout import PartTable
-from yogadl._format.window import Window, open_part
+from yogadl._format.window import Window, open_part, read_at
 from yogadl._interfaces import Memory
 from yogadl._spec import Spec
-from yogadl.errors import CacheFormatError
+from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]
 
@@ -23,6 +23,7 @@ MAX_MAPPED_PARTS: Final = 32_768
 # Each page touched costs 8 bytes of page table in every process: 32 GiB touched are 64 MiB. A large cache
 # gets a new window after this many pages, and the old one takes its page tables along.
 _RENEW_PAGES: Final = 4 * 2**20
+_PAGE_BYTES: Final = 4096
 _RENEW_CACHE_BYTES: Final = 16 * 2**30
 
 
@@ -79,14 +80,18 @@ class Reader:
         if not len(indices):
             return [field.empty() for field in chosen]
         if self._renew_after:
-            self._renew(len(indices))
-        rows = Rows(self, self._window, indices)
+            self.touch(len(indices) * len(self.fields) * (_PAGE_BYTES + self.record_bytes))
+        rows = self.rows(indices)
         return [field.gather(rows, memory) for field in chosen]
+
+    def rows(self, indices: Int64s) -> "Rows":
+        """Return the rows of one batch, to be read as their parts are mapped now."""
+        return Rows(self, self._window, indices)
 
     def will_need(self, indices: Int64s) -> None:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""
         if len(indices) and self.mapped_parts == len(self.table):
-            self._hints.give(Rows(self, self._window, indices))
+            self._hints.give(self.rows(indices))
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row there."""
@@ -109,7 +114,11 @@ class Reader:
                         os.close(descriptor)
                         descriptor = -1
                     opened, descriptor = part, self._open_part(part)
-                found[number] = os.pread(descriptor, length, int(positions[number]))
+                try:
+                    found[number] = read_at(descriptor, int(positions[number]), length)
+                except OSError as error:
+                    path = self._files.path(self.table.sha256[part])
+                    raise StorageError(error.errno, f"can't read a part: {error.strerror}", path) from error
                 if len(found[number]) != length:
                     raise CacheFormatError(f"part {self.table.sha256[part]} ended early: it was truncated")
         finally:
@@ -121,9 +130,10 @@ class Reader:
         names, files = self.table.sha256, self._files
         return Window(self.table.size_bytes[: self.mapped_parts], lambda part: files.path(names[part]))
 
-    def _renew(self, records: int) -> None:
-        self._touched_pages += records * len(self.fields) * (1 + self.record_bytes // 4096)
-        if self._touched_pages > self._renew_after:
+    def touch(self, size_bytes: int) -> None:
+        """Count bytes that are read from mapped parts; after many of a large cache, map them anew."""
+        self._touched_pages += size_bytes // _PAGE_BYTES
+        if self._touched_pages > self._renew_after > 0:
             self._touched_pages = 0
             self._window = self._new_window()  # whoever gathers from the old one still holds it
 
@@ -179,6 +189,14 @@ class Rows:
         content = self._reader.read(parts[away], positions[away], np.full(len(away), row_bytes))
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
+
+    def block(self, part: int, position: int, length: int) -> bytes | memoryview:
+        """Return bytes of a part that some of these rows lie in, where they are if that is mapped."""
+        if part < self._reader.mapped_parts:
+            self.located()
+            start = int(self.window.offset[part]) + position
+            return self.window.bytes[start : start + length].data
+        return self._reader.read(*(np.array([number]) for number in (part, position, length)))[0]
 
     def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
         """Return the bytes at these positions of their parts' files."""

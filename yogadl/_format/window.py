@@ -9,6 +9,7 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 import sys
 import weakref
 from collections.abc import Callable
@@ -35,6 +36,8 @@ _FEW_PARTS: Final = 256
 # numpy keeps Python's lock while it gathers less than 500 items. Large rows are gathered as rows of bytes,
 # which it does without: two threads gather twice as fast, and no thread waits for another's disk.
 _UNLOCKED_BYTES: Final = 4096
+# A sum of sizes that wrapped would place parts outside of the window, over other memory of the process.
+_MOST_BYTES: Final = 2**47
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
@@ -49,7 +52,8 @@ class Window:
         path_of: Returns where a part's file lies.
 
     Raises:
-        StorageError: if the addresses can't be reserved (``ulimit -v``).
+        CacheFormatError: if no machine has so many addresses.
+        StorageError: if they can't be reserved (``ulimit -v``).
     """
 
     def __init__(self, sizes: NDArray[np.int64], path_of: Callable[[int], str]) -> None:
@@ -60,6 +64,8 @@ class Window:
         is_large = len(sizes) > 0 and int(sizes.mean()) >= _HUGE_PAGE_BYTES
         alignment = _HUGE_PAGE_BYTES if is_large else _SLOT_ALIGNMENT
         slots = -(-sizes // alignment) * alignment
+        if not 0 <= sum(slots.tolist()) < _MOST_BYTES or sizes.min(initial=0) < 0:
+            raise CacheFormatError("the parts of a cache can't have these sizes; build the dataset again")
         self.offset: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(slots)])
         self.is_mapped: NDArray[np.bool_] = np.zeros(len(sizes), bool)
         self.all_mapped = len(sizes) == 0
@@ -144,34 +150,42 @@ class Window:
             self.all_mapped = bool(self.is_mapped.all())
 
     def _map(self, part: int) -> None:
-        descriptor = open_part(self._path_of(part), int(self._sizes[part]))
+        start, size_bytes = int(self.offset[part]), int(self._sizes[part])
+        if not 0 <= start < start + size_bytes <= int(self.offset[part + 1]) <= self._length:
+            raise CacheFormatError(f"part {part} lies outside of its slot; build the dataset again")
+        descriptor = open_part(self._path_of(part), size_bytes)
         try:
-            address = self._base + int(self.offset[part])
             flags = mmap.MAP_SHARED | _MAP_FIXED
-            _mmap(address, int(self._sizes[part]), mmap.PROT_READ, flags, descriptor)
+            _mmap(self._base + start, size_bytes, mmap.PROT_READ, flags, descriptor)
         finally:
             os.close(descriptor)
 
 
 def open_part(path: str, size_bytes: int) -> int:
-    """Open a part's file for reading, making sure that it is as long as it should be.
+    """Open a part's file for reading, making sure that it is one, and as long as it should be.
 
-    Touching a mapped page past the end of a file kills the process, so this can't be left to the reader.
+    Touching a mapped page past the end of a file kills the process, so this can't be left to the reader. A
+    link is refused, since what it leads to may be anybody's, and a pipe is not waited for.
 
     Raises:
-        CacheFormatError: if the file is missing or of another size.
+        CacheFormatError: if the file is missing, no file, or of another size.
         StorageError: if it can't be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError as error:
         raise CacheFormatError(
             f"part {path} is missing; build the dataset again, or restore the file"
         ) from error
     except OSError as error:
+        if error.errno in NO_FILE:
+            raise CacheFormatError(
+                f"part {path} is a link, or no file at all; put the file itself in its place (cp -L)"
+            ) from error
         raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
-    found_bytes = os.fstat(descriptor).st_size
-    if found_bytes != size_bytes:
+    found = os.fstat(descriptor)
+    found_bytes = found.st_size
+    if found_bytes != size_bytes or not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
         raise CacheFormatError(
             f"part {path} has {found_bytes} bytes, not {size_bytes}: it was truncated or overwritten; "
@@ -180,6 +194,20 @@ def open_part(path: str, size_bytes: int) -> int:
     return descriptor
 
 
+def read_at(descriptor: int, position: int, length: int) -> bytes:
+    """Return so many bytes of a file from a position on; fewer only if it ends before."""
+    content = os.pread(descriptor, length, position)
+    while len(content) < length:  # one call reads 2 GiB at most
+        more = os.pread(descriptor, length - len(content), position + len(content))
+        if not more:
+            break
+        content += more
+    return content
+
+
+# What opening says of what can't be opened as a file: a link that is not followed, a socket, a device that is
+# not there.
+NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
 _libc: Any = None  # the C library of this process, loaded when a cache is first read
 
 

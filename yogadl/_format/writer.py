@@ -29,6 +29,10 @@ _LEAST_ALIGNED_PART_BYTES: Final = 2**20
 _UNALIGNED: Final = 2**62
 # Where sizes vary, the records of the next block may be so much larger than those at hand.
 _MARGIN: Final = 1.1
+# Blocks are chosen anew, with a new part, once records take this fraction of what those took that they were
+# chosen for, and fill them by less than this: a block is whole pages, two at least.
+_FAR_SMALLER: Final = 1 / 8
+_LEAST_BLOCK_BYTES: Final = 2**16
 
 OnSealed = Callable[[Path, SealedPart, Spec], None]
 
@@ -62,7 +66,8 @@ class CacheWriter:
         self._on_sealed = on_sealed
         self._part: PartWriter | None = None
         self._part_limit = 0
-        self._block_records = 0  # known once there are records
+        self._block_records = 0  # known once there are records, and for which size it was chosen
+        self._record_bytes = 0
         self._opened = 0
         self._hasher = ThreadPoolExecutor(1)
         self._sealer = ThreadPoolExecutor(1)
@@ -93,7 +98,9 @@ class CacheWriter:
         start = 0
         while start < count:
             rest = [column[start:] for column in columns]
-            part = self._part or self._begin_part(rest)
+            if self._part is not None and self._are_blocks_too_short(rest, count - start):
+                self._end_part()
+            part = self._part or self._begin_part(rest, count - start)
             fitting = self._fitting(part, rest, count - start)
             if fitting == 0 or not _fit(part, rest):
                 self._end_part()
@@ -126,7 +133,25 @@ class CacheWriter:
         fitting = min(count, fitting, to_block_end + max(0, blocks) * block)
         return max(fitting, 1 if part.records == 0 else 0)
 
-    def _begin_part(self, columns: list[StoredColumn]) -> PartWriter:
+    def _are_blocks_too_short(self, columns: list[StoredColumn], count: int) -> bool:
+        """Return whether these records would make blocks that are mostly padding, in this part or a new one.
+
+        So they are where the first records of a source were by far the largest.
+        """
+        size_bytes = sum(
+            column.sizes() * count if isinstance(column, FixedRows) else int(column.sizes().sum())
+            for column in columns
+        )
+        if self._part is not None:
+            size_bytes += self._part.size_bytes
+            count += self._part.records
+        mean_bytes = size_bytes / count
+        return (
+            mean_bytes < _FAR_SMALLER * self._record_bytes
+            and mean_bytes * self._block_records < _LEAST_BLOCK_BYTES * len(columns)
+        )
+
+    def _begin_part(self, columns: list[StoredColumn], count: int) -> PartWriter:
         leaves = [field.leaf for field in self.spec.fields]
         shapes = [
             column.shape if leaf.is_fixed and isinstance(column, FixedRows) else None
@@ -134,9 +159,9 @@ class CacheWriter:
         ]
         grown = min(PART_BYTES, max(_FIRST_PART_BYTES, self.size_bytes // _GROWTH))
         self._part_limit = self._part_bytes or grown
-        if not self._block_records:
-            record_bytes = sum(int(np.mean(column.sizes())) for column in columns)
-            self._block_records = _block_records(self._part_limit, max(1, record_bytes))
+        if not self._block_records or self._are_blocks_too_short(columns, count):
+            self._record_bytes = max(1, sum(int(np.mean(column.sizes())) for column in columns))
+            self._block_records = _block_records(self._part_limit, self._record_bytes)
         path = self._folder / f"part-{self._opened:06d}.mdb"
         self._opened += 1
         self._part = PartWriter(path, leaves, shapes, self._block_records)

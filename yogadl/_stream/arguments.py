@@ -1,11 +1,91 @@
-"""Check the arguments a caller gives: the one place that words "must be a whole number"."""
+"""Check the arguments a caller gives: the one place that words what they must be, and which there are."""
 
+import functools
 import operator
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from yogadl.errors import ConfigurationError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What goes by several names, here and in other libraries.
+_SYNONYMS: Final = (
+    {"batch_size", "n"},
+    {"collate", "collate_fn"},
+    {"drop_last", "drop_remainder"},
+    {"epochs", "num_epochs"},
+    {"num_replicas", "num_shards", "process_count", "shard_count", "world_size"},
+    {"num_workers", "worker_count", "workers"},
+    {"offset", "skip", "start", "start_offset"},
+    {"process_index", "rank", "shard_index", "shard_rank"},
+    {"seed", "shuffle_seed"},
+)
+
+# Functions that take other arguments, by the text of a call of theirs.
+Elsewhere = Mapping[str, Callable[..., Any]]
+
+
+def explains_names(elsewhere: Elsewhere | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator by which a function says what was meant where it has no argument of a name.
+
+    Args:
+        elsewhere: Where the argument may belong instead.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        title = function.__qualname__.removesuffix(".__init__")
+        names = names_of(function)
+        known = frozenset(names)
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **options: P.kwargs) -> R:
+            if not known.issuperset(options):
+                raise unknown_argument(title, next(n for n in options if n not in known), names, elsewhere)
+            return function(*args, **options)
+
+        return checked
+
+    return decorate
+
+
+def unknown_argument(
+    title: str, name: str, names: Collection[str], elsewhere: Elsewhere | None = None
+) -> ConfigurationError:
+    """Return the error that a function has no argument of a name: which was meant, or which there are."""
+    meant = [f"{found}=" for found in _same(name, names)]
+    if not meant:
+        others = {text: names_of(function) for text, function in (elsewhere or {}).items()}
+        meant = [f"{found}=" for found in _close(name, names)]
+        meant += [f"{text}(...)" for text in others if text.endswith(f".{name}")]
+        meant += [f"{text}({found}=...)" for text, theirs in others.items() for found in _same(name, theirs)]
+        # Only near to what belongs elsewhere: said where nothing else fits.
+        near = [f"{text}({found}=...)" for text, theirs in others.items() for found in _close(name, theirs)]
+        meant = meant or near
+    hint = f"did you mean {' or '.join(meant)}?" if meant else f"it has {', '.join(names)}"
+    return ConfigurationError(f"{title} has no argument {name!r}: {hint}")
+
+
+def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's arguments, but for `self`."""
+    # Not by inspect.signature, which takes long for what is asked at every import.
+    code = getattr(function, "__wrapped__", function).__code__
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(name for name in names if name != "self")
+
+
+def _same(name: str, names: Collection[str]) -> list[str]:
+    words = {name}.union(*(group for group in _SYNONYMS if name in group))
+    return [found for found in names if found in words]
+
+
+def _close(name: str, names: Collection[str]) -> list[str]:
+    import difflib  # only where something is wrong
+
+    return difflib.get_close_matches(name, names, n=2)
 
 
 def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: what strangers pass is the point

@@ -1,10 +1,11 @@
 """Group records into batches: the loader, a chain of stages over a stream."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from yogadl._stream.arguments import flag, whole
+from yogadl._stream.arguments import explains_names, flag, whole
 from yogadl._stream.claims import Recipe
 from yogadl._stream.items import Batches
 from yogadl._stream.iterator import Restartable
@@ -69,6 +70,7 @@ class Loader(Restartable):
         """How many epochs an iterator reads; None: for ever."""
         return self._recipe.cut.epochs
 
+    @explains_names()
     def prefetch(self, n: int, workers: int = 0) -> "Loader":
         """Return a loader that reads up to `n` batches ahead, in a thread.
 
@@ -93,8 +95,15 @@ def read_ahead(recipe: Recipe, depth: int, workers: int) -> Recipe:
     return replace(recipe, stages=(*recipe.stages, Prefetch(whole("prefetch's n", depth, 1))))
 
 
-def make_cut(run: Run, n: int, drop_remainder: bool, epochs: int | None, across_epochs: bool) -> Cut:
-    """Check how the batches of a run are to be cut.
+def make_cut(
+    run: Run,
+    n: int,
+    drop_remainder: bool,
+    epochs: int | None,
+    across_epochs: bool = False,
+    skip_finished_epoch: bool = False,
+) -> Cut:
+    """Check how the batches of a run are to be cut; warn if there are records, but no batch of them.
 
     Raises:
         ConfigurationError: if an argument makes no sense, or nothing would be yielded for ever.
@@ -104,12 +113,22 @@ def make_cut(run: Run, n: int, drop_remainder: bool, epochs: int | None, across_
         drop_remainder=flag("drop_remainder", drop_remainder),
         epochs=None if epochs is None else whole("epochs", epochs, 1),
         across_epochs=flag("across_epochs", across_epochs),
+        skip_finished_epoch=flag("skip_finished_epoch", skip_finished_epoch),
     )
-    rows = run.shard.own(0)
+    rows = run.shard.own(0)  # of a whole epoch: that little is left of the first one is no mistake
     if cut.epochs is None and not (rows if cut.across_epochs else cut.items(rows)):
         raise ConfigurationError(
             f"an epoch of this shard has {rows} records and makes no batch of {cut.size}, so epochs=None "
             "would never yield anything: read fewer shards, make smaller batches, or pass across_epochs=True"
+        )
+    in_all = rows * (cut.epochs or 1) if cut.across_epochs else rows
+    if in_all and not cut.items(in_all):
+        # At a place of ours, not the caller's: Python then shows it once a process.
+        warnings.warn(
+            f"there is no batch to read: {in_all} records make none of {cut.size}, and short ones are left "
+            "out. Make smaller batches, read fewer shards, or keep the short one",
+            UserWarning,
+            stacklevel=1,
         )
     return cut
 

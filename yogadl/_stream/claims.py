@@ -73,7 +73,7 @@ class Recipe:
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.
         """
-        return self._in_step(self.cut.span(point))
+        return self._ready(self.cut.span(point))
 
     def resume(self, span: Span, point: Point) -> Span:
         """Return `span` as it goes on from `point`.
@@ -81,9 +81,10 @@ class Recipe:
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.
         """
-        return self._in_step(self.cut.resume(span, point))
+        return self._ready(self.cut.resume(span, point))
 
-    def _in_step(self, span: Span) -> Span:
+    def _ready(self, span: Span) -> Span:
+        span = self.cut.past_finished(self.run.shard, span)
         self.run.shard.require_step(span.start, span.end)
         return span
 
@@ -112,6 +113,15 @@ class Claims:
 
     def track(self, progress: Progress) -> None:
         """Note the progress of the newest iterator."""
+        self._newest = progress
+
+    def begin(self, progress: Progress) -> None:
+        """Note the newest iterator; if finished epochs are skipped, it goes on where the last one stands."""
+        before = self._newest
+        if before.span is not None and self.recipe.cut.skip_finished_epoch:
+            with self._lock:
+                self._next = self.recipe.resume(before.span, self.recipe.reach(before))
+                self._endless = None
         self._newest = progress
 
     def next_span(self) -> Span:

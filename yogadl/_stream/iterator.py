@@ -104,7 +104,7 @@ class StreamIterator(Iterator[Any]):
 def begin(recipe: Recipe, claims: Claims) -> StreamIterator:
     """Return an iterator that will claim its epochs from `claims`."""
     progress = Progress()
-    claims.track(progress)
+    claims.begin(progress)
     return StreamIterator(recipe, progress, claims)
 
 

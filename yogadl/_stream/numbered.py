@@ -34,6 +34,11 @@ class NumberedBatches:
         size: How many make a batch.
         drop_remainder: Leave out an epoch's last batch if it is short.
         padding_field: The name under which each batch says what is padding, by a bool a record.
+        skip_finished_epoch: Start with the next epoch if no batch is left of the one that the stream starts
+            in.
+
+    Attributes:
+        stream: Whose records, from the start on.
 
     Raises:
         ConfigurationError: if the arguments make no sense.
@@ -57,12 +62,14 @@ class NumberedBatches:
         drop_remainder: bool = False,
         *,
         padding_field: str | None = None,
+        skip_finished_epoch: bool = False,
     ) -> None:
-        run = stream.run
-        self.stream = stream
         self.size = whole("batch_size", size, 1)
-        self._run = run
-        self._cut = make_cut(run, self.size, drop_remainder, 1, False)
+        self._cut = make_cut(
+            stream.run, self.size, drop_remainder, 1, skip_finished_epoch=skip_finished_epoch
+        )
+        self.stream = stream = stream.past_finished(self._cut)
+        self._run = run = stream.run
         self._finish = make_batches(run, None, padding_field).finish(run)
         self._padding_field = padding_field
         self._block = max(1, _ROWS // self.size) * self.size

@@ -101,12 +101,23 @@ class Shard:
 
 @dataclass(frozen=True)
 class Cut:
-    """Say how a shard's rows are cut into items (records or batches), and for how many epochs."""
+    """Say how a shard's rows are cut into items (records or batches), and for how many epochs.
+
+    Args:
+        size: How many records make an item.
+        drop_remainder: Whether an epoch's last item is left out if it is short.
+        epochs: How many epochs one iterator reads; None: it never ends.
+        across_epochs: Whether an epoch's last item is filled from the next epoch.
+        skip_finished_epoch: Whether each iterator goes on where the last one stopped, with the next epoch
+            only if nothing is left of that one. Otherwise each reads the next epoch, and the first after a
+            cursor the rest of one, which may be nothing.
+    """
 
     size: int = 1
     drop_remainder: bool = False
     epochs: int | None = 1
     across_epochs: bool = False
+    skip_finished_epoch: bool = False
 
     def span(self, start: Point) -> Span:
         """Return the span of `epochs` epochs that begins at `start`."""
@@ -118,6 +129,23 @@ class Cut:
         if span.first <= point.epoch and (span.end is None or point.epoch < span.end):
             return Span(point, span.first, span.end)
         return self.span(point)
+
+    def past_finished(self, shard: Shard, span: Span) -> Span:
+        """Return `span`, or the one after it if no item is left of it and such are skipped.
+
+        An item that any shard has is left: in the last row of an uneven epoch only some have one, and all
+        must skip together or not at all.
+        """
+        if not self.skip_finished_epoch or span.end is None or not span.start.position:
+            return span
+        epoch, position = span.start
+        rows, more, full = shard.rows(position), span.end - epoch - 1, shard.rows(0)
+        left = (
+            self.items(rows + more * full)
+            if self.across_epochs
+            else self.items(rows) + more * self.items(full)
+        )
+        return span if left else self.span(Point(span.end, 0))
 
     def items(self, rows: int) -> int:
         """Count the items that so many rows of this shard make."""

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from yogadl._interfaces import Indices, RandomAccess, Stream
+import numpy as np
+
+from yogadl._interfaces import DataRef, Indices, RandomAccess, Stream
 from yogadl._order import Blocks, make_order
 from yogadl._spec import Spec
 from yogadl._stream import cursor as cursors
-from yogadl._stream.arguments import flag, whole
+from yogadl._stream.arguments import explains_names, flag, whole
 from yogadl._stream.batch import Loader, make_batches, make_cut, read_ahead
 from yogadl._stream.claims import Recipe
 from yogadl._stream.items import Records
@@ -90,6 +92,7 @@ class RecordStream(Restartable, Stream):
         """Which share of an epoch this stream reads."""
         return self._run.shard
 
+    @explains_names({"ref.stream": DataRef.stream, "loader.prefetch": Loader.prefetch})
     def batch(
         self,
         n: int,
@@ -99,6 +102,7 @@ class RecordStream(Restartable, Stream):
         collate: Callable[[list[Any]], Any] | None = None,
         *,
         padding_field: str | None = None,
+        skip_finished_epoch: bool = False,
     ) -> Loader:
         """Return a loader of batches, which starts where this stream starts and counts for itself.
 
@@ -110,14 +114,19 @@ class RecordStream(Restartable, Stream):
             collate: Called with the list of a batch's records, instead of stacking them.
             padding_field: The name under which each batch (each record, with `collate`) says what is
                 padding, by a bool a record.
+            skip_finished_epoch: For trainers that begin an epoch whenever they like: each iterator goes on
+                where the last one stopped, also before a cursor was saved, with the next epoch if no batch is
+                left of that one. Otherwise each iterator reads the next epoch, and the first after a cursor
+                the rest of one, which may be nothing.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or if several epochs are asked for and
                 shards of unequal length would drift into different ones.
         """
-        cut = make_cut(self._run, n, drop_remainder, epochs, across_epochs)
+        cut = make_cut(self._run, n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
         return Loader(self, Recipe(self._run, cut, make_batches(self._run, collate, padding_field)))
 
+    @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
     def prefetch(self, n: int, workers: int = 0) -> "RecordStream":
         """Return a stream that reads up to `n` records ahead, in a thread; see `Loader.prefetch`.
 
@@ -167,6 +176,11 @@ class RecordStream(Restartable, Stream):
                 )
         return cursors.write(self._run.identity(), shard.forward(point, rows))
 
+    def past_finished(self, cut: Cut) -> "RecordStream":
+        """Return the stream that starts where whoever cuts it so begins to read; see `Cut.past_finished`."""
+        start = cut.past_finished(self._run.shard, cut.span(self._run.start)).start
+        return self if start == self._run.start else RecordStream(replace(self._run, start=start))
+
     def plan(self) -> Plan:
         """Return what one whole epoch of this shard reads."""
         records = len(self)
@@ -206,8 +220,14 @@ def open_stream(
         ConfigurationError: if an argument, or two together, make no sense.
         CursorError: if the cursor is none, or is one of other data or another order.
     """
-    if not isinstance(shuffle, Blocks):
-        shuffle = flag("shuffle", shuffle)
+    if not isinstance(shuffle, bool | np.bool_ | Blocks):
+        raise ConfigurationError(
+            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {shuffle!r}"
+        )
+    if isinstance(start_offset, bool | np.bool_):
+        raise ConfigurationError(
+            f"start_offset must be a number of records, not {start_offset}: to shuffle, pass shuffle=True"
+        )
     seed = 0 if shuffle_seed is None else whole("shuffle_seed", shuffle_seed, None)
     skip = flag("skip_shuffle_at_epoch_end", skip_shuffle_at_epoch_end)
     drop = flag("drop_shard_remainder", drop_shard_remainder)
@@ -221,8 +241,8 @@ def open_stream(
         order=make_order(shard.records, shuffle, seed),
         shard=shard,
         start=shard.forward(Point(0, 0), offset),
-        seed=None if shuffle is False else seed,
-        skip_shuffle_at_epoch_end=skip and shuffle is not False,
+        seed=seed if shuffle else None,
+        skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
     if cursor is not None:
         point = cursors.read(run.identity(), cursor, flag("rebind", rebind))

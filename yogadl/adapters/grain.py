@@ -6,8 +6,10 @@ The names of this module need Grain. Its own guide, page by page over a cache: d
 from collections.abc import Sequence
 from typing import Any
 
+from yogadl._dataref import takes_a_stream
 from yogadl._sources import Source
 from yogadl._stream import RecordStream
+from yogadl._stream.arguments import names_of
 from yogadl.errors import MissingDependencyError
 
 try:
@@ -47,6 +49,7 @@ def make_dataloader(
     batch_size: int | None = None,
     drop_remainder: bool = False,
     padding_field: str | None = None,
+    skip_finished_epoch: bool = False,
     **options: Any,  # those of `grain.DataLoader`
 ) -> grain.DataLoader:
     """Return a `grain.DataLoader` that reads a stream, from its start on, each time that it is iterated over.
@@ -63,6 +66,8 @@ def make_dataloader(
         batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        skip_finished_epoch: Go on from a cursor that leaves no item of its epoch with the next epoch, and not
+            by yielding nothing; see docs/cursors.md.
         **options: The other arguments of `grain.DataLoader`. ``read_options`` is no threads by default, since
             they slow down what needs no waiting; ``shard_options`` must say what the stream says.
 
@@ -79,10 +84,14 @@ def make_dataloader(
         >>> [batch["x"].tolist() for batch in yogadl_grain.make_dataloader(ref.stream(), batch_size=4)]
         [[0, 1, 2, 3], [4, 5]]
     """
-    course, items = loader.items_of(stream, epochs, batch_size, drop_remainder, padding_field)
+    loader.check_options(options, names_of(make_dataloader))
+    course, items = loader.items_of(
+        stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch
+    )
     return loader.make_loader(course, items, list(operations), worker_count, options)
 
 
+@takes_a_stream
 def map_dataset(
     stream: RecordStream,
     batch_size: int | None = None,
@@ -90,6 +99,7 @@ def map_dataset(
     epochs: int | None = 1,
     drop_remainder: bool = False,
     padding_field: str | None = None,
+    skip_finished_epoch: bool = False,
 ) -> StreamMapDataset:
     """Return a stream as a `grain.MapDataset`, of records or of batches, for the Dataset API.
 
@@ -104,6 +114,8 @@ def map_dataset(
         epochs: How many epochs its length stands for; ``None``: without end.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        skip_finished_epoch: Start with the next epoch if a cursor leaves no item of its own: ``.repeat()``,
+            which asks for the next epoch, needs it, since nothing can't be repeated.
 
     Raises:
         ConfigurationError: if the arguments make no sense, or the stream is a loader already.
@@ -117,7 +129,8 @@ def map_dataset(
         [[0, 10, 20, 30], [40, 50]]
     """
     loader.allow_workers()
-    return StreamMapDataset(*loader.items_of(stream, epochs, batch_size, drop_remainder, padding_field))
+    found = loader.items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
+    return StreamMapDataset(*found)
 
 
 def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or their states

@@ -5,10 +5,11 @@ The names of this module need JAX. What goes on to a device, many hosts, checkpo
 
 from typing import Any
 
+from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Spec
-from yogadl._stream import Loader, RecordStream, StreamIterator
+from yogadl._stream import StreamIterator, as_stream
 from yogadl._stream.arguments import whole
 from yogadl._stream.batch import make_batches, make_cut, read_ahead
 from yogadl._stream.claims import Claims, Make, Recipe
@@ -42,6 +43,7 @@ def shards() -> dict[str, int]:
     return {"shard_rank": jax.process_index(), "num_shards": jax.process_count()}
 
 
+@takes_a_stream
 def make_jax_iterator(
     stream: Stream,
     batch_size: int,
@@ -51,6 +53,7 @@ def make_jax_iterator(
     epochs: int | None = 1,
     padding_field: str | None = None,
     prefetch: int = 2,
+    skip_finished_epoch: bool = False,
 ) -> StreamIterator:
     """Return an iterator over batches of a stream, trees of `jax.Array`s, that is ahead of its consumer.
 
@@ -70,9 +73,12 @@ def make_jax_iterator(
         epochs: How many epochs to read; None: it never ends.
         padding_field: The name under which each batch says what is padding, by a bool a record.
         prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
+        skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch, and
+            not by yielding nothing; see docs/cursors.md.
 
     Raises:
-        ConfigurationError: if an argument makes no sense, or a batch can't be divided as the sharding says.
+        ConfigurationError: if an argument makes no sense, a batch can't be divided as the sharding says, or
+            there are too few records for a batch with a sharding.
         UnsupportedDataError: if a field can't go on to a device; names it.
 
     Example:
@@ -85,16 +91,18 @@ def make_jax_iterator(
         >>> batches.state_dict()["position"]
         2
     """
-    if isinstance(stream, Loader):
-        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
-    if not isinstance(stream, RecordStream):
-        raise ConfigurationError(
-            f"pass what DataRef.stream of this library returned, not a {type(stream).__name__}; "
-            "yogadl.from_source(...) makes a DataRef of anything with a length and items"
-        )
+    stream = as_stream(stream)
     run, size = stream.run, whole("batch_size", batch_size, 1)
+    rows = run.shard.own(0)
+    if sharding is not None and 0 < rows < size:
+        raise ConfigurationError(
+            f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, and "
+            'there is no other. Make smaller batches, or fill them up: docs/jax.md, "Evaluating"'
+        )
     depth, has_padding = whole("prefetch", prefetch), padding_field is not None
-    cut = make_cut(run, size, drop_remainder or sharding is not None, epochs, False)
+    cut = make_cut(
+        run, size, drop_remainder or sharding is not None, epochs, skip_finished_epoch=skip_finished_epoch
+    )
     make_batches(run, None, padding_field)  # checks the field
     spec = _with_padding(run.source.spec, padding_field)
     check_fields(spec.fields)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._sources import Source
-from yogadl._stream import Loader, RecordStream
+from yogadl._stream import RecordStream, as_stream
 from yogadl._stream.arguments import whole
 from yogadl.adapters._keras.batches import BatchesSource
 from yogadl.adapters._keras.fields import Fields, arranger
@@ -103,6 +104,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         [[0, 1, 2, 3], [4, 5], [0, 1, 2, 3]]
     """
 
+    @takes_a_stream
     def __init__(
         self,
         stream: Stream,
@@ -115,13 +117,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         prefetch: int = 2,
     ) -> None:
         super().__init__()
-        if isinstance(stream, Loader):
-            raise ConfigurationError("pass the stream itself, and batch_size, instead of stream.batch(...)")
-        if not isinstance(stream, RecordStream):
-            raise ConfigurationError(
-                f"a {type(stream).__name__} has no batches by number: pass what the stream method of a "
-                "DataRef of this library returned"
-            )
+        stream = as_stream(stream)
         self._reader = BatchReader(
             stream, Cutting(batch_size, drop_remainder, epochs, padding_field, prefetch)
         )
@@ -303,6 +299,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         steps = self._dataset.steps_per_epoch
         if self.step and steps != state["steps_per_epoch"]:  # other batches now, or another number of ranks
             self.step = steps - self._dataset.steps_left
+            self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]  # if they leave nothing
         return model
 
     def parts(self, epochs: int, steps_per_epoch: int | None = None) -> Iterator[dict[str, int]]:
@@ -372,13 +369,15 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         self._within += self._stride
         self.step = self._done + self._within
         self._cursor = self._dataset.cursor(self._earlier + self._within)
+        if self._within >= self.params["steps"]:
+            self.epoch, self.step = self.epoch + 1, 0
         if self._every is not None and self._unsaved >= self._every:
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save, unless something stopped the training within the epoch: then it is not over, and saved so."""
         if self._within >= self.params["steps"]:
-            self.epoch, self.step, self._done = epoch + 1, 0, 0
+            self._done = 0
         self._earlier, self._within = self._earlier + self._within, 0
         self.save()
 

@@ -13,7 +13,6 @@ Example:
 
 import argparse
 import contextlib
-import functools
 import logging
 import sys
 import time
@@ -30,7 +29,7 @@ from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._base import AUTO, BuildOptions
 from yogadl.storage._progress import shown
-from yogadl.storage._provenance.provenance import Describer
+from yogadl.storage._provenance.provenance import Call, Describer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--allow-pickle", action="store_true", help="pickle objects that can't be stored otherwise"
+    )
+    parser.add_argument(
+        "--no-space-check",
+        action="store_true",
+        help="build even if the disk is too small for the records as they are (it may compress them)",
     )
     parser.add_argument("--traceback", action="store_true", help="show all of an error of the function")
     add_json(parser)
@@ -115,15 +119,20 @@ def _build(
                 show(records, total, size_bytes)
 
         options = BuildOptions(
-            arguments.workers, None, arguments.part_bytes, arguments.allow_pickle, progress
+            arguments.workers,
+            None,
+            arguments.part_bytes,
+            arguments.allow_pickle,
+            progress,
+            not arguments.no_space_check,
         )
         if arguments.replace:
             # What `submit` does, and what `cacheable` records; no method of the storage does both.
             with storage._building_alone(key) as right:
                 assert right is not None
                 data = function(**values)
-                described = functools.partial(describer.after_build, builder, (), values)
-                storage._build(key, data, options, described, right=right, replaces=True)
+                call = Call(describer, builder, (), values)
+                storage._build(key, data, options, call, right=right, replaces=True)
         else:
             cached = storage.cacheable(
                 arguments.id,
@@ -132,6 +141,7 @@ def _build(
                 part_bytes=options.part_bytes,
                 allow_pickle=options.allow_pickle,
                 progress=progress,
+                check_space=options.check_space,
             )
             cached(function)(**values)
     return _Built(key, is_new)

@@ -103,16 +103,21 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
     ]
     builder = info.builder
     if builder.get("function"):
-        lines.append(("from", str(builder["function"])))
+        lines.append(("from", _text(builder["function"])))
     arguments = builder.get("arguments")
     if isinstance(arguments, dict) and arguments:
         said = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        lines.append(("arguments", cut(plain(said), width() - 13)))
+        lines.append(("arguments", cut(_text(said), width() - 13)))
     names = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy"}
     software = ", ".join(f"{names[name]} {builder[name]}" for name in names if builder.get(name))
     if software:
-        lines.append(("with", software))
+        lines.append(("with", _text(software)))
     return [*lines, ("fingerprint", info.fingerprint), ("digest", info.digest)]
+
+
+def _text(value: object) -> str:
+    """Return a value as a text, not all of it if it is long: a manifest says what it likes."""
+    return plain(f"{value!s:.1000}")
 
 
 def _row(name: str, leaf: Leaf) -> list[str]:

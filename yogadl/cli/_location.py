@@ -14,6 +14,7 @@ from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.opening import open_bucket
+from yogadl.storage._folder import Folder
 
 # Where the current folder is somebody's home, looking on would take minutes.
 _MOST_FOLDERS: Final = 2_000
@@ -117,8 +118,9 @@ def _root_of(folder: Path) -> Path | None:
     files = itertools.chain(folder.glob("versions/**/*.json"), folder.glob("trash/**/*.json"))
     for file in itertools.islice(files, _MOST_MANIFESTS):
         try:
-            parts = PurePath(json.loads(file.read_bytes())["id"]).parts
-        except (OSError, ValueError, KeyError, TypeError):
+            content = Folder(folder).read(str(file.relative_to(folder)))
+            parts = PurePath(json.loads(content or b"")["id"]).parts
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue  # damaged, or somebody else's
         if parts and folder.parts[-len(parts) :] == parts:
             return Path(*folder.parts[: -len(parts)])

@@ -6,7 +6,7 @@ Example:
 """
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from yogadl.cli._arguments import add_json, add_storage
@@ -58,7 +58,8 @@ def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
     for name in ids:
         for version in storage.versions(name):
             try:
-                found.append(_Version(name, version, storage.info(name, version)))
+                # What built it is not shown, and may be long.
+                found.append(_Version(name, version, replace(storage.info(name, version), builder={})))
             except CacheFormatError as error:
                 found.append(_Version(name, version, None, " ".join(str(error).split())))
             except DatasetNotFoundError:

@@ -90,6 +90,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
+def mended(names: Sequence[str]) -> str:
+    """Say what became of the files that were compared in a mirror."""
+    if not names:
+        return "all sound"
+    was = "was" if len(names) == 1 else "were"
+    return f"{counted(len(names), 'file')} {was} damaged, and brought anew ({', '.join(names)})"
+
+
 def moment(seconds: float | None) -> str | None:
     """Return a time as ISO 8601 in UTC; None for one that a damaged file made up."""
     found = _utc(seconds)
@@ -111,6 +119,8 @@ def _utc(seconds: float | None) -> datetime | None:
 
 def ago(seconds: float, now: float | None = None) -> str:
     """Return how long ago a time was."""
+    if _utc(seconds) is None:
+        return "at an unknown time"
     elapsed_s = (time.time() if now is None else now) - seconds
     for unit, length_s in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if elapsed_s >= length_s:

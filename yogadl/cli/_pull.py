@@ -1,8 +1,8 @@
 """Bring a version from a bucket to this machine.
 
-Without --to it fills this machine's mirror, from which `fetch` then reads, so that a job need not wait. With
---to it is copied into another storage, such as a folder of caches, and is the same there, to the digest. What
-is there already is not brought again.
+Without --to it fills this machine's mirror, from which `fetch` then reads, so that a job need not wait. What
+is there already is read, compared with its checksums, and brought anew where it is damaged. With --to it is
+copied into another storage, such as a folder of caches, and is the same there, to the digest.
 
 Example:
   yogadl pull squares 1 --from s3://bucket/caches --mirror /nvme/mirror
@@ -15,7 +15,7 @@ from yogadl._key import DatasetKey
 from yogadl.cli._arguments import add_json, add_key, add_storage
 from yogadl.cli._copying import copy_to
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import Bar, counted, say, say_json, size
+from yogadl.cli._output import Bar, counted, mended, say, say_json, size
 from yogadl.errors import ConfigurationError
 from yogadl.storage import RemoteStorage
 
@@ -49,9 +49,7 @@ def _fill_mirror(storage: RemoteStorage, arguments: argparse.Namespace) -> int:
     key = DatasetKey(arguments.id, arguments.version)
     manifest = storage.published(key).manifest
     with Bar("pulling", manifest.size_bytes) as bar:
-        storage.mirror.bring(
-            manifest, progress=lambda done, total: bar.show(manifest.size_bytes - total + done)
-        ).close()
+        damaged = storage.mirror.fill(manifest, progress=lambda done, _: bar.show(done))
     folder = storage.mirror.place.root
     if arguments.json:
         say_json(
@@ -62,9 +60,12 @@ def _fill_mirror(storage: RemoteStorage, arguments: argparse.Namespace) -> int:
                 "mirror": str(folder),
                 "size_bytes": manifest.size_bytes,
                 "parts": manifest.parts,
+                "mended": damaged,
             }
         )
         return 0
     what = f"{size(manifest.size_bytes)} in {counted(manifest.parts, 'file')}"
     say(f"{key.id} {key.version} is in the mirror {folder}: {what}")
+    if damaged:
+        say(f"Of what was there before, {mended(damaged)}.")
     return 0

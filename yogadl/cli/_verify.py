@@ -1,5 +1,8 @@
 """Read every byte of a version and compare it with its checksums.
 
+Of a version in a bucket, what this machine's mirror holds of it is compared as well, and brought anew where
+it is damaged.
+
 Damage is told by dataset, field and records, and the exit code is then 1. With --all the others are checked
 nevertheless.
 
@@ -16,7 +19,7 @@ from typing import Any
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._errors import error_line
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import Bar, counted, note, say, say_json, size
+from yogadl.cli._output import Bar, counted, mended, note, say, say_json, size
 from yogadl.errors import DatasetNotFoundError, YogaError
 from yogadl.storage import CacheStorage, Verified
 
@@ -107,6 +110,9 @@ def _say(one: _Checked) -> None:
     found = one.verified
     what = f"{counted(found.records, 'record')}, {size(found.size_bytes)} in {counted(found.parts, 'file')}"
     say(f"{one.id} {one.version} is sound: {what}")
+    if found.mirrored:
+        files = counted(found.mirrored, "file")
+        say(f"{files} of it in this machine's mirror: {mended(found.mended)}")
 
 
 def _to_json(one: _Checked) -> dict[str, Any]:
@@ -118,5 +124,7 @@ def _to_json(one: _Checked) -> dict[str, Any]:
         "records": found and found.records,
         "parts": found and found.parts,
         "size_bytes": found and found.size_bytes,
+        "mirrored": found and found.mirrored,
+        "mended": found and list(found.mended),
         "error": one.error,
     }

@@ -59,6 +59,7 @@ def open_storage(
     lease_ttl_s: float = TTL_S,
     wait_s: float | None = None,
     exclusive: bool = True,
+    mapped: bool = True,
     **options: Any,
 ) -> CacheStorage:
     """Open the storage at a location. A folder on a network file system that is not `shared` gets a warning.
@@ -74,6 +75,8 @@ def open_storage(
         wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever.
         exclusive: Whether to refuse to build in a store that can't decide between builders. If not, it is
             for the caller to see that only one machine builds at a time.
+        mapped: Whether files may be mapped to be read, as is fastest. A file that somebody cuts short, or a
+            disk that can't read it any more, kills a process that has mapped it; without, it is an error.
         options: Of the bucket: ``endpoint_url``, ``profile``, ``anonymous`` ...; see `S3Bucket`, `GCSBucket`.
 
     Raises:
@@ -97,7 +100,8 @@ def open_storage(
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
         bucket = open_bucket(text, **options)
-        return RemoteStorage(bucket, Mirror(bucket, mirror, mirror_limit), terms=terms, exclusive=exclusive)
+        place = Mirror(bucket, mirror, mirror_limit)
+        return RemoteStorage(bucket, place, terms=terms, exclusive=exclusive, mapped=mapped)
     of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, **options}
     of_buckets["exclusive"] = None if exclusive else False
     if not shared:
@@ -106,8 +110,8 @@ def open_storage(
     if given:
         raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}")
     if shared:
-        return SharedStorage(Path(text), terms)
-    storage = LFSStorage(LFSConfigurations(text))
+        return SharedStorage(Path(text), terms, mapped)
+    storage = LFSStorage(LFSConfigurations(text), mapped=mapped)
     network = network_file_system(storage.folder.root)
     if network is not None:
         warnings.warn(

@@ -1,6 +1,7 @@
 """Submit, fetch and cacheable, and what keeps a storage in order: written once, over a root and a right."""
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any, Final, ParamSpec
 
 from yogadl._dataref import RecordsRef
+from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.reader import Reader
 from yogadl._interfaces import Storage
@@ -20,9 +22,24 @@ from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl._sources import open_source
 from yogadl._spec import Spec
 from yogadl._version import library_version
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    DatasetNotFoundError,
+    LeaseError,
+    StorageError,
+)
 from yogadl.storage import _names
-from yogadl.storage._build import Build, Progress, content_of, new_trashed_name, publish, trashed_names
+from yogadl.storage._build import (
+    Build,
+    Progress,
+    check_space,
+    content_of,
+    new_trashed_name,
+    publish,
+    replace,
+    trashed_names,
+)
 from yogadl.storage._cached import CachedRecords, Published
 from yogadl.storage._export import Exported, export
 from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
@@ -30,14 +47,16 @@ from yogadl.storage._partitions import PartitionedBuild, build_with_workers
 from yogadl.storage._progress import shown
 from yogadl.storage._provenance.ingredients import Builder
 from yogadl.storage._provenance.provenance import (
+    Call,
     Describer,
     Explanation,
     describe_machine,
     difference,
     explain,
+    sha256_of_data,
 )
 from yogadl.storage._provenance.values import HOOK
-from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count
+from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._verify import Verified, verify
 
@@ -78,6 +97,7 @@ class BuildOptions:
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
             function of (records so far, records in all or None, bytes so far).
+        check_space: Whether to refuse what certainly needs more than the disk has room for.
     """
 
     workers: int = 1
@@ -85,6 +105,7 @@ class BuildOptions:
     part_bytes: int | None = None
     allow_pickle: bool = False
     progress: bool | Progress | None = None
+    check_space: bool = True
 
     def __post_init__(self) -> None:
         if type(self.workers) is not int or self.workers < 1:
@@ -127,7 +148,7 @@ class CacheStorage(Storage):
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> contextlib.AbstractContextManager[Right | None]:
-        """Hold the right to build this version, waiting for whoever holds it now.
+        """Hold the right to build this version, waiting for whoever holds it now, or prunes the dataset.
 
         Args:
             key: The version.
@@ -139,12 +160,23 @@ class CacheStorage(Storage):
         """
         raise NotImplementedError
 
+    def pruning(self, dataset_id: str) -> contextlib.AbstractContextManager[Right | None]:
+        """Hold the right to remove files of a dataset: as long as that is held, nobody builds there.
+
+        Does not wait: gives ``None`` if somebody builds or prunes.
+        """
+        raise NotImplementedError
+
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
         raise NotImplementedError
 
-    def reader(self, manifest: Manifest) -> Reader:
+    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache.
+
+        Args:
+            manifest: The cache.
+            check: Whether each block is compared with its checksum before it is first read from.
 
         Raises:
             CacheFormatError: if a file is missing or truncated.
@@ -164,6 +196,7 @@ class CacheStorage(Storage):
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: bool | Progress | None = None,
+        check_space: bool = True,
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -179,16 +212,18 @@ class CacheStorage(Storage):
             part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: A progress bar or none; ``None`` for one on a terminal; or a function.
+            check_space: Whether to refuse, before anything is read, what certainly needs more than the disk
+                has room for: arrays, tables and other sources that know their length and shapes.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; names field and record.
             StorageError: if the disk fails or is full.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
+        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
         with self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
-            self._build(key, data, options, {}, right=right, replaces=True)
+            self._build(key, data, options, None, right=right, replaces=True)
 
     def begin(
         self, dataset_id: str, dataset_version: str, *, partitions: int, run: str | None = None
@@ -215,6 +250,8 @@ class CacheStorage(Storage):
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: bool | Progress | None = None,
+        check: bool = False,
+        check_space: bool = True,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -231,13 +268,15 @@ class CacheStorage(Storage):
             part_bytes: See there.
             allow_pickle: See there; also allows reading pickled fields.
             progress: See there.
+            check: As for `fetch`.
+            check_space: See there.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version
                 is ``"auto"`` and a value that the function uses can't be described.
         """
         DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress)
+        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
         is_auto = dataset_version == AUTO
         warned: set[str] = set()
 
@@ -254,13 +293,13 @@ class CacheStorage(Storage):
                         key,
                         lambda: function(*args, **kwargs),
                         options,
-                        lambda: describer.after_build(builder, args, kwargs),
+                        Call(describer, builder, args, kwargs),
                         before=lambda: self._log_why(key, builder) if is_auto else None,
                     )
                     published = self._find(key)
                 if not is_auto:
                     self._warn_if_stale(published.manifest, builder.to_json(), warned)
-                return self._ref(key, published, allow_pickle)
+                return self._ref(key, published, allow_pickle, check)
 
             # What stands for it in the version of another builder that calls it.
             setattr(build_once, HOOK, function if is_auto else (dataset_id, dataset_version))
@@ -273,7 +312,7 @@ class CacheStorage(Storage):
         key: DatasetKey,
         function: Callable[[], Any],
         options: BuildOptions,
-        builder: Callable[[], dict[str, Any]],
+        call: Call,
         *,
         before: Callable[[], None],
     ) -> None:
@@ -284,7 +323,7 @@ class CacheStorage(Storage):
             before()
             data = function()
             try:
-                self._build(key, data, options, builder, right=right, replaces=False)
+                self._build(key, data, options, call, right=right, replaces=False)
             except LostRightError as error:
                 _log.warning(
                     "yogadl: %s is built by others by now, whose result will be served: %s", key, error
@@ -297,7 +336,7 @@ class CacheStorage(Storage):
         mine = (self.location, key)
         if mine in _building.get():
             raise ConfigurationError(
-                f"{key} is being built by this very call: its builder asks for its own result"
+                f"{key} is being built by this very call: its builder asks for its own result, or replaces it"
             )
         with self.building(key, unless) as right:
             reset = _building.set(_building.get() | {mine})
@@ -311,15 +350,18 @@ class CacheStorage(Storage):
         key: DatasetKey,
         data: Any,
         options: BuildOptions,
-        builder: dict[str, Any] | Callable[[], dict[str, Any]],
+        call: Call | None,
         *,
         right: Right,
         replaces: bool,
     ) -> None:
         source = open_source(data, allow_pickle=options.allow_pickle)
+        provenance = getattr(source, "provenance", {})
         machine = describe_machine(library_version())
         where = f"{_names.builds(key)}/one"
         part_bytes = options.part_bytes or self.part_bytes
+        if options.check_space:
+            check_space(self.root, key, source, where)
         with told_if_lost(right), shown(options.progress, str(key)) as show:
 
             def progress(records: int, total: int | None, size_bytes: int) -> None:
@@ -330,8 +372,10 @@ class CacheStorage(Storage):
             if options.workers > 1:
                 receipts = build_with_workers(self, key, source, options.workers, part_bytes, progress)
             else:
-                receipts = Build(self.root, key, part_bytes, progress, right).run(source, where)
-        described = getattr(source, "provenance", {}) | (builder() if callable(builder) else builder)
+                of_data = partial(sha256_of_data, getattr(source, "origin", data))
+                build = Build(self.root, key, part_bytes, progress, right, call.sha256 if call else of_data)
+                receipts = build.run(source, where)
+        described = provenance | (call.manifest() if call else {})
         content = content_of(receipts)
         if publish(self.root, key, content, machine | described, right=right, replaces=replaces):
             self.root.remove_folder(_names.builds(key))
@@ -349,20 +393,27 @@ class CacheStorage(Storage):
 
     def _log_why(self, key: DatasetKey, builder: Builder) -> None:
         """Say what has changed since the newest version that was worked out, too."""
-        manifests = []
-        for version in self.versions(key.id):
-            if version.startswith(f"{AUTO}-"):
-                with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
-                    manifests.append(self.published(DatasetKey(key.id, version)).manifest)
-        if manifests:
-            newest = max(manifests, key=lambda manifest: manifest.created)
+        newest: Manifest | None = None
+        with contextlib.suppress(StorageError):  # a list that can't be had is no reason not to build
+            for version in self.versions(key.id):
+                if version.startswith(f"{AUTO}-"):
+                    with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
+                        found = self.published(DatasetKey(key.id, version)).manifest
+                        newest = found if newest is None or found.created > newest.created else newest
+        if newest is not None:
             changed = difference(newest.builder, builder.to_json())
             _log.info("yogadl: %s is built, for it is not %s: %s", key, newest.key.version, changed)
 
     # Reading.
 
     def fetch(
-        self, dataset_id: str, dataset_version: str, *, digest: str | None = None, allow_pickle: bool = False
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        digest: str | None = None,
+        allow_pickle: bool = False,
+        check: bool = False,
     ) -> RecordsRef:
         """Return a `DataRef` to a published cache.
 
@@ -371,21 +422,23 @@ class CacheStorage(Storage):
             dataset_version: Which version.
             digest: The digest that `info` gave; any other bytes than those are refused.
             allow_pickle: Whether pickled fields may be read, which runs code of whoever wrote them.
+            check: Whether each process compares each block with its checksum before it first reads from it:
+                then what reading returns was built so, or is a `CacheFormatError` that names the records.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
             CacheFormatError: if it is damaged, from a newer library, or has another digest.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        published = self.published(key)
-        if digest is not None and published.digest != digest:
-            raise CacheFormatError(
-                f"{key} has digest {published.digest}, not {digest}: it was built or changed by others"
-            )
-        return self._ref(key, published, allow_pickle)
+        published = self.published(key) if digest is None else self._find(key, digest)
+        if published is None:
+            raise DatasetNotFoundError(self._not_found(key))
+        return self._ref(key, published, allow_pickle, check)
 
-    def _ref(self, key: DatasetKey, published: Published, allow_pickle: bool) -> RecordsRef:
-        records = CachedRecords(self, key, published.digest, allow_pickle)
+    def _ref(
+        self, key: DatasetKey, published: Published, allow_pickle: bool, check: bool = False
+    ) -> RecordsRef:
+        records = CachedRecords(self, key, published.digest, allow_pickle, check)
         records.open()
         return RecordsRef(records)
 
@@ -395,35 +448,61 @@ class CacheStorage(Storage):
         Raises:
             DatasetNotFoundError: if there is none.
         """
-        found = self._find(key)
-        if found is not None and (digest is None or found.digest == digest):
+        if digest is None:
+            found = self._find(key)
+            if found is None:
+                raise DatasetNotFoundError(self._not_found(key))
             return found
-        if digest is not None:
-            for name in self._trashed_names(key):
-                content = self.root.read(name)
-                if content is not None and digest_of(content) == digest:
-                    return Published(read_manifest(content, key, name), digest)
-            raise DatasetNotFoundError(
-                f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
-            )
-        raise DatasetNotFoundError(self._not_found(key))
+        for name in self._manifest_names(key):
+            content = self.root.read(name)
+            if content is not None and digest_of(content) == digest:
+                return Published(read_manifest(content, key, self.root.where(name)), digest)
+        raise DatasetNotFoundError(
+            f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
+        )
 
-    def _find(self, key: DatasetKey) -> Published | None:
+    def _manifest_names(self, key: DatasetKey) -> Iterator[str]:
+        """Yield where manifests of a version may be: in its place, then in the trash."""
+        yield _names.manifest(key)
+        yield from trashed_names(self.root, key)
+        yield _names.manifest(key)  # once more: it may have come back from the trash just now
+
+    def _find(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return the manifest of a version, if there is one; of another digest than that, it is not parsed.
+
+        Raises:
+            CacheFormatError: if it is damaged, or has another digest.
+        """
         name = _names.manifest(key)
         content = self.root.read(name)
         if content is None:
             return None
-        return Published(read_manifest(content, key, self.root.where(name)), digest_of(content))
+        found = digest_of(content)
+        if digest is not None and found != digest:
+            raise CacheFormatError(
+                f"{key} has digest {found}, not {digest}: it was built or changed by others"
+            )
+        return Published(read_manifest(content, key, self.root.where(name)), found)
 
     def _not_found(self, key: DatasetKey) -> str:
-        versions = self.versions(key.id)
-        if versions:
-            return f"there is no {key} in {self!r}; there are the versions {versions}"
-        return f"there is no {key} in {self!r}; it has the datasets {self.datasets()}"
+        with contextlib.suppress(StorageError):  # what can't be listed is not to hide what is known
+            versions = self.versions(key.id)
+            if versions:
+                return f"there is no {key} in {self!r}; there are the versions {versions}"
+            return f"there is no {key} in {self!r}; it has the datasets {self.datasets()}"
+        return f"there is no {key} in {self!r}"
 
     def datasets(self) -> list[str]:
-        """Return the ids of all datasets that have a version."""
-        return [dataset_id for dataset_id in self._ids_with("versions") if self.versions(dataset_id)]
+        """Return the ids of all datasets that have a version, and that this user may list."""
+        return [dataset_id for dataset_id in self._ids_with("versions") if self._has_version(dataset_id)]
+
+    def _has_version(self, dataset_id: str) -> bool:
+        try:
+            return bool(self.versions(dataset_id))
+        except StorageError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return False
+            raise
 
     def _ids_with(self, *names: str) -> list[str]:
         """Return the ids that have one of these folders; a root may hold folders of others, too."""
@@ -514,56 +593,91 @@ class CacheStorage(Storage):
     def delete(self, dataset_id: str, dataset_version: str) -> None:
         """Throw a version away; `undelete` brings it back until `prune` has removed it.
 
+        Waits for whoever builds it, and then throws away what was built.
+
         Raises:
             DatasetNotFoundError: if there is no such version.
+            LeaseError: if it takes longer than this storage waits.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        if not self.root.rename(_names.manifest(key), new_trashed_name(self.root, key)):
-            raise DatasetNotFoundError(self._not_found(key))
+        name = _names.manifest(key)
+        if self.root.size(name) is None:
+            raise DatasetNotFoundError(self._not_found(key))  # before anything is made for it
+        with self._building_alone(key) as right:
+            assert right is not None  # nothing was said that would make it needless
+            trashed = new_trashed_name(self.root, key)
+            right.check()
+            if not self.root.rename(name, trashed):
+                raise DatasetNotFoundError(self._not_found(key))
 
     def undelete(self, dataset_id: str, dataset_version: str) -> None:
         """Bring back what was deleted or replaced last.
 
         If there is such a version now, it goes to the trash in exchange: the next call undoes this one.
+        Waits for whoever builds it.
 
         Raises:
             DatasetNotFoundError: if the trash has no such version.
+            LeaseError: if it takes longer than this storage waits.
         """
         key = DatasetKey(dataset_id, dataset_version)
-        names = self._trashed_names(key)
-        if not names:
+        if not trashed_names(self.root, key):
             raise DatasetNotFoundError(f"the trash of {self!r} has no {key}")
-        name = _names.manifest(key)
-        old, live = self.root.read(names[-1]), self.root.read(name)
-        if old is None:
-            raise DatasetNotFoundError(f"the trash of {self!r} has no {key} any more")
-        if live is not None:
-            # A copy first, then the replacement: at no moment is there no manifest.
-            self.root.write(new_trashed_name(self.root, key), live)
-        self.root.write(name, old)
-        self.root.remove(names[-1])
-
-    def _trashed_names(self, key: DatasetKey) -> list[str]:
-        """Return the trashed manifests of a version, oldest first."""
-        return trashed_names(self.root, key)
+        with self._building_alone(key) as right:
+            assert right is not None  # nothing was said that would make it needless
+            names = trashed_names(self.root, key)
+            content = self.root.read(names[-1]) if names else None
+            if content is None:
+                raise DatasetNotFoundError(f"the trash of {self!r} has no {key} any more")
+            replace(self.root, key, content, right)
+            self.root.remove(names[-1])
 
     def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Pruned:
         """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
 
-        What is younger than the grace stays, since a running reader opens parts late and a running
-        builder names its parts last.
+        What is younger than the grace stays, since a running reader opens parts late, and partitions are
+        named last. Nothing is removed of a dataset of which somebody builds, deletes or brings back a version
+        just now. A dataset that can't be listed or read is left alone, and the others are pruned before the
+        error is raised.
 
         Args:
             grace_s: How long what nobody names is kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
+
+        Raises:
+            StorageError: if something can't be listed, read or removed; names the dataset.
+            CacheFormatError: if a manifest is damaged or from a newer library; names the dataset.
+            LeaseError: if this process was stopped for so long that a builder took the right from it.
         """
-        pruning = Pruning(self.root, grace_s)
-        doomed: list[Entry] = []
+        now = self.root.now()
+        gone: list[Entry] = []
+        failed: dict[str, StorageError | CacheFormatError | LeaseError] = {}
         for dataset_id in self._ids_with("versions", "trash", "parts"):
-            doomed += pruning.doomed(
-                dataset_id, partial(self.versions, dataset_id), partial(self.has_builder, dataset_id)
-            )
-        return count(doomed) if dry_run else pruning.remove(doomed)
+            pruning = Pruning(self.root, dataset_id, grace_s, now)
+            try:
+                for entry in self._pruned(pruning, dataset_id, dry_run):
+                    gone.append(entry)
+            except (StorageError, CacheFormatError, LeaseError) as error:
+                failed[dataset_id] = error
+        if failed:
+            raise incomplete(failed, count(gone)) from next(iter(failed.values()))
+        return count(gone)
+
+    def _pruned(self, pruning: Pruning, dataset_id: str, dry_run: bool) -> Iterator[Entry]:
+        """Yield what is removed, or would be, of a dataset."""
+        doomed = pruning.doomed(self.versions(dataset_id))
+        if not doomed:
+            return  # so that nobody is kept waiting for nothing
+        if dry_run:
+            yield from () if self.has_builder(dataset_id) else doomed
+            return
+        with self.pruning(dataset_id) as right:
+            if right is None:
+                _log.warning(
+                    "yogadl: nothing is removed of %r: others build or prune it just now", dataset_id
+                )
+                return
+            yield from pruning.remove(pruning.doomed(self.versions(dataset_id)), right)
 
 
 def _bumped(version: str) -> str:

@@ -1,24 +1,22 @@
 """Keep caches in a bucket, or in a folder that machines share: a `Root` by the verbs that every store has."""
 
 import contextlib
-import errno
-import mmap
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.transfer import upload
-from yogadl.storage._root import MAX_READ_BYTES, Entry
+from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
 from yogadl.storage._scratch import scratch_folder
 
 # Below the root; no dataset is called so.
@@ -49,23 +47,21 @@ class BucketRoot:
         """Return the URL of an object."""
         return f"{self._bucket.url}/{name}"
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of an object, or ``None`` if there is none."""
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        """Return the content of an object, or ``None`` if there is none.
+
+        Raises:
+            CacheFormatError: if it is larger.
+        """
         with self._bucket.get(name) as body:
             if body is None:
                 return None
-            if body.object.size_bytes > MAX_READ_BYTES:
-                raise StorageError(
-                    errno.EFBIG,
-                    f"{self.where(name)} has {body.object.size_bytes} bytes, "
-                    "far more than any such file of ours",
-                )
+            if body.object.size_bytes > most_bytes:
+                raise too_large(self.where(name), most_bytes)
             return b"".join(body.chunks)
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of an object that may be large."""
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of an object that may be large, but no more than `most_bytes`."""
         return read(self._bucket, name, 0, most_bytes)
 
     def size(self, name: str) -> int | None:
@@ -157,13 +153,18 @@ class MirroredRoot(BucketRoot):
     def __reduce__(self) -> Any:
         return MirroredRoot, (self._bucket, self._mirror)
 
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Send a finished part to its place, and keep it in the mirror if there is room."""
-        upload(self._bucket, _names.index(dataset_id, sha256), index)
-        upload(self._bucket, _names.part(dataset_id, sha256), part)
-        self._mirror.adopt(dataset_id, sha256, part, index)
-        part.unlink()
-        index.unlink()
+    @property
+    def keeps_parts_where_made(self) -> bool:
+        """They go to the bucket, one after the other; the mirror keeps what it has room for."""
+        return False
+
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Send finished files to their places, in this order; keep them in the mirror if there is room."""
+        for name, path in files.items():
+            upload(self._bucket, name, path)
+        self._mirror.adopt(files)
+        for path in files.values():
+            path.unlink()
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
@@ -201,6 +202,11 @@ class SharedRoot(BucketRoot):
         return SharedRoot, (self._folder,)
 
     @property
+    def keeps_parts_where_made(self) -> bool:
+        """They are made in the folder."""
+        return True
+
+    @property
     def location(self) -> str:
         """The folder's path."""
         return self._folder.location
@@ -209,15 +215,20 @@ class SharedRoot(BucketRoot):
         """Return the path of a file."""
         return self._folder.where(name)
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of a file that may be large, mapped if wanted."""
-        return self._folder.view(name, most_bytes, maps=maps)
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of a file that may be large, but no more than `most_bytes`."""
+        return self._folder.view(name, most_bytes)
 
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Move a finished part and its index to their places; the part last."""
-        self._folder.adopt_part(dataset_id, sha256, part, index)
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Move finished files to their names, in this order."""
+        self._folder.adopt(files)
+
+    def folders_with(self, *names: str) -> list[str]:
+        """Return every folder, at any depth, that has a folder of one of these names inside.
+
+        What this user may not list is left out: others may keep folders here, too.
+        """
+        return self._folder.folders_with(*names)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""

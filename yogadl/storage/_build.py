@@ -20,7 +20,7 @@ from yogadl._format.arrays import ArrayFile
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import RunHash, fingerprint_of, hash_run
 from yogadl._format.layout import PartIndex, PartTable, SealedPart, join_parts
-from yogadl._format.manifest import Manifest, digest_of
+from yogadl._format.manifest import Manifest, digest_of, fitting
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
@@ -31,7 +31,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, Un
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder
 from yogadl.storage._leases.right import LockedRight, Right
-from yogadl.storage._root import Root
+from yogadl.storage._root import MAX_READ_BYTES, Root
 
 _log = logging.getLogger("yogadl")
 
@@ -55,12 +55,21 @@ class Sample:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What is known of one sealed part of an unfinished build."""
+    """What is known of one sealed part of an unfinished build.
+
+    Args:
+        first_record: The number of its first record.
+        part: The part.
+        spec: The spec as far as it was known by then.
+        samples: Hashes of some of its records.
+        origin: The hash of the code and the values that it was made by, if they were asked for.
+    """
 
     first_record: int
     part: SealedPart
     spec: Spec
     samples: tuple[Sample, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,9 @@ class Build:
         part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
         right: The right to build this key, which whoever runs this holds.
+        origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
+            known.
+        say_after_s: How long a build may take before its size and its time are said.
     """
 
     root: Root
@@ -80,7 +92,8 @@ class Build:
     part_bytes: int | None = None
     progress: Progress | None = None
     right: Right = field(default_factory=LockedRight)
-    say_after_s: float = field(default=_SAY_AFTER_S)
+    origin_sha256: Callable[[], str] = field(default=str)
+    say_after_s: float = field(default_factory=lambda: _SAY_AFTER_S)
 
     def run(self, source: Source, where: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order.
@@ -89,8 +102,8 @@ class Build:
             source: What to read.
             where: The build's own folder, by name.
         """
-        terms = self._terms(source)
-        receipts = self._receipts(source, where, terms)
+        terms, origin = self._terms(source), self._origin(source)
+        receipts = self._receipts(source, where, terms, origin)
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
         if receipts:
             _log.info("yogadl: %s: going on at record %d, where an earlier build stopped", self.key, first)
@@ -103,7 +116,7 @@ class Build:
                 samples = _samples(path, part, spec)
             except CacheFormatError as error:
                 raise StorageError(errno.EIO, f"what was written just now can't be read: {error}") from error
-            receipt = Receipt(first_record, part, spec, samples)
+            receipt = Receipt(first_record, part, spec, samples, origin)
             self._keep(source, path, receipt, where, terms)
             receipts.append(receipt)
 
@@ -145,16 +158,29 @@ class Build:
             "replaces": None if before is None else digest_of(before),
         }
 
+    def _origin(self, source: Source) -> str:
+        """Return the hash of what decides a source's records; nothing if it need not be known."""
+        if not (source.can_start_anywhere and _is_costly(source)):
+            return ""
+        known = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
     def _keep(self, source: Source, path: Path, receipt: Receipt, where: str, terms: dict[str, Any]) -> None:
         """Move a sealed part to its place, then note that it is there, and where the source stood."""
         part = receipt.part
-        self.root.adopt_part(self.key.id, part.sha256, path, path.with_suffix(".idx"))
+        self.root.adopt(
+            {
+                _names.index(self.key.id, part.index_sha256): path.with_suffix(".idx"),
+                _names.part(self.key.id, part.sha256): path,
+            }
+        )
         document = {
             "first": receipt.first_record,
             "sha256": part.sha256,
             "index_sha256": part.index_sha256,
             "spec": receipt.spec.to_json(),
             "samples": [[sample.start, sample.run.records, sample.run.value] for sample in receipt.samples],
+            "origin": receipt.origin,
             **terms,
         }
         if isinstance(source, Resumable) and receipt.samples:
@@ -164,7 +190,7 @@ class Build:
                 self.root.write(f"{where}/{receipt.first_record:015d}{_STATE}", state)
         self.root.write(f"{where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
 
-    def _receipts(self, source: Source, where: str, terms: dict[str, Any]) -> list[Receipt]:
+    def _receipts(self, source: Source, where: str, terms: dict[str, Any], origin: str) -> list[Receipt]:
         """Return the receipts an earlier build left that hold for this source; clear the rest."""
         kept: list[Receipt] = []
         if source.can_start_anywhere:
@@ -174,7 +200,7 @@ class Build:
                 if receipt is None or receipt.first_record != expected:
                     break
                 kept.append(receipt)
-            if kept and not _agree(source, kept, partial(self._restore, source, where)):
+            if kept and not _agree(source, kept, origin, partial(self._restore, source, where)):
                 kept = []
         names = {f"{r.first_record:015d}{suffix}" for r in kept for suffix in (".json", _STATE)}
         for name in self.root.names(where):
@@ -182,12 +208,14 @@ class Build:
                 self.root.remove(name)
         return kept
 
-    def _restore(self, source: Source, where: str, receipt: Receipt) -> None:
-        """Hand a source what it noted when a part was sealed."""
-        if isinstance(source, Resumable):
-            state = self.root.read(f"{where}/{receipt.first_record:015d}{_STATE}")
-            if state is not None:
-                source.restore(state)
+    def _restore(self, source: Source, where: str, receipt: Receipt) -> bool:
+        """Hand a source what it noted when a part was sealed; return whether there is anything."""
+        if not isinstance(source, Resumable):
+            return False
+        state = self.root.read(f"{where}/{receipt.first_record:015d}{_STATE}", MAX_READ_BYTES)
+        if state is not None:
+            source.restore(state)
+        return state is not None
 
     def _read_receipt(self, name: str, terms: dict[str, Any]) -> Receipt | None:
         content = self.root.read(name)
@@ -195,17 +223,17 @@ class Build:
             document = json.loads(content or b"")
             if any(document[term] != value for term, value in terms.items()):
                 return None
-            sha256 = document["sha256"]
+            sha256, index_sha256 = document["sha256"], document["index_sha256"]
+            names = _names.part(self.key.id, sha256), _names.index(self.key.id, index_sha256)
             # Before they are looked at, or a prune might take them just after.
-            if not all(
-                self.root.keep(name_of(self.key.id, sha256)) for name_of in (_names.part, _names.index)
-            ):
+            if not all(self.root.keep(name) for name in names):
                 return None
-            part = read_sealed(self.root, self.key.id, sha256, document["index_sha256"])
+            part = read_sealed(self.root, self.key.id, sha256, index_sha256)
             samples = tuple(
                 Sample(start, RunHash(records, value)) for start, records, value in document["samples"]
             )
-            return Receipt(document["first"], part, Spec.from_json(document["spec"]), samples)
+            spec = Spec.from_json(document["spec"])
+            return Receipt(document["first"], part, spec, samples, document["origin"])
         except (ValueError, KeyError, TypeError, StorageError):
             return None  # from another version or cut short: what it names is built again
 
@@ -236,8 +264,10 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
     Raises:
         CacheFormatError: if its files are missing or not what they were.
     """
-    name = _names.index(dataset_id, sha256)
-    content = root.read(name)
+    name, old_name = _names.indexes(dataset_id, sha256, index_sha256)
+    content = root.read(name, MAX_READ_BYTES)
+    if content is None:
+        content = root.read(old_name, MAX_READ_BYTES)
     if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
         raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
     index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
@@ -277,17 +307,28 @@ class _OnePart:
         return str(self._path)
 
 
-def _agree(source: Source, receipts: Sequence[Receipt], restore: Callable[[Receipt], None]) -> bool:
-    """Compare the first and the last records of each sealed part with the source's."""
+def _agree(
+    source: Source, receipts: Sequence[Receipt], origin: str, restore: Callable[[Receipt], bool]
+) -> bool:
+    """Compare what is sealed with the source: all of it, but where that is costly and as good as sure.
+
+    What the same code made of the same values is compared by samples of each part. Not where a source can
+    only read on and has no state to go on from: it has to read all of a part to get to its end.
+    """
     spec = receipts[-1].spec
     if not spec.is_like(source.spec):
         return False
     for receipt in receipts:
-        restore(receipt)
-        for sample in receipt.samples:
+        is_alike = origin != "" and receipt.origin == origin
+        goes_by_samples = is_alike and (restore(receipt) or not isinstance(source, Resumable))
+        for sample in receipt.samples if goes_by_samples else (Sample(0, receipt.part.index.run),):
             if _hash_source(source, spec, receipt.first_record, sample) != sample.run:
                 return False
     return all(receipt.samples for receipt in receipts)
+
+
+def _is_costly(source: Source) -> bool:
+    return getattr(source, "is_costly", False)
 
 
 def _hash_source(source: Source, spec: Spec, first_record: int, sample: Sample) -> RunHash:
@@ -321,8 +362,44 @@ class PartPaths:
         return str(self._folder.path(_names.part(self._id, sha256)))
 
 
+def check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:
+    """Refuse to build what certainly needs more than the disk has room for.
+
+    Certain is only what a source says of its records before they are read. What some of them took says
+    nothing: the first ones may be the largest by far.
+
+    Args:
+        root: Where the parts go.
+        key: What is to be built.
+        source: Its records.
+        where: The build's own folder, by name.
+
+    Raises:
+        StorageError: if it does.
+    """
+    if source.length is None or not getattr(source, "has_final_spec", False):
+        return
+    if not root.keeps_parts_where_made:
+        return
+    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
+    least_bytes = source.length * record_bytes
+    with root.workplace(where) as work:
+        free_bytes = shutil.disk_usage(work).free
+    if least_bytes <= free_bytes:
+        return
+    # Parts of an earlier build are gone on with, and those of another version may be the same.
+    parts_bytes = sum(entry.size_bytes for entry in root.entries(f"{key.id}/parts"))
+    if least_bytes > free_bytes + parts_bytes:
+        raise StorageError(
+            errno.ENOSPC,
+            f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
+            f"{in_words(free_bytes)} free; make room, or build where there is. If it fits nevertheless (the "
+            "file system compresses, say): check_space=False, or yogadl build --no-space-check",
+        )
+
+
 class _Sizes:
-    """Say after a while how large the cache will be, and stop a build that can't fit."""
+    """Say after a while how large the cache will be, and whether it may be too large."""
 
     def __init__(self, build: Build, length: int | None, work: Path) -> None:
         self._build = build
@@ -351,11 +428,12 @@ class _Sizes:
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip
-        if rest_bytes > free_bytes:
-            raise StorageError(
-                f"{self._build.key} can't fit: {in_words(rest_bytes)} are still to be written to "
-                f"{self._work}, and {in_words(free_bytes)} are free; make room, or build where there is"
-            )
+        if rest_bytes > free_bytes and self._build.root.keeps_parts_where_made:
+            _log.warning(
+                "yogadl: %s may not fit: if the records to come are as large as those so far, %s are still "
+                "to be written to %s, and %s are free",
+                self._build.key, in_words(rest_bytes), self._work, in_words(free_bytes),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -434,7 +512,7 @@ def publish(
     table_sha256 = hashlib.sha256(table).hexdigest()
     root.write(_names.table(key.id, table_sha256), table)
     check_parts(root, key, content.table)
-    manifest = Manifest(
+    made = Manifest(
         key=key,
         spec=content.spec,
         records=content.run.records,
@@ -447,24 +525,45 @@ def publish(
         builder=builder if right.epoch is None else builder | {"lease_epoch": right.epoch},
         token=secrets.token_hex(8),
     )
+    manifest = fitting(made)
+    if replaces:
+        replace(root, key, manifest.to_bytes(), right)
+        return True
+    right.check()
+    return root.write_if_absent(_names.manifest(key), manifest.to_bytes())
+
+
+def replace(root: Root, key: DatasetKey, content: bytes, right: Right) -> None:
+    """Put a manifest in place of that of this version; if there is one, it goes to the trash.
+
+    At no moment is there none.
+
+    Args:
+        root: Where to.
+        key: What is published.
+        content: The manifest.
+        right: The right to build, which the caller holds.
+
+    Raises:
+        LostRightError: if somebody else has the right to build by now.
+    """
     name = _names.manifest(key)
     right.check()
-    if not replaces:
-        return root.write_if_absent(name, manifest.to_bytes())
     old = root.read(name)
     if old is not None:
-        # A copy first, then the replacement: at no moment is there no manifest.
         root.write(new_trashed_name(root, key), old)
-    root.write(name, manifest.to_bytes())
-    return True
+        right.check()
+    root.write(name, content)
 
 
 def check_parts(root: Root, key: DatasetKey, table: PartTable) -> None:
     """Make sure that every part is where it should be, right before a manifest says so."""
     sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{key.id}/parts")}
-    for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
+    each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+    for sha256, index_sha256, size_bytes in each:
         name = _names.part(key.id, sha256)
-        if sizes.get(name) != size_bytes or _names.index(key.id, sha256) not in sizes:
+        has_index = not sizes.keys().isdisjoint(_names.indexes(key.id, sha256, index_sha256))
+        if sizes.get(name) != size_bytes or not has_index:
             raise StorageError(
                 errno.ENOENT,
                 f"{root.where(name)} or its index has vanished since it was written; was there a prune with "

@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._format.layout import PartTable
-from yogadl._format.manifest import digest_of, read_manifest
+from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._build import check_parts, new_trashed_name
+from yogadl.storage._build import check_parts, replace
 from yogadl.storage._cached import open_table
 from yogadl.storage._folder import storage_error
 from yogadl.storage._leases.right import Right
 from yogadl.storage._mirror.transfer import Beat, Progress, Total, Wanted, download_all, in_parallel, upload
 from yogadl.storage._remote import RemoteStorage
+from yogadl.storage._root import MAX_READ_BYTES
 
 # Each hashes and sends a part.
 _AT_ONCE: Final = 4
@@ -62,36 +63,40 @@ def copy(
     """
     key = DatasetKey(dataset_id, dataset_version)
     content = _content_of(source, key)
-    is_new = _is_new(target, key, content, replaces)
+    is_new = _is_new(target, key, content, replaces)  # before anybody is waited for
     manifest = read_manifest(content, key, source.root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
-    parts = _Parts(source, target, key, open_table(source.root, manifest))
-    if not is_new and target.root.size(name) == manifest.table_bytes and not parts.missing(are_named=True):
+    files = _Files(source, target, key, open_table(source.root, manifest))
+    if not is_new and target.root.size(name) == manifest.table_bytes and not files.missing(are_named=True):
         return False
     with target.building(key) as right:
         assert right is not None
-        parts.copy(parts.missing(are_named=not is_new), right, progress)
-        target.root.write(name, _checked_bytes(source, name, manifest.table_sha256))
-        check_parts(target.root, key, parts.table)
-        right.check()
-        if is_new:
-            _publish(target, key, content, replaces)
+        is_new = _is_new(target, key, content, replaces)  # others may have changed it meanwhile
+        files.copy(files.missing(are_named=not is_new), right, progress)
+        target.root.write(name, _checked_bytes(source, name, manifest))
+        check_parts(target.root, key, files.table)
+        if is_new and replaces:
+            replace(target.root, key, content, right)
+        else:
+            right.check()
+            if is_new and not target.root.write_if_absent(_names.manifest(key), content):
+                _is_new(target, key, content, replaces)  # which refuses another one
         target.root.remove_folder(_names.builds(key))
     return True
 
 
 def _content_of(source: CacheStorage, key: DatasetKey) -> bytes:
     """Return the bytes of a manifest."""
-    published = source.published(key)  # which says what there is, if there is none
     content = source.root.read(_names.manifest(key))
-    if content is None or digest_of(content) != published.digest:
-        raise StorageError(errno.ESTALE, f"{key} in {source.location} was replaced just now; try again")
+    if content is None:
+        source.published(key)  # which says what there is
+        raise StorageError(errno.ESTALE, f"{key} in {source.location} was built just now; try again")
     return content
 
 
-def _checked_bytes(source: CacheStorage, name: str, sha256: str) -> bytes:
-    content = bytes(source.root.view(name, maps=False) or b"")
-    if hashlib.sha256(content).hexdigest() != sha256:
+def _checked_bytes(source: CacheStorage, name: str, manifest: Manifest) -> bytes:
+    content = source.root.view(name, manifest.table_bytes + 1) or b""
+    if hashlib.sha256(content).hexdigest() != manifest.table_sha256:
         raise CacheFormatError(f"{source.root.where(name)} was changed just now; restore the file")
     return content
 
@@ -109,119 +114,119 @@ def _is_new(target: CacheStorage, key: DatasetKey, content: bytes, replaces: boo
     return True
 
 
-def _publish(target: CacheStorage, key: DatasetKey, content: bytes, replaces: bool) -> None:
-    root, name = target.root, _names.manifest(key)
-    if not replaces:
-        if not root.write_if_absent(name, content):
-            _is_new(target, key, content, replaces)  # which refuses another one
-        return
-    old = root.read(name)
-    if old is not None:
-        # A copy first, then the replacement: at no moment is there no manifest.
-        root.write(new_trashed_name(root, key), old)
-    root.write(name, content)
+@dataclass(frozen=True)
+class _File:
+    """A part or an index to be copied.
+
+    Args:
+        name: What it is called in the target.
+        source_name: What it is called in the source.
+        sha256: The sum of its bytes.
+        size_bytes: Its size, where a part table says it.
+    """
+
+    name: str
+    source_name: str
+    sha256: str
+    size_bytes: int | None
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """Copy the parts of one cache."""
+class _Files:
+    """Copy the parts of one cache and their indexes."""
 
     source: CacheStorage
     target: CacheStorage
     key: DatasetKey
     table: PartTable
 
-    def missing(self, *, are_named: bool) -> list[int]:
-        """Return the numbers of the parts that the target has not; of two that are equal, one.
+    def missing(self, *, are_named: bool) -> list[_File]:
+        """Return the files that the target has not; of two that are equal, one. Indexes come first.
 
         Args:
             are_named: Whether a manifest names them there, so that no prune can take them.
         """
-        root, dataset_id = self.target.root, self.key.id
+        root, table, dataset_id = self.target.root, self.table, self.key.id
+        theirs = {entry.name for entry in self.source.root.entries(f"{dataset_id}/parts")}
         sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
-        found: dict[str, int] = {}
-        for number, sha256 in enumerate(self.table.sha256):
-            names = _names.part(dataset_id, sha256), _names.index(dataset_id, sha256)
-            is_there = sizes.get(names[0]) == int(self.table.size_bytes[number]) and names[1] in sizes
-            if not is_there or not (are_named or all(root.keep(name) for name in names)):
-                found.setdefault(sha256, number)
-        return list(found.values())
+        indexes, parts = {}, {}
+        each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+        for sha256, index_sha256, size_bytes in each:
+            part = _names.part(dataset_id, sha256)
+            if sizes.get(part) != size_bytes or not (are_named or root.keep(part)):
+                parts[part] = _File(part, part, sha256, size_bytes)
+            index, old_index = _names.indexes(dataset_id, sha256, index_sha256)
+            is_there = index in sizes or (are_named and old_index in sizes)
+            if not is_there or not (are_named or root.keep(index)):
+                source_name = old_index if index not in theirs and old_index in theirs else index
+                indexes[index] = _File(index, source_name, index_sha256, None)
+        return [*indexes.values(), *parts.values()]
 
-    def copy(self, numbers: list[int], right: Right, progress: Progress | None) -> None:
-        """Copy parts, in order, as long as this process has the right to."""
+    def copy(self, files: list[_File], right: Right, progress: Progress | None) -> None:
+        """Copy files, begun in this order, as long as this process has the right to."""
         is_remote = isinstance(self.source, RemoteStorage)
         with ExitStack() as stack:
             work = Path()
-            if numbers and (is_remote or not isinstance(self.target, RemoteStorage)):
+            if files and (is_remote or not isinstance(self.target, RemoteStorage)):
                 work = stack.enter_context(self.target.root.workplace(f"{_names.builds(self.key)}/copy"))
             if isinstance(self.source, RemoteStorage):
-                self._from_bucket(self.source.bucket, numbers, work, right, progress)
+                self._from_bucket(self.source.bucket, files, work, right, progress)
             else:
-                self._from_folder(numbers, work, right, progress)
+                self._from_folder(files, work, right, progress)
 
     def _from_bucket(
-        self, bucket: Bucket, numbers: list[int], work: Path, right: Right, progress: Progress | None
+        self, bucket: Bucket, files: list[_File], work: Path, right: Right, progress: Progress | None
     ) -> None:
-        table, dataset_id = self.table, self.key.id
-        parts, indexes = [], []
-        for number in numbers:
-            sha256, size_bytes = table.sha256[number], int(table.size_bytes[number])
-            part, index = _names.part(dataset_id, sha256), _names.index(dataset_id, sha256)
-            parts.append(Wanted(part, sha256, size_bytes, work / f"{sha256}.mdb"))
-            indexes.append(Wanted(index, table.index_sha256[number], None, work / f"{sha256}.idx"))
+        names = {work / Path(file.name).name: file.name for file in files}
+        wanted = [
+            Wanted(file.source_name, file.sha256, file.size_bytes, path)
+            for path, file in zip(names, files, strict=True)
+        ]
 
         @contextlib.contextmanager
         def taken(wanted: Wanted) -> Iterator[Beat]:
             yield lambda: None
-            index = wanted.path.with_suffix(".idx")
             right.check()
-            self._take(wanted.sha256, wanted.path, index)
-            for path in (wanted.path, index):
-                path.unlink(missing_ok=True)
+            self._take(names[wanted.path], wanted.path)
+            wanted.path.unlink(missing_ok=True)
 
-        download_all(bucket, indexes)
-        download_all(bucket, parts, progress=progress, guard=taken)
+        download_all(bucket, wanted, progress=progress, guard=taken)
 
-    def _from_folder(self, numbers: list[int], work: Path, right: Right, progress: Progress | None) -> None:
-        total = Total(sum(int(self.table.size_bytes[number]) for number in numbers), progress)
+    def _from_folder(self, files: list[_File], work: Path, right: Right, progress: Progress | None) -> None:
+        total = Total(sum(file.size_bytes or 0 for file in files), progress)
 
-        def send(number: int) -> None:
+        def send(file: _File) -> None:
             if total.stopped.is_set():
                 return
             right.check()
-            sha256 = self.table.sha256[number]
-            with (
-                self._checked(_names.part(self.key.id, sha256), sha256) as part,
-                self._checked(_names.index(self.key.id, sha256), self.table.index_sha256[number]) as index,
-            ):
-                if isinstance(self.target, RemoteStorage):
-                    self._take(sha256, part, index)
-                else:
-                    self._take(sha256, _copied(part, work), _copied(index, work))
-            total.add(int(self.table.size_bytes[number]))
+            with self._checked(file) as path:
+                is_remote = isinstance(self.target, RemoteStorage)
+                self._take(file.name, path if is_remote else _copied(path, work))
+            total.add(file.size_bytes or 0)
 
-        in_parallel(send, numbers, _AT_ONCE, total)
+        in_parallel(send, files, _AT_ONCE, total)
 
     @contextlib.contextmanager
-    def _checked(self, name: str, sha256: str) -> Iterator[Path]:
+    def _checked(self, file: _File) -> Iterator[Path]:
         """Give the path of a file of the source, whose bytes are what they should be."""
-        with self.source.root.local(name) as path:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != sha256:
+        with self.source.root.local(file.source_name) as path:
+            most_bytes = MAX_READ_BYTES if file.size_bytes is None else file.size_bytes
+            with path.open("rb") as content:
+                is_small = os.fstat(content.fileno()).st_size <= most_bytes  # else hashing it may take days
+                found = hashlib.file_digest(content, "sha256").hexdigest() if is_small else ""
+            if found != file.sha256:
                 raise CacheFormatError(
                     f"{path} was changed since it was written, so {self.key} is not copied: "
                     "`yogadl verify` says which records; build the dataset again, or restore the file"
                 )
             yield path
 
-    def _take(self, sha256: str, part: Path, index: Path) -> None:
-        """Bring a part and its index to their places in the target."""
+    def _take(self, name: str, path: Path) -> None:
+        """Bring a file to its place in the target."""
         if isinstance(self.target, RemoteStorage):
-            upload(self.target.bucket, _names.index(self.key.id, sha256), index)
-            upload(self.target.bucket, _names.part(self.key.id, sha256), part)
+            upload(self.target.bucket, name, path)
         else:
-            self.target.root.adopt_part(self.key.id, sha256, part, index)
+            self.target.root.adopt({name: path})
 
 
 def _copied(path: Path, work: Path) -> Path:

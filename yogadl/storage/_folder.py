@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import mmap
 import os
 import secrets
 import shutil
@@ -10,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage import _names
-from yogadl.storage._root import MAX_READ_BYTES, Entry
+from yogadl.storage._links import checked_path, files_below, open_file, stat_file
+from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
 
 
 class Folder:
@@ -30,6 +30,11 @@ class Folder:
         """The folder's path."""
         return str(self.root)
 
+    @property
+    def keeps_parts_where_made(self) -> bool:
+        """They are made in the folder."""
+        return True
+
     def path(self, name: str) -> Path:
         """Return where the file of that name lies."""
         return self.root / name
@@ -38,41 +43,42 @@ class Folder:
         """Return where the file of that name lies, as text."""
         return str(self.path(name))
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or ``None`` if there is none."""
-        try:
-            with self.path(name).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > MAX_READ_BYTES:
-                    raise OSError(errno.EFBIG, f"it has {size} bytes, far more than any such file of ours")
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise storage_error(error, f"can't read {self.path(name)}") from error
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        """Return the content of a file, or ``None`` if there is none.
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of a file that may be large, mapped if wanted, or ``None`` if there is none."""
+        Raises:
+            CacheFormatError: if it is larger, or no file of a dataset's own.
+        """
         try:
-            with self.path(name).open("rb") as file:
-                if not maps or not os.fstat(file.fileno()).st_size:
-                    return file.read(most_bytes)
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with open_file(self.root, name) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                content = file.read(size_bytes + 1) if size_bytes <= most_bytes else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise storage_error(error, f"can't read {self.path(name)}") from error
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+        if content is None:
+            raise too_large(self.where(name), most_bytes)
+        return content
+
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of a file that may be large, but no more than `most_bytes`; ``None`` if none."""
+        try:
+            with open_file(self.root, name) as file:
+                return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has, or ``None`` if there is none."""
         try:
-            return self.path(name).stat().st_size
+            return stat_file(self.root, name).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise storage_error(error, f"can't read {self.path(name)}") from error
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file in place of any other of that name: readers see the old one or the new one."""
@@ -93,7 +99,7 @@ class Folder:
     @contextlib.contextmanager
     def written(self, name: str, content: bytes | Path) -> Iterator[Path]:
         """Give a finished temporary file with this content, or a file's, beside where it is to go."""
-        path = self.path(name)
+        path = Path(checked_path(self.root, name))
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +125,7 @@ class Folder:
         target = self.root
         try:
             for name, path in files.items():
-                target = self.path(name)
+                target = Path(checked_path(self.root, name))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(target)
             for folder in {self.path(name).parent for name in files}:
@@ -127,20 +133,16 @@ class Folder:
         except OSError as error:
             raise storage_error(error, f"can't write {target}") from error
 
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Move a finished part and its index to their places; the part last."""
-        self.adopt({_names.index(dataset_id, sha256): index, _names.part(dataset_id, sha256): part})
-
     def rename(self, name: str, new_name: str) -> bool:
         """Move a file; return whether there was one."""
-        if self.size(name) is None:
+        path, target = Path(checked_path(self.root, name)), Path(checked_path(self.root, new_name))
+        if not os.path.lexists(path):
             return False  # else the new name's folder would be made for nothing
-        target = self.path(new_name)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            self.path(name).replace(target)
+            path.replace(target)
             sync_folder(target.parent)
-            sync_folder(self.path(name).parent)
+            sync_folder(path.parent)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -150,25 +152,29 @@ class Folder:
     def names(self, below: str, suffix: str = "") -> list[str]:
         """Return the names of all finished files below a folder, with that ending, in order."""
         found = []
-        for folder, _, files in os.walk(self.path(below)):
+        for folder, files in files_below(self.root, below, refuse_unlisted):
+            prefix = os.path.relpath(folder, self.root)
             for file in files:
                 if file.endswith(suffix) and not file.endswith(".tmp"):
-                    found.append(os.path.relpath(os.path.join(folder, file), self.root))
+                    found.append(os.path.join(prefix, file))
         return sorted(found)
 
     def entries(self, below: str) -> Iterator[Entry]:
         """Yield what is known of all files below a folder, the unfinished ones, too."""
-        for folder, _, files in os.walk(self.path(below)):
+        for folder, files in files_below(self.root, below, refuse_unlisted):
+            prefix = os.path.relpath(folder, self.root)
             for file in files:
-                path = os.path.join(folder, file)
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    found = os.stat(path)
-                    yield Entry(os.path.relpath(path, self.root), found.st_size, found.st_mtime)
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    found = os.lstat(os.path.join(folder, file))
+                    yield Entry(os.path.join(prefix, file), found.st_size, changed(found))
 
     def folders_with(self, *names: str) -> list[str]:
-        """Return every folder, at any depth, that has a folder of one of these names inside."""
+        """Return every folder, at any depth, that has a folder of one of these names inside.
+
+        What this user may not list is left out: others may keep folders here, too.
+        """
         found = []
-        for folder, folders, _ in os.walk(self.root):
+        for folder, folders, _ in os.walk(self.root, onerror=_refuse_unless_forbidden):
             if not set(names).isdisjoint(folders):
                 found.append(os.path.relpath(folder, self.root))
         return sorted(found)
@@ -180,7 +186,7 @@ class Folder:
     def age_s(self, name: str, now: float) -> float:
         """Return how long ago a file or folder was last changed; 0 if it is gone."""
         try:
-            return now - self.path(name).stat().st_mtime
+            return now - changed(self.path(name).stat())
         except OSError:
             return 0.0
 
@@ -195,7 +201,7 @@ class Folder:
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
         """Give the folder itself: whoever builds there has locked out all others."""
-        path = self.path(below)
+        path = Path(checked_path(self.root, f"{below}/"))
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -211,9 +217,9 @@ class Folder:
 
     def remove(self, name: str) -> int:
         """Remove a file if it is there; return how many bytes it had."""
-        path = self.path(name)
+        path = Path(checked_path(self.root, name))
         try:
-            size = path.stat().st_size
+            size = path.lstat().st_size
             path.unlink()
         except FileNotFoundError:
             return 0
@@ -224,11 +230,30 @@ class Folder:
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""
         try:
-            shutil.rmtree(self.path(name))
+            shutil.rmtree(checked_path(self.root, f"{name}/"))
         except FileNotFoundError:
             pass
         except OSError as error:
             raise storage_error(error, f"can't remove {self.path(name)}") from error
+
+
+def refuse_unlisted(error: OSError) -> None:
+    """Raise the error of a folder that can't be listed: what it holds must not be taken for absent."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise storage_error(error, f"can't list {error.filename}", reads=True) from error
+
+
+def _refuse_unless_forbidden(error: OSError) -> None:
+    if not isinstance(error, PermissionError):
+        refuse_unlisted(error)
+
+
+def changed(found: os.stat_result) -> float:
+    """Return when a file came to be as it is here.
+
+    Copies may bring the time of the original with them, but the time of its inode is this folder's own.
+    """
+    return max(found.st_mtime, found.st_ctime)
 
 
 def sync_folder(path: Path) -> None:
@@ -240,11 +265,11 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def storage_error(error: OSError, what: str) -> StorageError:
-    """Translate an error of the file system."""
+def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageError:
+    """Translate an error of the file system, met when something was read or, else, written."""
     hint = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = "; the disk is full: make room and try again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        hint = "; it is not writable for this user"
+        hint = f"; it is not {'readable' if reads else 'writable'} for this user"
     return StorageError(error.errno or errno.EIO, f"{what}: {error.strerror or error}{hint}")

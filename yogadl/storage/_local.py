@@ -9,8 +9,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
@@ -20,6 +21,10 @@ from yogadl.storage._base import CacheStorage
 from yogadl.storage._cached import open_reader
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._leases.right import LockedRight, Right
+from yogadl.storage._links import checked_path
+
+if TYPE_CHECKING:
+    from filelock import FileLock  # loaded when first needed
 
 _log = logging.getLogger("yogadl")
 
@@ -48,21 +53,27 @@ class LFSStorage(CacheStorage):
     Args:
         configurations: Where the folder is; it is made if missing, and may be read-only for reading.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        mapped: Whether files may be mapped to be read.
     """
 
     def __init__(
-        self, configurations: LFSConfigurations, tensorflow_config: Any = None
-    ) -> None:  # opaque, unused
+        self,
+        configurations: LFSConfigurations,
+        tensorflow_config: Any = None,  # opaque, unused
+        *,
+        mapped: bool = True,
+    ) -> None:
         warn_of_tensorflow(tensorflow_config)
         self.folder = made_folder(configurations.storage_dir_path)
         super().__init__(self.folder)
+        self._is_mapped = mapped
 
     def __reduce__(self) -> Any:
-        return _reopen, (str(self.folder.root),)
+        return _reopen, (str(self.folder.root), self._is_mapped)
 
-    def reader(self, manifest: Manifest) -> Reader:
+    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
-        return open_reader(self.folder, manifest)
+        return open_reader(self.folder, manifest, check=check, mapped=self._is_mapped)
 
     @contextlib.contextmanager
     def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
@@ -70,33 +81,37 @@ class LFSStorage(CacheStorage):
 
         The lock goes with the process that holds it, however that ends.
         """
-        from filelock import FileLock, Timeout
-
-        path = self.folder.path(_names.lock(key))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path, is_singleton=False)
-            started = time.monotonic()
-            say_at_s = _SAY_AFTER_S
-            while True:
-                try:
-                    lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
-                    break
-                except Timeout:
-                    waited_s = time.monotonic() - started
-                    if waited_s >= say_at_s:
-                        _log.warning("yogadl: waiting for %s, which %s builds", key, self._holder(key))
-                        say_at_s = waited_s + _SAY_EVERY_S
-        except OSError as error:
-            raise _not_writable(error, self.folder.root) from error
-        try:
+        whole = _names.WholeDataset(key.id)
+        with self._locked(key, lambda: f"{key}, which {self._holder(key)} builds"):
             if unless is not None and unless():
                 yield None
                 return
-            self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
-            yield LockedRight()
+            # Only now: who begins to prune from here on finds our lock held.
+            with self._locked(whole, lambda: f"{key}: {whole} is being pruned"):
+                pass
+            try:
+                self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+                yield LockedRight()
+            finally:
+                self.folder.remove(self._holder_name(key))
+
+    @contextlib.contextmanager
+    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
+        from filelock import Timeout
+
+        lock = self._lock(_names.WholeDataset(dataset_id))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield None
+            return
+        except OSError as error:
+            raise _not_writable(error, self.folder.root) from error
+        try:
+            # Only now: who begins to build from here on waits for our lock.
+            yield None if self.has_builder(dataset_id) else LockedRight()
         finally:
-            self.folder.remove(self._holder_name(key))
             lock.release()
 
     def has_builder(self, dataset_id: str) -> bool:
@@ -104,6 +119,8 @@ class LFSStorage(CacheStorage):
         from filelock import FileLock, Timeout
 
         for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
+            if name == _names.lock(_names.WholeDataset(dataset_id)):
+                continue
             try:
                 with FileLock(self.folder.path(name), timeout=0, is_singleton=False):
                     pass
@@ -112,6 +129,40 @@ class LFSStorage(CacheStorage):
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
         return False
+
+    def _lock(self, key: DatasetKey | _names.WholeDataset) -> "FileLock":
+        from filelock import FileLock
+
+        path = Path(checked_path(self.folder.root, _names.lock(key)))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(error, self.folder.root) from error
+        return FileLock(path, is_singleton=False)
+
+    @contextlib.contextmanager
+    def _locked(self, key: DatasetKey | _names.WholeDataset, what: Callable[[], str]) -> Iterator[None]:
+        """Hold a lock, waiting for whoever holds it now and saying what for."""
+        from filelock import Timeout
+
+        lock = self._lock(key)
+        started = time.monotonic()
+        say_at_s = _SAY_AFTER_S
+        while True:
+            try:
+                lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
+                break
+            except Timeout:
+                waited_s = time.monotonic() - started
+                if waited_s >= say_at_s:
+                    _log.warning("yogadl: waiting for %s", what())
+                    say_at_s = waited_s + _SAY_EVERY_S
+            except OSError as error:
+                raise _not_writable(error, self.folder.root) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _holder_name(self, key: DatasetKey) -> str:
         return _names.lock(key).removesuffix(".lock") + ".holder"
@@ -157,11 +208,11 @@ def _this_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
 
 
-def _reopen(root: str) -> LFSStorage:
-    return LFSStorage(LFSConfigurations(root))
+def _reopen(root: str, mapped: bool = True) -> LFSStorage:
+    return LFSStorage(LFSConfigurations(root), mapped=mapped)
 
 
 def _not_writable(error: OSError, root: Path) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    return storage_error(error, f"can't build in {root}")
+    return storage_error(error, f"can't change {error.filename or root}")

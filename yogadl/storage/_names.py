@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from dataclasses import dataclass, field
 from typing import Final
 
 from yogadl._key import DatasetKey
@@ -19,6 +20,21 @@ BEAT: Final = ".beat"
 END: Final = ".end"
 
 
+@dataclass(frozen=True)
+class WholeDataset:
+    """Stand for all of a dataset where otherwise one version does: the right to prune is one to all of it.
+
+    Args:
+        id: What the dataset is called.
+    """
+
+    id: str
+    version: str = field(default="", init=False)  # no version can be called so
+
+    def __str__(self) -> str:
+        return f"dataset {self.id!r}"
+
+
 def manifest(key: DatasetKey) -> str:
     """Return the manifest's name."""
     return f"{key.id}/versions/{key.version}{MANIFEST_SUFFIX}"
@@ -29,9 +45,14 @@ def part(dataset_id: str, sha256: str) -> str:
     return f"{dataset_id}/parts/{_checked(sha256)}.mdb"
 
 
-def index(dataset_id: str, sha256: str) -> str:
-    """Return the name of a part's index."""
-    return f"{dataset_id}/parts/{_checked(sha256)}.idx"
+def index(dataset_id: str, index_sha256: str) -> str:
+    """Return the name of a part's index: by its own bytes, since parts of equal bytes may lie differently."""
+    return f"{dataset_id}/parts/{_checked(index_sha256)}.idx"
+
+
+def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
+    """Return where a part's index may be: under its name, or, in caches of old, under that of the part."""
+    return index(dataset_id, index_sha256), f"{dataset_id}/parts/{_checked(sha256)}.idx"
 
 
 def table(dataset_id: str, sha256: str) -> str:
@@ -62,18 +83,18 @@ def builds(key: DatasetKey) -> str:
     return f"{key.id}/builds/{_short(key.version)}"
 
 
-def lock(key: DatasetKey) -> str:
-    """Return the name of the lock on building this version."""
+def lock(key: DatasetKey | WholeDataset) -> str:
+    """Return the name of the lock on building this version, or on pruning the dataset."""
     return f"{key.id}/locks/{_short(key.version)}.lock"
 
 
-def leases(key: DatasetKey) -> str:
-    """Return the folder of the leases on building this version."""
+def leases(key: DatasetKey | WholeDataset) -> str:
+    """Return the folder of the leases on building this version, or on pruning the dataset."""
     return f"{key.id}/leases/{_short(key.version)}"
 
 
-def lease(key: DatasetKey, epoch: int) -> str:
-    """Return the name of the lease that gives the right to build for the so-manieth time."""
+def lease(key: DatasetKey | WholeDataset, epoch: int) -> str:
+    """Return the name of the lease that gives the right to build, or to prune, for the so-manieth time."""
     return f"{leases(key)}/{epoch:010d}"
 
 
@@ -89,7 +110,12 @@ def is_unfinished(name: str) -> bool:
 
 
 def is_ours(dataset_id: str, name: str) -> bool:
-    """Return whether a file below a dataset is named as only a file of a cache is, and so may be removed."""
+    """Return whether a file below a dataset is named as only a file of a cache is, and so may be removed.
+
+    The lease on pruning is not among them: it is cleared by the next.
+    """
+    if name.startswith(f"{leases(WholeDataset(dataset_id))}/"):
+        return False
     return is_unfinished(name) or _OURS.fullmatch(name[len(dataset_id) + 1 :]) is not None
 
 

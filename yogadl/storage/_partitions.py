@@ -3,7 +3,9 @@
 import concurrent.futures
 import contextlib
 import functools
+import itertools
 import json
+import logging
 import multiprocessing
 import pickle
 import secrets
@@ -11,17 +13,25 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
 from yogadl._sources import Columns, Source, open_source
 from yogadl._spec import Spec
 from yogadl._version import library_version
-from yogadl.errors import ConfigurationError, DatasetNotFoundError, UnsupportedDataError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    DatasetNotFoundError,
+    UnsupportedDataError,
+)
 from yogadl.storage import _names
 from yogadl.storage._build import Build, Progress, Receipt, content_of, publish, read_sealed
 from yogadl.storage._cached import Catalogue
 from yogadl.storage._leases.right import Right
 from yogadl.storage._provenance.provenance import describe_machine
 from yogadl.storage._root import Root
+
+_log = logging.getLogger("yogadl")
 
 
 class BuildSite(Catalogue, Protocol):
@@ -109,24 +119,39 @@ class PartitionedBuild:
         """Return the receipts of all parts, in order.
 
         Raises:
-            ConfigurationError: if a partition is not written yet.
+            ConfigurationError: if a partition is not written yet, or its parts are gone by now.
         """
         found: list[Receipt] = []
-        root = self.storage.root
-        missing = [k for k in range(self.partitions) if not self._is_written(k)]
+        written = [self._parts(k) for k in range(self.partitions)]
+        missing = [k for k, parts in enumerate(written) if parts is None]
         if missing:
             raise ConfigurationError(
                 f"{self.key}: {len(missing)} partitions are not written yet: {missing[:10]}"
             )
         first = 0
-        for partition in range(self.partitions):
-            for sha256, index_sha256, spec in json.loads(root.read(self._receipt(partition)) or b"[]"):
-                part = read_sealed(root, self.key.id, sha256, index_sha256)
-                found.append(Receipt(first, part, Spec.from_json(spec)))
-                first += part.index.records
+        for part, spec in itertools.chain.from_iterable(filter(None, written)):
+            found.append(Receipt(first, part, spec))
+            first += part.index.records
         if not found:
             raise UnsupportedDataError(f"{self.key}: no partition has any records")
         return found
+
+    def _parts(self, partition: int) -> list[tuple[SealedPart, Spec]] | None:
+        """Return the parts of a partition, ``None`` if it is to be written, anew if its parts are gone."""
+        root, name = self.storage.root, self._receipt(partition)
+        content = root.read(name)
+        if content is None:
+            return None
+        try:
+            return [
+                (read_sealed(root, self.key.id, sha256, index_sha256), Spec.from_json(spec))
+                for sha256, index_sha256, spec in json.loads(content)
+            ]
+        except CacheFormatError as error:
+            # A prune with a short grace may have taken them; with the receipt, nobody would write them again.
+            _log.warning("yogadl: %s: partition %d must be written again: %s", self.key, partition, error)
+            root.remove(name)
+            return None
 
     def commit(self) -> None:
         """Publish the cache. Anyone may, once all partitions are written; twice does no harm.

@@ -1,17 +1,25 @@
 """Find and remove what no manifest names any more."""
 
-from collections.abc import Callable, Iterable
+import errno
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from yogadl._format.manifest import read_manifest
 from yogadl._key import RESERVED_NAMES, DatasetKey
+from yogadl._size import in_words
+from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._cached import open_table
+from yogadl.storage._leases.right import Right
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._verify import part_files
 
 GRACE_S: Final = 30 * 86_400.0
+# Whatever the grace: who is about to take the next lease of a version has seen the last one.
+_LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
+_CHECK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -23,76 +31,123 @@ class Pruned:
 
 
 class Pruning:
-    """One round of pruning.
+    """One round of pruning a dataset.
 
     Args:
         root: The storage's root.
+        dataset_id: What the dataset is called.
         grace_s: How long what nobody names is kept.
+        now: When the round began, by the root's clock.
     """
 
-    def __init__(self, root: Root, grace_s: float) -> None:
+    def __init__(self, root: Root, dataset_id: str, grace_s: float, now: float) -> None:
         self._root = root
-        self._now = root.now()
+        self._id = dataset_id
         self._grace_s = grace_s
+        self._now = now
+        self._named: dict[bytes, set[str]] = {}  # by manifest, for it never changes what one names
 
-    def doomed(
-        self, dataset_id: str, versions: Callable[[], list[str]], has_builder: Callable[[], bool]
-    ) -> list[Entry]:
-        """Return the files of a dataset that can go.
+    def doomed(self, versions: Iterable[str]) -> list[Entry]:
+        """Return the files that can go, manifests first.
 
-        What a builder that begins after `has_builder` was asked goes on with is not among them, as long as
-        the grace is a day or more: it uses nothing that is older than that.
+        This holds for as long as nobody builds, deletes or brings back a version, which the right to prune
+        sees to. Without it this says what could go if nothing changed.
+
+        Args:
+            versions: The versions that the dataset has.
 
         Raises:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
+            StorageError: if something can't be listed or read; likewise.
         """
-        # In this order: what is listed here and was built by somebody who is done by now is named below.
         found = [
-            entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{dataset_id}/{below}")
+            entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
-        is_built = has_builder()
         doomed, kept = [], set()
-        for name in self._root.names(f"{dataset_id}/trash", _names.MANIFEST_SUFFIX):
-            try:
-                version, stamp = _names.split_trashed(name[len(dataset_id) + len("/trash/") :])
-                key = DatasetKey(dataset_id, version)
-            except ValueError:
-                continue  # not ours
-            if self._now - stamp / 1e9 > self._grace_s:
-                doomed.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
+        for version in versions:
+            key = DatasetKey(self._id, version)
+            kept |= self._named_files(key, _names.manifest(key))
+        for key, name, stamp in self._trashed():
+            if self._now - stamp > self._grace_s:
+                doomed.append(Entry(name, self._root.size(name) or 0, stamp))
             else:
                 kept |= self._named_files(key, name)
-        for version in versions():
-            key = DatasetKey(dataset_id, version)
-            kept |= self._named_files(key, _names.manifest(key))
-        if is_built:
-            return doomed  # its parts are named by no manifest yet
-        return doomed + [entry for entry in found if self._can_go(dataset_id, entry, kept)]
+        return doomed + [entry for entry in found if self._can_go(entry, kept)]
 
-    def _can_go(self, dataset_id: str, entry: Entry, kept: set[str]) -> bool:
-        is_old = self._now - entry.modified >= self._grace_s
-        return is_old and entry.name not in kept and _names.is_ours(dataset_id, entry.name)
+    def _trashed(self) -> Iterator[tuple[DatasetKey, str, float]]:
+        """Yield key and name of each manifest in the trash, and when it was thrown away."""
+        for name in self._root.names(f"{self._id}/trash", _names.MANIFEST_SUFFIX):
+            try:
+                version, stamp = _names.split_trashed(name[len(self._id) + len("/trash/") :])
+                yield DatasetKey(self._id, version), name, stamp / 1e9
+            except ValueError:
+                continue  # not ours
+
+    def _can_go(self, entry: Entry, kept: set[str]) -> bool:
+        is_old = self._now - entry.modified >= self._least_age_s(entry.name)
+        return is_old and entry.name not in kept and _names.is_ours(self._id, entry.name)
+
+    def _least_age_s(self, name: str) -> float:
+        return max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in name else 0.0)
 
     def _named_files(self, key: DatasetKey, name: str) -> set[str]:
         content = self._root.read(name)
         if content is None:
             return set()
-        manifest = read_manifest(content, key, self._root.where(name))
-        named = {_names.table(key.id, manifest.table_sha256)}
-        return named | part_files(key.id, open_table(self._root, manifest))
+        if content not in self._named:
+            manifest = read_manifest(content, key, self._root.where(name))
+            try:
+                table = open_table(self._root, manifest)
+            except CacheFormatError:
+                if self._root.read(name) is None:
+                    return set()  # somebody else has pruned it just now
+                raise
+            named = {_names.table(key.id, manifest.table_sha256)} | part_files(key.id, table)
+            self._named[content] = named
+        return self._named[content]
 
-    def remove(self, doomed: Iterable[Entry]) -> Pruned:
-        """Remove these, but for what a builder has taken up meanwhile."""
-        removed = []
+    def remove(self, doomed: Iterable[Entry], right: Right) -> Iterator[Entry]:
+        """Remove these, but for what has become young meanwhile; yield what was removed.
+
+        Args:
+            doomed: What can go.
+            right: The right to prune, which the caller holds.
+
+        Raises:
+            LostRightError: if somebody else has the right by now; nothing is removed from then on.
+        """
+        checked = time.monotonic()
         for entry in doomed:
+            if time.monotonic() - checked >= _CHECK_EVERY_S:
+                right.check()
+                checked = time.monotonic()
             is_trash = "/trash/" in entry.name and not _names.is_unfinished(entry.name)
-            if is_trash or self._root.age_s(entry.name, self._now) >= self._grace_s:
+            if is_trash or self._root.age_s(entry.name, self._now) >= self._least_age_s(entry.name):
                 self._root.remove(entry.name)
-                removed.append(entry)
-        return count(removed)
+                yield entry
 
 
 def count(doomed: Iterable[Entry]) -> Pruned:
     """Say what removing these would free."""
     found = list(doomed)
     return Pruned(tuple(entry.name for entry in found), sum(entry.size_bytes for entry in found))
+
+
+def incomplete(
+    failed: Mapping[str, StorageError | CacheFormatError | LeaseError], pruned: Pruned
+) -> StorageError | CacheFormatError | LeaseError:
+    """Make the error of a round that had to leave datasets alone.
+
+    Args:
+        failed: What went wrong, by dataset.
+        pruned: What was, or would be, removed all the same.
+    """
+    first = next(iter(failed.values()))
+    what = first.strerror if isinstance(first, StorageError) else str(first)
+    text = (
+        f"can't prune {', '.join(map(repr, failed))}: {what}; of other datasets "
+        f"{len(pruned.files)} files can go or are gone, {in_words(pruned.size_bytes)}"
+    )
+    if isinstance(first, StorageError):
+        return StorageError(first.errno or errno.EIO, text)
+    return CacheFormatError(text) if isinstance(first, CacheFormatError) else LeaseError(text)

@@ -4,9 +4,11 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
@@ -16,16 +18,19 @@ from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.s3 import S3Bucket
+from yogadl.storage._cached import can_map
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import warn_of_tensorflow
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mounts import network_file_system
+from yogadl.storage._verify import Verified, verify
 
 PART_BYTES: Final = 256 * 2**20
 # What 0.1.4 took when nothing was said.
 _OLD_CACHE_DIR: Final = "/tmp/"
+# What to do about a damaged block.
+_REMEDY: Final = "storage.verify, or `yogadl verify`, brings it anew from the bucket; then fetch it again"
 
 
 class RemoteStorage(CacheStorage):
@@ -40,21 +45,30 @@ class RemoteStorage(CacheStorage):
         terms: How long builders wait for each other.
         exclusive: Whether to make sure, before something is built, that the store can decide between
             builders. Without, only one machine may build at a time.
+        mapped: Whether the mirror's files may be mapped to be read.
     """
 
     def __init__(
-        self, bucket: Bucket, mirror: Mirror, *, terms: Terms | None = None, exclusive: bool = True
+        self,
+        bucket: Bucket,
+        mirror: Mirror,
+        *,
+        terms: Terms | None = None,
+        exclusive: bool = True,
+        mapped: bool = True,
     ) -> None:
         super().__init__(MirroredRoot(bucket, mirror), PART_BYTES)
         self.bucket = bucket
         self.mirror = mirror
         self._leases = Leases(bucket, terms or Terms())
         self._exclusive = exclusive
+        self._is_mapped = mapped
         self._is_probed = False
 
     def __reduce__(self) -> Any:
         terms = self._leases.terms
-        return _reopened, (self.bucket, self.mirror, terms.ttl_s, terms.wait_s, self._exclusive)
+        arguments = self.bucket, self.mirror, terms.ttl_s, terms.wait_s, self._exclusive, self._is_mapped
+        return _reopened, arguments
 
     @contextmanager
     def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
@@ -64,27 +78,64 @@ class RemoteStorage(CacheStorage):
             ConfigurationError: if the store can't decide between builders.
             LeaseError: if it takes longer than this storage waits.
         """
+        self._probe()
+        with self._leases.held(key, unless) as lease:
+            yield lease
+
+    @contextmanager
+    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there.
+
+        Raises:
+            ConfigurationError: if the store can't decide between builders.
+        """
+        self._probe()
+        with self._leases.pruning(dataset_id, self.root.now()) as lease:
+            yield lease
+
+    def _probe(self) -> None:
         if self._exclusive and not self._is_probed:
             check_conditions(self.bucket)
             self._is_probed = True
-        with self._leases.held(key, unless) as lease:
-            yield lease
 
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
         return self._leases.is_held(dataset_id, self.root.now())
 
-    def reader(self, manifest: Manifest) -> Reader:
+    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose files are brought to the mirror first."""
-        brought = self.mirror.bring(manifest)
-        maps = network_file_system(brought.folder.root) is None
-        return Reader(manifest.spec, brought.table, brought, maps=maps)
+        brought = self.mirror.bring(manifest, indexes=check)
+        maps = self._is_mapped and can_map(brought.folder)
+        reader = Reader(manifest.spec, brought.table, brought, maps=maps)
+        return CheckedReader(reader, brought.index, str(manifest.key), _REMEDY) if check else reader
+
+    def verify(
+        self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None
+    ) -> Verified:
+        """Read every byte of a version and compare it with its checksums, in the bucket and in the mirror.
+
+        What is damaged in this machine's mirror is brought anew, and told in what is returned.
+
+        Raises:
+            CacheFormatError: at the first damage in the bucket, naming dataset, field and records.
+        """
+        manifest = self.published(DatasetKey(dataset_id, dataset_version)).manifest
+
+        def but_for_the_last(done: int, total: int) -> None:
+            if progress is not None and done < total:
+                progress(done, total)
+
+        verified = verify(self.root, manifest, but_for_the_last)
+        mirrored, mended = self.mirror.mend(manifest)
+        if progress is not None and verified.parts:
+            progress(verified.parts, verified.parts)
+        return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
 
 def _reopened(
-    bucket: Bucket, mirror: Mirror, ttl_s: float, wait_s: float | None, exclusive: bool
+    bucket: Bucket, mirror: Mirror, ttl_s: float, wait_s: float | None, exclusive: bool, mapped: bool = True
 ) -> RemoteStorage:
-    return RemoteStorage(bucket, mirror, terms=Terms(ttl_s, wait_s), exclusive=exclusive)
+    return RemoteStorage(bucket, mirror, terms=Terms(ttl_s, wait_s), exclusive=exclusive, mapped=mapped)
 
 
 class S3Configurations:

@@ -1,12 +1,14 @@
 """Declare what caches are kept below: a root, where files lie by name. A folder is one, a bucket another."""
 
-import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-# What is read whole is small; a damaged or foreign file must not fill the memory.
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
+from yogadl.errors import CacheFormatError
+
+# What is read whole is small, a manifest above all; a damaged or foreign file must not fill the memory.
 MAX_READ_BYTES: Final = 2**28
 
 
@@ -29,19 +31,22 @@ class Root(Protocol):
     def location(self) -> str:
         """Where it is, as people write it: a folder's path or a bucket's URL."""
 
+    @property
+    def keeps_parts_where_made(self) -> bool:
+        """Whether parts stay on the disk they are made on, so that a build needs room for all of them."""
+
     def where(self, name: str) -> str:
         """Return where the file of that name lies, as people write it."""
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or ``None`` if there is none."""
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        """Return the content of a file, or ``None`` if there is none.
 
-    def view(
-        self, name: str, most_bytes: int = MAX_READ_BYTES, *, maps: bool = True
-    ) -> bytes | mmap.mmap | None:
-        """Return the content of a file that may be large, mapped if that is possible and wanted.
-
-        No more than `most_bytes` are read, if it is not mapped.
+        Raises:
+            CacheFormatError: if it is larger than that, or no file at all: a link, a pipe, a device.
         """
+
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """Return the content of a file that may be large, but no more than `most_bytes`; ``None`` if none."""
 
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has, or ``None`` if there is none."""
@@ -52,8 +57,8 @@ class Root(Protocol):
     def write_if_absent(self, name: str, content: bytes) -> bool:
         """Put a file unless there is one; return whether this call did."""
 
-    def adopt_part(self, dataset_id: str, sha256: str, part: Path, index: Path) -> None:
-        """Take a finished part and its index from where they were made, a `workplace`."""
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Take finished files from where they were made, a `workplace`, to their names, in this order."""
 
     def rename(self, name: str, new_name: str) -> bool:
         """Move a small file; return whether there was one. At each moment it has one name, or both."""
@@ -95,3 +100,11 @@ class Root(Protocol):
         Raises:
             CacheFormatError: if there is no such file.
         """
+
+
+def too_large(where: str, most_bytes: int) -> CacheFormatError:
+    """Return the error of a file that has more bytes than any of its kind."""
+    return CacheFormatError(
+        f"{where} has more than {most_bytes} bytes, far more than any such file: it is none of a cache; "
+        "remove it, or restore the file"
+    )

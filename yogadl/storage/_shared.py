@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
@@ -27,15 +28,17 @@ class SharedStorage(CacheStorage):
     Args:
         path: The folder; made if missing, and may be read-only for reading.
         terms: How long builders wait for each other.
+        mapped: Whether files may be mapped to be read.
     """
 
-    def __init__(self, path: Path, terms: Terms) -> None:
+    def __init__(self, path: Path, terms: Terms, mapped: bool = True) -> None:
         self.folder = made_folder(path)
+        self._is_mapped = mapped
         super().__init__(SharedRoot(self.folder))
         self._leases = Leases(LocalBucket(self.folder.root), terms)
 
     def __reduce__(self) -> Any:
-        return SharedStorage, (self.folder.root, self._leases.terms)
+        return SharedStorage, (self.folder.root, self._leases.terms, self._is_mapped)
 
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
@@ -43,10 +46,14 @@ class SharedStorage(CacheStorage):
         """Hold the right to build this version, waiting for whoever holds it now."""
         return self._leases.held(key, unless)
 
+    def pruning(self, dataset_id: str) -> AbstractContextManager[Right | None]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
+        return self._leases.pruning(dataset_id, self.root.now())
+
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
         return self._leases.is_held(dataset_id, self.root.now())
 
-    def reader(self, manifest: Manifest) -> Reader:
+    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
-        return open_reader(self.folder, manifest)
+        return open_reader(self.folder, manifest, check=check, mapped=self._is_mapped)

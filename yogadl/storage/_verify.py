@@ -2,30 +2,41 @@
 
 import contextlib
 import hashlib
-import mmap
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xxhash import xxh3_64_intdigest
 
+from yogadl._format.checks import damage
 from yogadl._format.fingerprint import RunHash, fingerprint_of
-from yogadl._format.layout import FieldIndex, PartTable, SealedPart, join_parts
+from yogadl._format.layout import BlockKind, Blocks, FieldIndex, PartTable, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
-from yogadl._format.window import open_part
+from yogadl._format.window import open_part, read_at
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._build import read_sealed
-from yogadl.storage._cached import open_table
+from yogadl.storage._cached import REMEDY, open_table
 from yogadl.storage._root import Root
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked and found sound."""
+    """What was checked and found sound.
+
+    Attributes:
+        records: How many records.
+        parts: How many parts they are in.
+        size_bytes: The size of those.
+        mirrored: How many files of it this machine's mirror holds, which were checked as well.
+        mended: The names of those of them that were damaged, and were brought anew from the bucket.
+    """
 
     records: int
     parts: int
     size_bytes: int
+    mirrored: int = 0
+    mended: tuple[str, ...] = ()
 
 
 def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] | None = None) -> Verified:
@@ -70,51 +81,53 @@ def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
 def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) -> SealedPart:
     sha256, size_bytes = table.sha256[part], int(table.size_bytes[part])
     first, end = table.first_record[part : part + 2].tolist()
+    fields = manifest.spec.fields
     with contextlib.ExitStack() as stack:
         try:
             sealed = read_sealed(root, manifest.key.id, sha256, table.index_sha256[part])
+            index = sealed.index
+            if (index.size_bytes, index.records, len(index.fields)) != (size_bytes, end - first, len(fields)):
+                raise CacheFormatError(
+                    f"the index of part {sha256}.mdb is not one of this part; "
+                    "build the dataset again, or restore the file"
+                )
             path = stack.enter_context(root.local(_names.part(manifest.key.id, sha256)))
             descriptor = open_part(str(path), size_bytes)
         except CacheFormatError as error:
             raise CacheFormatError(f"{manifest.key}: records {first} to {end - 1}: {error}") from error
         file = stack.enter_context(open(descriptor, "rb"))
-        mapped = stack.enter_context(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
-        view = stack.enter_context(memoryview(mapped))
-        for field, lies in zip(manifest.spec.fields, sealed.index.fields, strict=True):
-            damaged = _damaged_records(view, lies, sealed.index.records)
+        for field, lies in zip(fields, index.fields, strict=True):
+            damaged = _damaged_records(file.fileno(), lies, index.records)
             if damaged is not None:
-                records = f"records {first + damaged.start} to {first + damaged.stop - 1}"
-                raise CacheFormatError(
-                    f"{manifest.key}: field {field.name!r}, {records}: the bytes in part {sha256}.mdb "
-                    "were changed since they were written; build the dataset again, or restore the file"
-                )
-        if hashlib.sha256(view).hexdigest() != sha256:
+                records = range(first + damaged.start, first + damaged.stop)
+                raise damage(str(manifest.key), field.name, records, sha256, REMEDY)
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
             )
     return sealed
 
 
-def _damaged_records(view: memoryview, field: FieldIndex, records: int) -> range | None:
-    """Return the records whose bytes are not what they were, if any."""
-    for kind, blocks in (("rows", field.rows), ("heap", field.heap)):
+def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range | None:
+    """Return the records whose bytes are not what they were, if any.
+
+    They are read, not mapped: a disk that can't read them any more would kill the process.
+    """
+    size_bytes = os.fstat(descriptor).st_size
+    every: tuple[tuple[BlockKind, Blocks], ...] = ("rows", field.rows), ("heap", field.heap)
+    for kind, blocks in every:
         where = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
         for number, (position, length, checksum) in enumerate(where):
-            if (
-                position + length <= len(view)
-                and xxh3_64_intdigest(view[position : position + length]) == checksum
-            ):
-                continue
-            if kind == "rows":
-                start = number * field.rows_per_block
-                return range(start, min(start + field.rows_per_block, records))
-            starts = [*field.heap_first_record.tolist(), records]
-            return range(starts[number], max(starts[number] + 1, starts[number + 1]))
+            lies_within = 0 <= position <= position + length <= size_bytes
+            if not lies_within or xxh3_64_intdigest(read_at(descriptor, position, length)) != checksum:
+                return field.records_of(kind, number, records)
     return None
 
 
 def part_files(dataset_id: str, table: PartTable) -> set[str]:
     """Return the names of all files of parts that a table names."""
     return {_names.part(dataset_id, sha256) for sha256 in table.sha256} | {
-        _names.index(dataset_id, sha256) for sha256 in table.sha256
+        name
+        for names in zip(table.sha256, table.index_sha256, strict=True)
+        for name in _names.indexes(dataset_id, *names)
     }

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -71,6 +72,15 @@ class StorageContract:
         pickled = pickle.dumps(storage.fetch("data", "1"))
         assert len(pickled) < 1_000
         assert _in_another_process(_gathered, pickled) == [1_008, 3]
+
+    def test_a_reference_that_checks_what_it_reads_reads_the_same(self, storage: CacheStorage) -> None:
+        text = [f"{n}" * (n % 3) for n in range(503)]
+        storage.submit({"x": np.arange(503), "text": text}, "data", "1", part_bytes=1_000)
+        pickled = pickle.dumps(storage.fetch("data", "1", check=True))
+        for ref in (storage.fetch("data", "1", check=True), pickle.loads(pickled)):
+            batch = ref.gather([502, 0, 251])
+            assert (batch["x"].tolist(), batch["text"]) == ([502, 0, 251], [text[n] for n in (502, 0, 251)])
+        assert _in_another_process(_numbers, pickled) == list(range(503))
 
     def test_a_digest_pins_the_bytes(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "1")
@@ -179,7 +189,36 @@ class StorageContract:
         with pytest.raises(DatasetNotFoundError):
             storage.undelete("data", "2")
 
+    def test_a_delete_waits_for_the_build_and_throws_away_what_was_built(self, storage: CacheStorage) -> None:
+        storage.submit([1], "data", "1")
+        deleting = threading.Thread(target=storage.delete, args=("data", "1"))
+
+        def source() -> Iterator[int]:
+            deleting.start()
+            deleting.join(0.3)  # it would be done by now if it did not wait
+            yield 2
+
+        storage.submit(source, "data", "1")
+        deleting.join()
+        assert storage.versions("data") == []
+        storage.undelete("data", "1")
+        assert storage.fetch("data", "1")[0] == 2
+
+    def test_what_is_built_while_others_prune_is_whole(self, storage: CacheStorage) -> None:
+        pruning = [threading.Thread(target=storage.prune, kwargs={"grace_s": 0}) for _ in range(3)]
+        for number, thread in enumerate(pruning):
+            storage.submit(range(number, 20), "data", "1", part_bytes=64)
+            storage.delete("data", "1")
+            thread.start()
+            storage.submit(range(number, 20), "data", "1", part_bytes=64)
+            storage.verify("data", "1")
+            thread.join()
+            storage.verify("data", "1")
+
     def test_prune_takes_nothing_from_a_build_in_progress(self, storage: CacheStorage) -> None:
+        storage.submit([1], "data", "0")
+        storage.delete("data", "0")
+
         def source() -> Iterator[int]:
             for number in range(100):
                 if number == 90:
@@ -220,6 +259,11 @@ def _again(storage: CacheStorage) -> CacheStorage:
     """Return the same storage as another process would have it."""
     again: CacheStorage = pickle.loads(pickle.dumps(storage))
     return again
+
+
+def _numbers(pickled: bytes) -> list[int]:
+    ref = pickle.loads(pickled)
+    return [int(number) for number in ref.gather(range(len(ref)))["x"]]
 
 
 def _gathered(pickled: bytes) -> list[int]:

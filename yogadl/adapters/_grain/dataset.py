@@ -1,5 +1,6 @@
 """Be a `grain.MapDataset`: the items of a stream by index, where the index also says the epoch."""
 
+import operator
 from typing import Any
 
 import grain
@@ -11,7 +12,8 @@ from yogadl.adapters._grain.sources import Batches, Records
 class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain has no annotations
     """Give a stream's items, records or batches; what `map_dataset` returns.
 
-    Its length is what the course has; an index behind that belongs to a later epoch, as `repeat` asks for it.
+    Its length is what the course has; an index behind that belongs to a later epoch, as `repeat` asks for it,
+    and a negative one counts from the end.
     Immutable, thread-safe; pickles if the stream does.
 
     Attributes:
@@ -29,7 +31,15 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.slice(index)
-        return self._source[index]
+        number = operator.index(index)
+        return self._source[number if number >= 0 else self._from_the_end(number)]
+
+    def _from_the_end(self, number: int) -> int:
+        """Return which element a negative index is of: round and round, as Grain's own sources count."""
+        if self.course.cut.epochs is None or not len(self):
+            what = "without end" if len(self) else "without elements"
+            raise IndexError(f"a dataset {what} has no element {number}")
+        return number % len(self)
 
     def to_iter_dataset(
         self, read_options: grain.ReadOptions | None = None, *, allow_nones: bool = False

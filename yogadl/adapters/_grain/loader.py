@@ -1,14 +1,17 @@
 """Make a `grain.DataLoader` of a stream."""
 
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import grain
 from absl import flags
 
-from yogadl._stream import NumberedBatches, RecordStream
-from yogadl._stream.arguments import whole
+from yogadl._dataref import RecordsRef
+from yogadl._stream import NumberedBatches, RecordStream, as_stream
+from yogadl._stream.arguments import unknown_argument, whole
+from yogadl._stream.batch import make_cut
 from yogadl.adapters._grain.course import Course, course_of
 from yogadl.adapters._grain.effect import Operation, effect_of
 from yogadl.adapters._grain.ranks import warn_of_no_shard
@@ -32,25 +35,38 @@ def items_of(
     batch_size: int | None,
     drop_remainder: bool,
     padding_field: str | None,
+    skip_finished_epoch: bool,
 ) -> tuple[Course, Records | Batches]:
     """Return which items there are, and what reads them by number: records, or batches if there is a size.
 
     Raises:
         ConfigurationError: if the arguments make no sense.
     """
-    if not isinstance(stream, RecordStream):
-        raise ConfigurationError(
-            f"pass the stream as ref.stream(...) returned it, and batch_size=, not a {type(stream).__name__}"
-        )
+    stream = as_stream(stream)
     warn_of_no_shard(stream)
     if batch_size is None and drop_remainder:
         raise ConfigurationError("drop_remainder needs batch_size; for grain.transforms.Batch, pass it there")
-    size = 1 if batch_size is None else batch_size
-    batches = NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)  # checks all of them
+    size = 1 if batch_size is None else whole("batch_size", batch_size, 1)
+    cut = make_cut(stream.run, size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    stream = stream.past_finished(cut)
+    batches = NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)  # checks the field
     course = course_of(stream, size, drop_remainder, epochs)
     if batch_size is None:
         return course, Records(stream, course, padding_field)
     return course, Batches(batches, course)
+
+
+def check_options(options: Collection[str], ours: Sequence[str]) -> None:
+    """Refuse options that `grain.DataLoader` does not have, or that say what the stream says.
+
+    Raises:
+        ConfigurationError: names the first, and what was meant.
+    """
+    parameters = inspect.signature(grain.DataLoader).parameters
+    known = [*ours, *(name for name in parameters if name not in ("data_source", "sampler", *ours))]
+    for name in options:
+        if name not in known:
+            raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
 
 
 def make_loader(

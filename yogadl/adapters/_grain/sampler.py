@@ -8,7 +8,8 @@ from typing import Any, Final
 import grain
 import numpy as np
 
-from yogadl._stream import NumberedBatches, RecordStream
+from yogadl._dataref import takes_a_stream
+from yogadl._stream import NumberedBatches, RecordStream, as_stream
 from yogadl.adapters._grain.course import Course, course_of
 from yogadl.adapters._grain.effect import Effect
 from yogadl.adapters._grain.turns import Turns
@@ -74,8 +75,9 @@ class Sampler(_Places):
         [11, 13]
     """
 
+    @takes_a_stream
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
-        course = course_of(stream, 1, False, epochs)
+        course = course_of(as_stream(stream), 1, False, epochs)
         super().__init__(course, course.length)
         self._batches = NumberedBatches(stream, _KEYS)
         self._kept: tuple[int, int, list[int]] = (-1, 0, [])

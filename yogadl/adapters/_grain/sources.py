@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from yogadl._dataref import RecordsRef
+from yogadl._dataref import RecordsRef, as_ref
 from yogadl._interfaces import RandomAccess, announce
 from yogadl._stream import NumberedBatches, RecordStream
 from yogadl._stream.rows import Point
@@ -33,6 +33,9 @@ class DataSource:
     Args:
         ref: Where the records are.
 
+    Raises:
+        ConfigurationError: if `ref` has no random access.
+
     Example:
         >>> import grain, numpy as np, yogadl
         >>> from yogadl.adapters import grain as yogadl_grain
@@ -43,7 +46,7 @@ class DataSource:
     """
 
     def __init__(self, ref: RecordsRef) -> None:
-        self._ref = ref
+        self._ref = as_ref(ref)
         self._name = described("DataSource", ref)
 
     def __len__(self) -> int:

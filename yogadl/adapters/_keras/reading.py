@@ -34,7 +34,7 @@ class BatchReader:
         cutting: How they are cut.
 
     Attributes:
-        stream: Whose records.
+        stream: Whose records, from batch 0 on.
         count: How many batches there are; None: without end.
         left: How many the epoch has that it starts in, from there on.
         per_epoch: How many a whole epoch has.
@@ -47,8 +47,13 @@ class BatchReader:
     def __init__(self, stream: RecordStream, cutting: Cutting) -> None:
         size, drop, padding_field = cutting.size, cutting.drop_remainder, cutting.padding_field
         ahead = whole("prefetch", cutting.ahead)
+        # Who reads without end asks for what comes next, and not for the rest of an epoch.
+        is_endless = cutting.epochs is None
+        numbered = NumberedBatches(
+            stream, size, drop, padding_field=padding_field, skip_finished_epoch=is_endless
+        )
+        stream = numbered.stream
         loader = stream.batch(size, drop, cutting.epochs, padding_field=padding_field)
-        numbered = NumberedBatches(stream, size, drop, padding_field=padding_field)
         first, epochs = stream.start.epoch, cutting.epochs
         self.stream = stream
         self.left = numbered.count(first)

@@ -72,6 +72,7 @@ class PiecesSource:
     """
 
     can_start_anywhere = True
+    has_final_spec = True
 
     def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
         self._names = schema.names

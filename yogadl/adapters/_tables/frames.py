@@ -41,6 +41,7 @@ class FrameSource:
     """
 
     can_start_anywhere = True
+    has_final_spec = True
 
     def __init__(self, frame: Frame) -> None:
         self.length = len(frame)

@@ -4,12 +4,14 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._spec import Node
-from yogadl._stream import Loader, NumberedBatches, RecordStream
+from yogadl._stream import NumberedBatches, RecordStream, as_stream
 from yogadl._stream.arguments import whole
 from yogadl.adapters._tensorflow.items import items_of
 from yogadl.adapters._tensorflow.parts import Part
+from yogadl.adapters._tensorflow.resumable import ResumableDataset
 from yogadl.adapters._tensorflow.specs import Dataset, Tensor
 from yogadl.adapters._tensorflow.tensors import as_it_is
 from yogadl.adapters._tensorflow.trees import assembled, flat_specs, parts_of
@@ -20,12 +22,14 @@ _GATHERED_BYTES: Final = 2**20
 _GATHERED_RECORDS: Final = 1024
 
 
+@takes_a_stream
 def make_tf_dataset(
     stream: Stream,
     batch_size: int | None = None,
     drop_remainder: bool = False,
     *,
     padding_field: str | None = None,
+    skip_finished_epoch: bool = False,
 ) -> Dataset:
     """Return a stream as a `tf.data.Dataset`, of records or of batches.
 
@@ -38,6 +42,8 @@ def make_tf_dataset(
         batch_size: Records in a batch; ``None`` for single records. Leaves of varying length become ragged.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        skip_finished_epoch: Start with the next epoch if a cursor leaves nothing of its own: ``repeat()``
+            without a number, which asks for the next epoch, would take an empty start for the end.
 
     Raises:
         ConfigurationError: if the arguments make no sense, or the stream is a loader already.
@@ -51,18 +57,26 @@ def make_tf_dataset(
         >>> [batch["x"].shape[0] for batch in dataset]
         [4, 2]
     """
-    if isinstance(stream, Loader):
-        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
     if batch_size is not None:
         batch_size = whole("batch_size", batch_size, 1)
-    if not isinstance(stream, RecordStream):
-        return _from_generator(stream, batch_size, drop_remainder, padding_field)
+    given: Any = stream  # what strangers pass is the point
+    if isinstance(given, Stream) and not isinstance(given, RecordStream):
+        return _from_generator(given, batch_size, drop_remainder, padding_field)
+    stream = as_stream(given)
     parts, tree = parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
     if batch_size is None:
         size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // max(1, stream.source.record_bytes)))
-        numbered = NumberedBatches(stream, size, padding_field=padding_field)
+        numbered = NumberedBatches(
+            stream, size, padding_field=padding_field, skip_finished_epoch=skip_finished_epoch
+        )
         return _records(numbered, parts, tree)
-    numbered = NumberedBatches(stream, batch_size, drop_remainder, padding_field=padding_field)
+    numbered = NumberedBatches(
+        stream,
+        batch_size,
+        drop_remainder,
+        padding_field=padding_field,
+        skip_finished_epoch=skip_finished_epoch,
+    )
     return _batches(numbered, batch_size if drop_remainder else None, parts, tree)
 
 
@@ -87,7 +101,8 @@ def _batches(numbered: NumberedBatches, static: int | None, parts: list[Part], t
         rest = iter(tensors)
         return assembled(tree, iter([part.batch(rest, static) for part in parts]))
 
-    return _with_sharding(items_of(numbered, parts, "batches", 2, build), numbered.stream)
+    batches, count = items_of(numbered, parts, "batches", 2, build)
+    return ResumableDataset(_with_sharding(batches, numbered.stream), count)
 
 
 def _records(numbered: NumberedBatches, parts: list[Part], tree: Node) -> Dataset:
@@ -102,24 +117,25 @@ def _records(numbered: NumberedBatches, parts: list[Part], tree: Node) -> Datase
         return assembled(tree, iter([part.record(rest) for part in parts]))
 
     if all(part.is_plain for part in parts):
-        records = items_of(numbered, parts, "records", 1, lambda *tensors: decode(*build(*tensors))).unbatch()
+        items, count = items_of(numbered, parts, "records", 1, lambda *tensors: decode(*build(*tensors)))
+        records = items.unbatch()
     else:
-        # Not a map, which tf.data would make parallel: `items_of` says why nothing may be read ahead here.
-        records = items_of(numbered, parts, "records", 1, build).unbatch()
-        records = records.scan(
+        items, count = items_of(numbered, parts, "records", 1, build)
+        # Not a map: tf.data would make it parallel, and read ahead of what says which epoch it is.
+        records = items.unbatch().scan(
             tf.constant(0), as_it_is(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
         )
     if stream.start.position == 0:
         records = records.apply(tf.data.experimental.assert_cardinality(len(stream)))
     records = _with_sharding(records, stream)
     if not any(part.is_remembered for part in parts):
-        return records
+        return ResumableDataset(records, count)
     # A ragged tensor of ragged rank 0 is a plain tensor inside a function: only the structure tells.
     specs = zip(parts, flat_specs(tree, records.element_spec), strict=True)
     spec = assembled(tree, iter([part.remembered(spec) for part, spec in specs]))
     found = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
     found._yogadl_origin = records  # whose functions it calls
-    return found
+    return ResumableDataset(found, count)
 
 
 def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -21,19 +21,30 @@ _EXIT_S: Final = 10.0
 _QUIET_S: Final = 0.05
 _BUSY_S: Final = 2.0
 
-# tf.data makes an error of its own class of any, so the text has to name ours.
 FOREIGN: Final = (
-    "CursorError: the iterator's checkpoint is of another dataset, order, shard, start or batch size: "
+    "the iterator's checkpoint is of another dataset, order, shard, start or batch size: "
     "restore it into the dataset that it was saved from, or go on by stream.cursor(delivered=...)"
 )
+_FORGOTTEN: Final = (
+    "the checkpoint that the iterator goes on from does not say which epoch is next: when it was "
+    "saved, a zip, an interleave or the like had let go of the finished epoch. Go on by "
+    "stream.cursor(delivered=...); and call repeat() on the dataset of make_tf_dataset before it is combined "
+    "with others, then every checkpoint says it. (Without a checkpoint: read the iterators in the order in "
+    "which they were made)"
+)
+# Whoever restores has made one iterator, and tf.data makes another one in its place.
+_MADE_BEFORE_RESTORED: Final = 2
 
 
 class Epochs:
     """Know which epoch a token stands for: the n-th of a fixed sequence is the n-th epoch. Thread-safe.
 
     Args:
-        tokens: Returns the first so many tokens.
-        first: The epoch that the first one stands for.
+        tokens: Returns the first so many tokens. The first one is not an epoch's (`resumable` says whose).
+        first: The epoch that the second one stands for.
+
+    Attributes:
+        is_counted: Whether checkpoints are known to say how many epochs were begun.
     """
 
     def __init__(self, tokens: Callable[[int], list[int]], first: int) -> None:
@@ -41,11 +52,12 @@ class Epochs:
         self._first = first
         self._lock = ProcessLock()
         self._numbers: dict[int, int] = {}
-        self.first_token = self._extend(_TOKENS)[0]
+        self._made_first = {token >> 32 for token in self._extend(_TOKENS)[:_MADE_BEFORE_RESTORED]}
+        self.is_counted = False
 
     def _extend(self, count: int) -> list[int]:
         tokens = self._tokens(count)
-        self._numbers = {token: self._first + number for number, token in enumerate(tokens)}
+        self._numbers = {token: self._first + number for number, token in enumerate(tokens[1:])}
         return tokens
 
     def number(self, token: int) -> int:
@@ -61,6 +73,21 @@ class Epochs:
                 if token not in self._numbers:
                     self._extend(8 * len(self._numbers))
         return self._numbers[token]
+
+    def require_first(self, epoch: int, made: int) -> None:
+        """Refuse to begin with the first epoch in another iterator than the first that were made.
+
+        That is how it looks where a checkpoint was restored in which tf.data did not write down our state.
+
+        Args:
+            epoch: Which is read.
+            made: The number of the iterator that reads it.
+
+        Raises:
+            CursorError: if it is so.
+        """
+        if epoch == self._first and made not in self._made_first:
+            raise CursorError(_FORGOTTEN)
 
 
 class Gather:
@@ -81,9 +108,23 @@ class Gather:
         self._memory = memory
         self.calls = Calls()
 
-    def columns(self, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
-        """Return an item's columns, and which of its rows are padding."""
+    def columns(self, made: int, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
+        """Return an item's columns, and which of its rows are padding.
+
+        Args:
+            made: The number of the iterator.
+            token: Of the epoch.
+            item: The number of the item in that.
+
+        Raises:
+            StopIteration: if the epoch has no such item.
+            CursorError: if it is unknown which epoch it is.
+        """
         epoch = self._epochs.number(token)
+        if not self._epochs.is_counted:
+            self._epochs.require_first(epoch, made)
+        if item >= self._numbered.count(epoch):
+            raise StopIteration
         try:
             return self._numbered.columns(epoch, item, self._memory)
         except StopIteration as error:  # which tf.data would take for the end of the epoch

@@ -33,6 +33,7 @@ _RANDOM_OPS: Final = (
     "StatefulUniformInt", "StatefulUniformFullInt", "StatefulRandomBinomial", "RngReadAndSkip", "RngSkip",
     "RandomPoissonV2", "StatefulStandardNormalV2", "RandomDataset", "RandomCrop",
 )  # fmt: skip
+_PYTHON_OPS: Final = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # Names and numbers that differ from process to process and say nothing.
 _SKIPPED_ATTRIBUTES: Final = frozenset({"metadata", "token", "_output_shapes", "output_shapes_hint"})
 
@@ -65,6 +66,10 @@ class Graph:
     def holds_records(self) -> bool:
         """Return whether it keeps many records in memory: they would be part of an iterator's checkpoint."""
         return any(_stem(node.op) in _HOLDING for node in self._nodes())
+
+    def python_tokens(self) -> list[bytes]:
+        """Return the name of each Python function that the pipeline calls: the graph has no code."""
+        return [node.attr["token"].s for node in self._nodes() if node.op in _PYTHON_OPS]
 
     def _nodes(self) -> Iterator[Message]:
         for function in self.definition.library.function:

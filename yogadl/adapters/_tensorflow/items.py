@@ -12,18 +12,15 @@ from yogadl._memory import BatchMemory
 from yogadl._stream import NumberedBatches
 from yogadl.adapters._tensorflow.gather import FOREIGN, Epochs, Gather
 from yogadl.adapters._tensorflow.parts import Part
+from yogadl.adapters._tensorflow.resumable import EpochCount
 from yogadl.adapters._tensorflow.specs import Dataset, Tensor
 from yogadl.adapters._tensorflow.tensors import as_it_is
 
 
 def items_of(
     numbered: NumberedBatches, parts: list[Part], kind: str, ahead: int, build: Callable[..., Any]
-) -> Dataset:
-    """Return a dataset of all items of an epoch, of the next one each time that it is iterated over.
-
-    Which one that is a checkpoint knows only from a random dataset that is being read. So one is read beside
-    the items, at the very end: what lies within has come to its end, and is forgotten, while the last items
-    of the epoch still wait in some buffer. For the same reason nothing after this may read ahead.
+) -> tuple[Dataset, EpochCount]:
+    """Return a dataset of all items of an epoch, of the next one each time that it is read; and what counts.
 
     Args:
         numbered: The items, as batches of the stream.
@@ -33,57 +30,82 @@ def items_of(
         build: Makes an element of the tensors of all parts.
     """
     seed = _seed(numbered, [part.name for part in parts], kind)
+    begun, full = numbered.stream.start.epoch, numbered.count(numbered.stream.start.epoch + 1)
+    mine = int.from_bytes(seed[16:24], "little") >> 1
     random = _random(seed)
-    epochs = Epochs(lambda count: _tokens(seed, count), numbered.stream.start.epoch)
+    epochs = Epochs(lambda count: _tokens(seed, count), begun)
     memory = BatchMemory()
     gather = Gather(numbered, epochs, memory)
     dtypes = [tf.int64, *(tf.dtypes.as_dtype(name) for part in parts for name in part.dtypes)]
-    mine = int.from_bytes(seed[16:24], "little") >> 1
 
-    def read(pair: Any, item: Any) -> list[Any]:
+    def read(made: Any, pair: Any, item: Any) -> list[Any]:
         with gather.calls:
-            columns, padding = gather.columns(_joined(*pair.tolist()), int(item))
+            columns, padding = gather.columns(int(made), _joined(*pair.tolist()), int(item))
             arrays = (array for part in parts for array in part.pack(columns, padding))
             return [np.int64(mine), *map(memory.aligned, arrays)]
 
-    def call(pair: Tensor, item: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tf.numpy_function(read, (pair, item), dtypes, stateful=False))
-
     def check(state: Tensor, whose: Tensor, *tensors: Tensor) -> Any:
         # The operation itself: what tf.debugging makes of it takes each iterator 5 ms more to begin.
-        assertion = tf.raw_ops.Assert(condition=tf.equal(whose, np.int64(mine)), data=[FOREIGN])
+        is_mine = tf.equal(whose, np.int64(mine))
+        assertion = tf.raw_ops.Assert(condition=is_mine, data=[f"CursorError: {FOREIGN}"])
         with tf.control_dependencies([assertion]):
             return state, build(*map(tf.identity, tensors))
 
-    begun = numbered.stream.start.epoch
-    first, full = numbered.count(begun), numbered.count(begun + 1)
-    items = _numbers(random, epochs.first_token, first, full)
-    # Two at a time: TensorFlow works on one while the other is gathered (benchmarks/tf_data.py).
-    items = items.map(as_it_is(call), num_parallel_calls=2, deterministic=True).prefetch(ahead)
-    items = tf.data.Dataset.zip((items, random))
-    items = items.scan(tf.constant(0), as_it_is(lambda state, element: check(state, *element[0])))
-    return items.apply(tf.data.experimental.assert_cardinality(full)) if first == full else items
+    items = _read(_numbers(_random(seed), random), read, dtypes).prefetch(ahead)
+    items = items.scan(tf.constant(0), as_it_is(lambda state, element: check(state, *element)))
+    if numbered.count(begun) == full:
+        items = items.apply(tf.data.experimental.assert_cardinality(full))
+    return items, EpochCount(mine, random, epochs)
 
 
-def _numbers(random: Dataset, first_token: int, first: int, full: int) -> Dataset:
-    """Return a dataset of the epoch's first pair of random numbers with the number of each item.
+def _numbers(made: Dataset, begun: Dataset) -> Dataset:
+    """Return an endless dataset of (number of the iterator, numbers of the epoch, number of the item).
 
-    Its one function is called once an epoch: one that is called for every item takes 0.1 ms each time.
+    It asks for the numbers of an epoch when it is read first, not when an iterator is made: tf.data makes
+    iterators that it never reads, at the end of a `repeat` and where a checkpoint is restored. Its one
+    function is called once an epoch: one that is called for every item takes 0.1 ms each time.
 
     Args:
-        random: Where the numbers come from.
-        first_token: Tells which epoch is the first.
-        first: How many items that has.
-        full: How many items any other has.
+        made: Where the numbers of iterators come from.
+        begun: And those of epochs.
     """
-    first_pair = tf.constant([first_token >> 32, first_token & 0xFFFFFFFF], tf.int64)
 
-    def of_epoch(pair: Tensor) -> Dataset:
-        count = tf.where(tf.reduce_all(pair == first_pair), np.int64(first), np.int64(full))
-        pairs = tf.data.Dataset.from_tensors(pair).repeat()
-        return tf.data.Dataset.zip((pairs, tf.data.Dataset.range(count)))
+    def of_epoch(number: Tensor, pair: Tensor) -> Dataset:
+        constants = tf.data.Dataset.from_tensors((number, pair)).repeat()
+        items = tf.data.Dataset.range(np.iinfo(np.int64).max)
+        return tf.data.Dataset.zip((constants, items))
 
-    return random.batch(2).take(1).flat_map(as_it_is(of_epoch))
+    # What is concatenated is begun when the first, which is empty, has ended.
+    pairs = tf.data.Dataset.range(0).concatenate(begun).batch(2)
+    return tf.data.Dataset.zip((made, pairs)).flat_map(as_it_is(of_epoch))
+
+
+def _read(numbers: Dataset, read: Callable[..., Any], dtypes: list[Any]) -> Dataset:
+    """Return a dataset of what is read, until `read` raises StopIteration.
+
+    Which epoch it is tf.data writes down only while the random dataset is held. Most stages let go of their
+    input when it ends; this one does not, so this one has to end the epoch, whose last items may still wait
+    in some buffer. `Dataset.map` can't: it takes the exception for a failure.
+    """
+    # Two at a time: TensorFlow works on one while the other is gathered (benchmarks/tf_data.py).
+    function = tf.function(
+        lambda *numbers: tf.numpy_function(read, numbers, dtypes, stateful=False),
+        input_signature=tf.nest.flatten(numbers.element_spec),
+        autograph=False,
+    ).get_concrete_function()
+    variant = tf.raw_ops.ParallelMapDatasetV2(
+        input_dataset=tf.data.experimental.to_variant(numbers),
+        other_arguments=[],
+        num_parallel_calls=tf.constant(2, tf.int64),
+        f=function,
+        output_types=dtypes,
+        output_shapes=[tf.TensorShape(None)] * len(dtypes),
+        deterministic="true",
+        preserve_cardinality=False,
+    )
+    items = tf.data.experimental.from_variant(variant, tuple(tf.TensorSpec(None, kind) for kind in dtypes))
+    items._yogadl_function = function  # as long as it is called
+    return items
 
 
 def _seed(numbered: NumberedBatches, names: list[str], kind: str) -> bytes:
@@ -113,10 +135,9 @@ def _random(seed: bytes) -> Dataset:
 
 
 def _tokens(seed: bytes, count: int) -> list[int]:
-    """Return the tokens of the first so many epochs."""
-    random = _random(seed)
-    found = tf.data.Dataset.zip((random.batch(2), random)).take(1).repeat(count).batch(count)
-    return [_joined(*pair) for pair in next(iter(found))[0].numpy().tolist()]
+    """Return the tokens of the first so many iterations over the random dataset."""
+    found = _random(seed).batch(2).take(1).repeat(count).batch(count)
+    return [_joined(*pair) for pair in next(iter(found)).numpy().tolist()]
 
 
 def _joined(high: int, low: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import script_ops
 
 from yogadl._leaf import BadValueError, Leaf, refuse
 from yogadl._sources import NO_RECORDS, Columns, Source
@@ -30,7 +31,7 @@ _PASSING: Final = frozenset(
         "Batch", "Filter", "FlatMap", "Interleave", "Map", "Options", "PaddedBatch", "ParallelBatch",
         "ParallelInterleave", "ParallelMap", "Prefetch", "Restructured", "Shuffle", "Unbatch",
     )
-)  # fmt: skip
+) | {"ResumableDataset"}  # fmt: skip
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TensorFlow's
@@ -54,9 +55,12 @@ class DatasetSource:
 
     Attributes:
         provenance: What the manifest will say of the pipeline.
+        origin: The Python functions that it calls, of which its graph says nothing.
+        is_costly: Whether graph and functions are known, so that samples tell whether it is another.
     """
 
     can_start_anywhere = True
+    has_final_spec = True
 
     def __init__(self, dataset: Dataset) -> None:
         if _is_endless(dataset):
@@ -73,6 +77,8 @@ class DatasetSource:
         graph = graph_of(dataset)
         sha256 = graph.sha256() if graph else None
         self.provenance = {"graph": sha256} if sha256 else {}
+        self.origin = _python_functions(graph) if graph else None
+        self.is_costly = self.origin is not None
         # What shuffles or holds a cache would write all of that down, too.
         self._states = States(None if graph is None or graph.holds_records() else sha256)
         self._pass: _Pass | None = None
@@ -255,6 +261,20 @@ def graph_of(dataset: Dataset) -> Graph | None:
     definition = tf.compat.v1.GraphDef()
     definition.ParseFromString(serialized.numpy())
     return Graph(definition)
+
+
+def _python_functions(graph: Graph) -> list[Any] | None:
+    """Return the Python functions that a pipeline calls; ``None`` if they can't be had."""
+    # No public name leads from a graph to its functions.
+    registry: Any = getattr(script_ops, "_py_funcs", None)
+    try:
+        found = [registry.get(token.decode()) for token in graph.python_tokens()]
+    except AttributeError:
+        return None
+    if any(function is None for function in found):
+        return None
+    # In a graph they come in any order.
+    return sorted(found, key=lambda function: getattr(function, "__qualname__", ""))
 
 
 def _warn_of_what_varies(graph: Graph | None) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from yogadl._dataref import RecordsRef
+from yogadl._dataref import RecordsRef, as_ref
 from yogadl._indices import checked_indices
 from yogadl.adapters._torch.tensors import Tensor, converters
-from yogadl.errors import ConfigurationError
 
 
 class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no types where they are checked
@@ -37,11 +36,7 @@ class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
     """
 
     def __init__(self, ref: RecordsRef, transform: Callable[[Any], Any] | None = None) -> None:
-        if not hasattr(ref, "__getitems__") or not hasattr(ref, "columns"):
-            raise ConfigurationError(
-                f"a {type(ref).__name__} has no random access: pass what storage.fetch(...) returns"
-            )
-        self.ref = ref
+        self.ref = as_ref(ref)
         self.transform = transform
         self._converters = converters(ref.spec)
 

@@ -6,12 +6,13 @@ from typing import Any, Final
 
 import torch
 
-from yogadl._stream import NumberedBatches, RecordStream, cursor
+from yogadl._dataref import takes_a_stream
+from yogadl._stream import NumberedBatches, RecordStream, as_stream, cursor
 from yogadl._stream.arguments import whole
 from yogadl._stream.rows import Cut, Point, Span
 from yogadl.adapters._torch.epochs import Epochs, Seat
 from yogadl.adapters._torch.loader import TensorBatches
-from yogadl.adapters._torch.shards import check_stream
+from yogadl.adapters._torch.shards import warn_of_shards
 from yogadl.adapters._torch.tensors import converters
 from yogadl.errors import ConfigurationError, CursorError
 
@@ -51,6 +52,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         [tensor([10, 11]), tensor([12, 13]), tensor([14])]
     """
 
+    @takes_a_stream
     def __init__(
         self,
         stream: RecordStream,
@@ -60,7 +62,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         padding_field: str | None = None,
         transform: Transform | None = None,
     ) -> None:
-        self.stream = check_stream(stream)
+        self.stream = as_stream(stream)
         self.batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
         if drop_remainder and batch_size is None:
             raise ConfigurationError("drop_remainder is about batches: pass a batch_size with it")
@@ -68,6 +70,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
             raise ConfigurationError(f"transform must be a function, not {transform!r}")
         self._items = _Items(stream, self.batch_size, drop_remainder, padding_field, transform)
         self._items.numbered(stream.start, 1)  # checks the arguments
+        warn_of_shards(stream, self._items.cut)
         self._epochs = Epochs(stream.start)
 
     def __iter__(self) -> "ItemIterator":

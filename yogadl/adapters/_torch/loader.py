@@ -6,14 +6,15 @@ from typing import Any, Final, TypedDict, Unpack
 
 import torch
 
-from yogadl._stream import Loader, RecordStream
-from yogadl._stream.arguments import flag, whole
+from yogadl._dataref import RecordsRef
+from yogadl._stream import Loader, RecordStream, as_stream
+from yogadl._stream.arguments import flag, names_of, unknown_argument, whole
 from yogadl._stream.batch import make_batches, make_cut
 from yogadl._stream.claims import Make, Recipe, Stage
 from yogadl._stream.items import Batches, Finish, Flags
 from yogadl._stream.prefetch import Prefetch
 from yogadl._stream.run import Run
-from yogadl.adapters._torch.shards import check_stream
+from yogadl.adapters._torch.shards import warn_of_shards
 from yogadl.adapters._torch.tensors import converters, map_tensors
 from yogadl.adapters._torch.workers import WorkerBatches
 from yogadl.errors import ConfigurationError
@@ -42,6 +43,7 @@ def make_dataloader(
     padding_field: str | None = None,
     pin_memory: bool = False,
     transform: Callable[[Any], Any] | None = None,
+    skip_finished_epoch: bool = False,
     **options: Unpack[WorkerOptions],
 ) -> Loader:
     """Return what a training loop iterates over: batches of tensors, each gathered in one step.
@@ -64,6 +66,10 @@ def make_dataloader(
         padding_field: The name under which a bool a record says what repeats a record to fill the shard.
         pin_memory: Copy batches into page-locked memory, in a thread, two ahead.
         transform: Called with each batch, in the worker; what it returns is delivered.
+        skip_finished_epoch: For trainers that begin an epoch whenever they like (HF Trainer, Lightning): each
+            iteration goes on where the last one stopped, also before a cursor was saved, with the next epoch
+            if no batch is left of that one. Otherwise each iteration reads the next epoch, and the first
+            after a cursor the rest of one, which may be nothing.
         **options: ``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``,
             ``worker_init_fn``, ``timeout`` and ``generator``, as for `torch.utils.data.DataLoader`.
 
@@ -81,9 +87,10 @@ def make_dataloader(
         >>> next(iter(loader))["y"]
         tensor([2, 3])
     """
-    run = check_stream(stream).run
+    run = as_stream(stream).run
     workers = whole("num_workers", num_workers)
-    cut = make_cut(run, batch_size, drop_remainder, epochs, False)
+    cut = make_cut(run, batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    warn_of_shards(stream, cut)
     make_batches(run, None, padding_field)  # checks that the field can be there
     if transform is not None and not callable(transform):
         raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
@@ -106,13 +113,9 @@ def _checked(options: Any, workers: int) -> dict[str, Any]:
     Raises:
         ConfigurationError: if there is no such option, or it needs workers.
     """
-    known = WorkerOptions.__annotations__
-    unknown = sorted(options.keys() - known.keys())
-    if unknown:
-        raise ConfigurationError(
-            f"make_dataloader has no argument {unknown[0]!r}; of DataLoader's it takes {', '.join(known)}. "
-            "What is read, in which order and by whom, the stream says; drop_last is drop_remainder here"
-        )
+    known = (*names_of(make_dataloader), *WorkerOptions.__annotations__)
+    for name in options.keys() - known:
+        raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in ("prefetch_factor", "persistent_workers"):
         if name in given and not workers:

@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 
-from yogadl._stream import RecordStream, StreamIterator, cursor
+from yogadl._dataref import takes_a_stream
+from yogadl._stream import RecordStream, StreamIterator, as_stream, cursor
 from yogadl._stream.arguments import flag, whole
+from yogadl._stream.batch import make_cut
 from yogadl._stream.claims import Progress, Recipe
 from yogadl._stream.items import Read
 from yogadl._stream.iterator import Restartable
 from yogadl._stream.rows import Cut, Point
 from yogadl._stream.run import Run
-from yogadl.adapters._torch.shards import check_stream
+from yogadl.adapters._torch.shards import warn_of_shards
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class _Order(Restartable):
     """What both samplers have in common."""
 
     def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
-        self.stream = check_stream(stream)
+        self.stream = as_stream(stream)
+        warn_of_shards(stream, cut)
         self._read_by(Recipe(stream.run, cut, _Indices(is_batched)))
 
     def __iter__(self) -> SamplerIterator:
@@ -93,6 +96,7 @@ class Sampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # torch 
         ([1, 3], 2)
     """
 
+    @takes_a_stream
     def __init__(self, stream: RecordStream) -> None:
         _Order.__init__(self, stream, Cut(), is_batched=False)
 
@@ -117,7 +121,9 @@ class BatchSampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # s
         ([[0, 1], [2, 3], [4]], 3)
     """
 
+    @takes_a_stream
     def __init__(self, stream: RecordStream, batch_size: int, drop_last: bool = False) -> None:
         self.batch_size = whole("batch_size", batch_size, 1)
         self.drop_last = flag("drop_last", drop_last)
-        _Order.__init__(self, stream, Cut(self.batch_size, self.drop_last), is_batched=True)
+        cut = make_cut(as_stream(stream).run, self.batch_size, self.drop_last, 1, False)
+        _Order.__init__(self, stream, cut, is_batched=True)

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from yogadl._stream import Loader, RecordStream
+from yogadl._stream import RecordStream
+from yogadl._stream.rows import Cut
 from yogadl.errors import ConfigurationError
 
 # A ProcessGroup or a DeviceMesh: torch need not be installed where the types are checked.
@@ -91,26 +92,34 @@ def is_distributed() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
 
 
-def check_stream(stream: Any) -> RecordStream:
-    """Return the stream, if it is one of this library; warn if several ranks would read the same.
-
-    Raises:
-        ConfigurationError: if it is something else.
-    """
-    if isinstance(stream, Loader):
-        raise ConfigurationError("pass the stream itself, and the batch size, instead of stream.batch(...)")
-    if not isinstance(stream, RecordStream):
-        raise ConfigurationError(
-            f"a {type(stream).__name__} can't be resumed or shared among workers: pass what "
-            "ref.stream(...) of a fetched dataset returns"
-        )
-    if stream.shard.ranks == 1 and is_distributed() and dist.get_world_size() > 1:
-        # At a place of ours, not the caller's: Python then shows it once a process.
-        warnings.warn(
-            f"the stream is unsharded, so each of the {dist.get_world_size()} ranks reads every record: pass "
+def warn_of_shards(stream: RecordStream, cut: Cut) -> None:
+    """Warn if the ranks of a job would all read the same, or have different numbers of batches."""
+    ranks = dist.get_world_size() if is_distributed() else 1
+    if ranks == 1:
+        return
+    if stream.shard.ranks == 1:
+        problem = (
+            f"the stream is unsharded, so each of the {ranks} ranks reads every record: pass "
             "ref.stream(..., **yogadl.adapters.torch.shards(group_or_mesh)). If that is what you want, "
-            "ignore this",
-            UserWarning,
-            stacklevel=1,
+            "ignore this"
         )
-    return stream
+    elif _is_uneven(stream, cut):
+        problem = (
+            f"the {stream.shard.ranks} shards of {len(stream.source)} records have different numbers of "
+            "batches, and ranks that wait for each other at each batch (DDP, FSDP) then wait for ever: pass "
+            "drop_shard_remainder=True or pad_shard_remainder=True to ref.stream. If they don't wait for "
+            "each other, ignore this"
+        )
+    else:
+        return
+    # At a place of ours, not the caller's: Python then shows it once a process.
+    warnings.warn(problem, UserWarning, stacklevel=1)
+
+
+def _is_uneven(stream: RecordStream, cut: Cut) -> bool:
+    """Return whether some shards have more batches than others, in the first epoch or in whole ones."""
+    shard = stream.shard
+    if shard.remainder != "uneven":
+        return False
+    lengths = [shard.records - position for position in (stream.start.position, 0)]
+    return any(cut.items(length // shard.ranks) != cut.items(-(-length // shard.ranks)) for length in lengths)

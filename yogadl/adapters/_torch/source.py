@@ -132,6 +132,7 @@ class ChosenSource:
 
     def __init__(self, parent: "ArraysSource | ChosenSource", indices: Sequence[int]) -> None:
         self.spec: Spec = parent.spec
+        self.has_final_spec: bool = parent.has_final_spec
         self.length = len(indices)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)

@@ -13,9 +13,8 @@ import pickle
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing import reduction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -25,37 +24,50 @@ from yogadl._leaf import dtype_named
 
 _ALIGNED: Final = 64
 _PAGES: Final = 16 * 4096
-_SMALL_BYTES: Final = 256  # goes along with the structure instead
+# What is kept of a batch must not hold all of it. An array up to so large goes along with the structure, and
+# is copied out of it in some 2 us; each larger one lies in a segment of its own. Not where there are more
+# than so many, as in a list of arrays: a segment is a mapping, of which a process may have some 65,000.
+_SMALL_BYTES: Final = 16_384
+_MOST_ALONE: Final = 16
 _NO_BUFFER: Final = "VMm"  # kinds of dtypes that numpy exports no buffer of: ml_dtypes' and dates
 
-Span = tuple[int, int]
+Buffers = list[NDArray[np.uint8]]
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """Say where in a segment of shared memory a batch lies.
+class Piece(NamedTuple):
+    """Say what of a batch lies in one segment of shared memory.
+
+    Args:
+        segment: The segment's number.
+        size: How large that is.
+        handle: What maps it; just the first time.
+        spans: Where the buffers in it begin and end.
+    """
+
+    segment: int
+    size: int
+    handle: Any  # multiprocessing's, without annotations
+    spans: list[tuple[int, int]]
+
+
+class Parcel(NamedTuple):
+    """Say where in shared memory a batch lies.
 
     Args:
         worker: Who sent it.
-        segment: In which of his segments.
-        size: How large that is.
-        handle: What maps it; just the first time.
-        spans: Where the buffers begin and end, and last of all the structure that they belong in.
+        pieces: Its buffers, segment by segment; the last in the first is the structure that they belong in.
         dropped: Segments that he will not use again.
     """
 
     worker: int
-    segment: int
-    size: int
-    handle: Any  # multiprocessing's, without annotations
-    spans: tuple[Span, ...]
-    dropped: tuple[int, ...]
+    pieces: list[Piece]
+    dropped: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     number: int
     memory: NDArray[np.uint8]
+    place: int  # among the pieces: the same field has about the same size in each batch
 
 
 class Packer:
@@ -68,41 +80,50 @@ class Packer:
     def __init__(self, worker: int) -> None:
         self._worker = worker
         self._made = 0
-        self._free: list[_Segment] = []
+        self._free: dict[int, list[_Segment]] = {}
         self._sent: dict[int, _Segment] = {}
 
     def take_back(self, numbers: Sequence[int]) -> None:
         """Note that nobody reads these segments any more."""
-        self._free += [self._sent.pop(number) for number in numbers]
+        for number in numbers:
+            segment = self._sent.pop(number)
+            self._free[segment.place].append(segment)
 
     def pack(self, batch: Any) -> Parcel:  # any tree of arrays, tensors and what pickles
-        """Write a batch into a segment."""
-        buffers: list[NDArray[np.uint8]] = []
+        """Write a batch into segments."""
+        buffers: Buffers = []
         stream = io.BytesIO()
         _Pickler(stream, buffers).dump(batch)
-        buffers.append(np.frombuffer(stream.getbuffer(), np.uint8))
+        groups = [[buffer] for buffer in buffers] if 0 < len(buffers) <= _MOST_ALONE else [buffers]
+        groups[0].append(np.frombuffer(stream.getbuffer(), np.uint8))
+        dropped: list[int] = []
+        pieces = [self._write(place, group, dropped) for place, group in enumerate(groups)]
+        return Parcel(self._worker, pieces, dropped)
+
+    def _write(self, place: int, buffers: Buffers, dropped: list[int]) -> Piece:
         spans, end = [], 0
         for buffer in buffers:
             start = -(-end // _ALIGNED) * _ALIGNED
             end = start + buffer.size
             spans.append((start, end))
-        segment, handle, dropped = self._segment(end)
+        segment, handle = self._segment(place, end, dropped)
         for (start, end), buffer in zip(spans, buffers, strict=True):
             segment.memory[start:end] = buffer
         self._sent[segment.number] = segment
-        return Parcel(self._worker, segment.number, segment.memory.size, handle, tuple(spans), tuple(dropped))
+        return Piece(segment.number, segment.memory.size, handle, spans)
 
-    def _segment(self, size: int) -> tuple[_Segment, Any, list[int]]:
-        """Return a segment that is large enough, what maps it if it is new, and those that were too small."""
-        for place, segment in enumerate(self._free):
+    def _segment(self, place: int, size: int, dropped: list[int]) -> tuple[_Segment, Any]:
+        """Return a segment that is large enough, and what maps it if it is new; drop those too small."""
+        free = self._free.setdefault(place, [])
+        for number, segment in enumerate(free):
             if segment.memory.size >= size:
-                del self._free[place]
-                return segment, None, []
-        dropped = [segment.number for segment in self._free]
-        self._free.clear()
+                del free[number]
+                return segment, None
+        dropped += [segment.number for segment in free]
+        free.clear()
         memory, handle = _share(-(-(size + size // 8) // _PAGES) * _PAGES)
         self._made += 1
-        return _Segment(self._made, memory), handle, dropped
+        return _Segment(self._made, memory, place), handle
 
 
 def _share(size: int) -> tuple[NDArray[np.uint8], Any]:
@@ -138,24 +159,28 @@ class Unpacker:
         return tuple(found)
 
     def unpack(self, parcel: Parcel) -> Any:  # what was packed
-        """Return the batch, lying where it was written; its segment is returned once all of it is let go of.
+        """Return the batch, lying where it was written; a segment is returned once all in it is let go of.
 
         Raises:
             OSError: if the worker died before its memory could be mapped.
         """
         for number in parcel.dropped:
             self._segments.pop((parcel.worker, number), None)
-        key = (parcel.worker, parcel.segment)
-        if parcel.handle is not None:
-            descriptor = parcel.handle.detach()
+        buffers = [buffer for piece in parcel.pieces for buffer in self._read(parcel.worker, piece)]
+        stream = buffers.pop(len(parcel.pieces[0].spans) - 1)
+        return pickle.loads(stream.data, buffers=buffers)
+
+    def _read(self, worker: int, piece: Piece) -> Buffers:
+        key = (worker, piece.segment)
+        if piece.handle is not None:
+            descriptor = piece.handle.detach()
             try:
-                self._segments[key] = _mapped(descriptor, parcel.size)
+                self._segments[key] = _mapped(descriptor, piece.size)
             finally:
                 os.close(descriptor)
-        give_back = self._returned[parcel.worker].append
-        memory = np.asarray(_Lease(self._segments[key], parcel.segment, give_back))
-        *buffers, stream = [memory[start:end] for start, end in parcel.spans]
-        return pickle.loads(stream.data, buffers=buffers)
+        lease = _Lease(self._segments[key], piece.segment, self._returned[worker].append)
+        memory = np.asarray(lease)
+        return [memory[start:end] for start, end in piece.spans]
 
 
 class _Lease:

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,8 @@ from yogadl.storage._buckets.bucket import (
     is_own,
     replaced,
 )
-from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._folder import Folder, changed, refuse_unlisted, storage_error
+from yogadl.storage._links import files_below, open_file, stat_any, stat_file
 
 _CHUNK_BYTES: Final = 2**20
 _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
@@ -55,7 +55,7 @@ class LocalBucket:
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        file = self._found(name, lambda path: path.open("rb", buffering=0))
+        file = self._found(name, open_file)
         if file is None:
             yield None
             return
@@ -82,41 +82,36 @@ class LocalBucket:
         return is_first or is_own(self, name, content)
 
     def head(self, name: str) -> Object | None:
-        def look(path: Path) -> Object:
-            found = path.stat()
-            if stat.S_ISDIR(found.st_mode):
-                raise IsADirectoryError
-            return _object(name, found)
-
-        return self._found(name, look)
+        found = self._found(name, stat_file)
+        return None if found is None else _object(name, found)
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         # Not a name of a file: `a/b` begins those of `a/bc/d`, too.
         below, _, _ = checked_prefix(prefix).rpartition("/")
         names = [name for name in self._names(below) if name.startswith(prefix)]
         for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores have it
-            found = self.head(name)
+            found = self._found(name, stat_any)  # what is no file is refused once it is read
             if found is not None:  # else it was deleted meanwhile
-                yield found
+                yield _object(name, found)
 
     def delete(self, name: str) -> None:
         self._folder.remove(_checked(name))
 
-    def _found(self, name: str, look: Callable[[Path], Found]) -> Found | None:
+    def _found(self, name: str, look: Callable[[Path, str], Found]) -> Found | None:
         """Return what is seen of a file, ``None`` if there is none."""
-        path = self._folder.path(_checked(name))
+        root, path = self._folder.root, self._folder.path(_checked(name))
         try:
             try:
-                return look(path)
+                return look(root, name)
             except FileNotFoundError:
                 # A network file system may remember for a minute that there was none; opening the folder
                 # makes it ask.
                 os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
-                return look(path)
+                return look(root, name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
-            raise storage_error(error, f"can't read {path}") from error
+            raise storage_error(error, f"can't read {path}", reads=True) from error
 
     def _chunks(self, file: BinaryIO, name: str, start: int, end: int) -> Iterator[bytes]:
         at = start
@@ -135,7 +130,11 @@ class LocalBucket:
     def _link(self, temporary: Path, name: str) -> bool:
         try:
             os.link(temporary, self._folder.path(name))
-        except FileExistsError:
+        except FileExistsError as error:
+            if os.path.isdir(
+                self._folder.path(name)
+            ):  # which is no object: it could be waited for without end
+                raise storage_error(error, f"{self._folder.path(name)} is a folder; remove it") from error
             return False
         except OSError as error:
             if error.errno in _NO_LINKS:
@@ -148,12 +147,8 @@ class LocalBucket:
         return True
 
     def _names(self, below: str) -> Iterator[str]:
-        def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
-                raise storage_error(error, f"can't list {error.filename}") from error
-
         root = self._folder.root
-        for folder, _, files in os.walk(root / below, onerror=refuse):
+        for folder, files in files_below(root, below, refuse_unlisted):
             for file in files:
                 if not _TEMPORARY.fullmatch(file):
                     yield (Path(folder) / file).relative_to(root).as_posix()
@@ -178,4 +173,4 @@ def _stamp(path: Path) -> None:
 
 def _object(name: str, found: os.stat_result) -> Object:
     tag = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
-    return Object(name, found.st_size, tag, found.st_mtime)
+    return Object(name, found.st_size, tag, changed(found))

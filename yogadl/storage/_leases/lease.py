@@ -1,4 +1,4 @@
-"""Give the right to build to one of any number of machines, by nothing but put-if-absent in a bucket.
+"""Give the right to build, or to prune, to one of any number of machines, by nothing but put-if-absent.
 
 See docs/protocol.md for the protocol and for what it promises.
 """
@@ -20,7 +20,15 @@ from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._leases.beat import Pulse, Task
 from yogadl.storage._leases.right import LostRightError
-from yogadl.storage._leases.waiting import BEATS_A_TTL, Sight, Terms, Waiting, read_body, ttl_of
+from yogadl.storage._leases.waiting import (
+    BEATS_A_TTL,
+    Sight,
+    Terms,
+    Waiting,
+    read_body,
+    ttl_of,
+    verbs,
+)
 
 _log = logging.getLogger("yogadl")
 
@@ -30,7 +38,7 @@ _MOST_SHOWN: Final = 500
 
 @dataclass(frozen=True)
 class Leases:
-    """The leases on building what is below the root of a bucket. Picklable.
+    """The leases on building and pruning what is below the root of a bucket. Picklable.
 
     Args:
         bucket: The bucket.
@@ -42,7 +50,7 @@ class Leases:
 
     @contextlib.contextmanager
     def held(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator["Lease | None"]:
-        """Hold the right to build a version, waiting for whoever holds it now.
+        """Hold the right to build a version, waiting for whoever holds it now, or prunes the dataset.
 
         Whoever waits is told when it ends: by a failure of the block, too.
 
@@ -57,12 +65,27 @@ class Leases:
         if lease is None:
             yield None
             return
-        try:
+        with _ended(lease):
+            self._let_prune_end(key.id)  # only now: who begins to prune from here on sees our lease
             yield lease
-        except BaseException as error:
-            lease.end(f"{type(error).__name__}: {error}")
-            raise
-        lease.end(None)
+
+    @contextlib.contextmanager
+    def pruning(self, dataset_id: str, now: float) -> Iterator["Lease | None"]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there.
+
+        Args:
+            dataset_id: The dataset.
+            now: The time by the store's clock.
+        """
+        whole = _names.WholeDataset(dataset_id)
+        sight = self._sight(whole)
+        lease = None if self._held(dataset_id, now) else self._taken(whole, sight)
+        if lease is None:
+            yield None
+            return
+        with _ended(lease):
+            # Only now: who begins to build from here on sees our lease, and waits.
+            yield None if self.is_held(dataset_id, now) else lease
 
     def is_held(self, dataset_id: str, now: float) -> bool:
         """Return whether any version of a dataset has a builder who may be alive.
@@ -71,6 +94,10 @@ class Leases:
             dataset_id: The dataset.
             now: The time by the store's clock.
         """
+        return bool(self._held(dataset_id, now) - {_names.leases(_names.WholeDataset(dataset_id))})
+
+    def _held(self, dataset_id: str, now: float) -> set[str]:
+        """Return the folders of leases whose holders may be alive."""
         newest: dict[str, tuple[int, bool, float]] = {}
         for found in self.bucket.list(f"{dataset_id}/leases/"):
             split = _names.split_lease(found.name)
@@ -82,15 +109,30 @@ class Leases:
                 is_same = epoch == before[0]
                 has_ended = split[1] == _names.END or (is_same and before[1])
                 newest[version] = epoch, has_ended, max(found.modified, before[2] if is_same else 0.0)
+        held = set()
         for version, (epoch, has_ended, modified) in newest.items():
             if not has_ended:
                 holder = read_body(self.bucket, f"{version}/{epoch:010d}")
                 # Twice, since no waiter watched it: what is meant is surely dead, not likely so.
                 if now - modified < 2 * max(self.terms.ttl_s, ttl_of(holder)):
-                    return True
-        return False
+                    held.add(version)
+        return held
 
-    def _acquired(self, key: DatasetKey, unless: Callable[[], bool] | None) -> "Lease | None":
+    def _let_prune_end(self, dataset_id: str) -> None:
+        """Wait until nobody prunes the dataset; take the right from one that is dead, or it might wake up."""
+        whole = _names.WholeDataset(dataset_id)
+
+        def is_over() -> bool:
+            return self._sight(whole).has_ended
+
+        if not is_over():
+            lease = self._acquired(whole, is_over)
+            if lease is not None:
+                lease.end(None)
+
+    def _acquired(
+        self, key: DatasetKey | _names.WholeDataset, unless: Callable[[], bool] | None
+    ) -> "Lease | None":
         waiting = Waiting(self.bucket, self.terms, key)
         while True:
             asked = time.monotonic()
@@ -108,7 +150,7 @@ class Leases:
                 continue
             waiting.pause(sight)
 
-    def _sight(self, key: DatasetKey) -> Sight:
+    def _sight(self, key: DatasetKey | _names.WholeDataset) -> Sight:
         sight = Sight()
         for found in self.bucket.list(f"{_names.leases(key)}/"):
             split = _names.split_lease(found.name)
@@ -122,7 +164,7 @@ class Leases:
                 sight = Sight(epoch, beat, sight.has_ended or ending == _names.END)
         return sight
 
-    def _taken(self, key: DatasetKey, sight: Sight) -> "Lease | None":
+    def _taken(self, key: DatasetKey | _names.WholeDataset, sight: Sight) -> "Lease | None":
         """Take the right after the one seen, unless somebody else does."""
         epoch, token = sight.epoch + 1, secrets.token_hex(16)
         holder = {
@@ -162,13 +204,24 @@ class Leases:
         return lease
 
 
+@contextlib.contextmanager
+def _ended(lease: "Lease") -> Iterator[None]:
+    """Give a lease back at the end of a block, and tell those who wait how that ended."""
+    try:
+        yield
+    except BaseException as error:
+        lease.end(f"{type(error).__name__}: {error}")
+        raise
+    lease.end(None)
+
+
 class Lease:
-    """A right to build that others take over if its holder gives no sign of life; see `Right`.
+    """A right to build, or prune, that others take over if its holder gives no sign of life; see `Right`.
 
     Of no use after a fork. Made by `Leases.held`.
     """
 
-    def __init__(self, leases: Leases, key: DatasetKey, epoch: int, token: str) -> None:
+    def __init__(self, leases: Leases, key: DatasetKey | _names.WholeDataset, epoch: int, token: str) -> None:
         self.epoch: int | None = epoch
         self._leases = leases
         self._key = key
@@ -204,9 +257,10 @@ class Lease:
             LostRightError: if somebody else has it.
         """
         if self.is_lost():
+            do, _ = verbs(self._key)
             raise LostRightError(
-                f"the right to build {self._key} went to somebody else, since this process gave no sign of "
-                f"life for {self._leases.terms.ttl_s:.0f} s or more; build again, with a longer lease_ttl_s "
+                f"the right to {do} {self._key} went to somebody else, since this process gave no sign of "
+                f"life for {self._leases.terms.ttl_s:.0f} s or more; {do} again, with a longer lease_ttl_s "
                 "if it was not stopped"
             )
 

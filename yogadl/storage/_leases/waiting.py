@@ -22,6 +22,8 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _SAY_AFTER_S: Final = 2.0
 _SAY_EVERY_S: Final = 60.0
+# What a lease's objects hold is small; others could put anything in their place.
+_MOST_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,19 @@ class Watch:
 
 
 class Waiting:
-    """One caller's wait for a builder.
+    """One caller's wait for a builder, or for who prunes.
 
     Args:
         bucket: Where the leases are.
         terms: How long to wait.
-        key: What is built.
+        key: What is built, or pruned.
     """
 
-    def __init__(self, bucket: Bucket, terms: Terms, key: DatasetKey) -> None:
+    def __init__(self, bucket: Bucket, terms: Terms, key: DatasetKey | _names.WholeDataset) -> None:
         self._bucket = bucket
         self._terms = terms
         self._key = key
+        self._do, self._done = verbs(key)
         self._watch = Watch()
         self._started = time.monotonic()
         self._say_at_s = _SAY_AFTER_S
@@ -111,8 +114,8 @@ class Waiting:
         if silence_s < self._ttl_s(sight):
             return False
         _log.warning(
-            "yogadl: %s, who was to build %s, has given no sign of life for %.0f s: taking over",
-            self._describe(sight), self._key, silence_s,
+            "yogadl: %s, who was to %s %s, has given no sign of life for %.0f s: taking over",
+            self._describe(sight), self._do, self._key, silence_s,
         )  # fmt: skip
         return True
 
@@ -122,8 +125,9 @@ class Waiting:
             failed = read_body(self._bucket, _names.lease(self._key, sight.epoch) + _names.END).get("failed")
             if failed:
                 _log.warning(
-                    "yogadl: %s was not built by %s: %s; trying here",
+                    "yogadl: %s was not %s by %s: %s; trying here",
                     self._key,
+                    self._done,
                     self._describe(sight),
                     failed,
                 )
@@ -139,13 +143,14 @@ class Waiting:
         wait_s = self._terms.wait_s
         if wait_s is not None and waited_s >= wait_s:
             raise LeaseError(
-                f"{self._key} is still being built after waiting {waited_s:.0f} s: {self._describe(sight)}. "
+                f"{self._key} is still being {self._done} after waiting {waited_s:.0f} s: "
+                f"{self._describe(sight)}. "
                 "Wait longer (wait_s), or end that process: its lease ends with it, or "
                 f"{self._ttl_s(sight):.0f} s after its last sign of life. If neither helps, delete "
                 f"{self._bucket.url}/{_names.leases(self._key)}/"
             )
         if waited_s >= self._say_at_s:
-            _log.warning("yogadl: waiting for %s, built by %s", self._key, self._describe(sight))
+            _log.warning("yogadl: waiting for %s, %s by %s", self._key, self._done, self._describe(sight))
             self._say_at_s = waited_s + _SAY_EVERY_S
         self.rest(None if wait_s is None else wait_s - waited_s)
 
@@ -181,11 +186,16 @@ class Waiting:
         return who + ")"
 
 
+def verbs(key: DatasetKey | _names.WholeDataset) -> tuple[str, str]:
+    """Return what is done under a lease: what its holder does, and what is done to what it holds."""
+    return ("prune", "pruned") if isinstance(key, _names.WholeDataset) else ("build", "built")
+
+
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
     """Return what a small object of a lease says; nothing if it is gone or says nothing that we know."""
     try:
-        document = json.loads(read(bucket, name) or b"{}")
-    except ValueError:
+        document = json.loads(read(bucket, name, 0, _MOST_BYTES) or b"{}")
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -193,4 +203,4 @@ def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
 def ttl_of(holder: dict[str, Any]) -> float:
     """Return the time to live that a lease's body gives; 0 if it gives none."""
     ttl_s = holder.get("ttl_s")
-    return float(ttl_s) if isinstance(ttl_s, int | float) and ttl_s == ttl_s else 0.0
+    return float(min(ttl_s, 2**62)) if isinstance(ttl_s, int | float) and ttl_s == ttl_s else 0.0

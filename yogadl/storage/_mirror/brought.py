@@ -1,33 +1,33 @@
 """Hold the files of one cache in a mirror: bring what is missing, and keep all of it from being evicted."""
 
-import contextlib
+import hashlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from yogadl._format.layout import PartTable
+from yogadl._format.layout import PartIndex, PartTable
 from yogadl._format.manifest import Manifest
 from yogadl._lock import ProcessLock
 from yogadl._size import in_words
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._cached import open_table
-from yogadl.storage._mirror.flock import Claim, open_lock, wait_for_lock
+from yogadl.storage._cached import open_table, read_index
+from yogadl.storage._mirror.fetch import fetch, mend, warn_of_damage
+from yogadl.storage._mirror.flock import open_lock, wait_for_lock
 from yogadl.storage._mirror.place import Place
 from yogadl.storage._mirror.room import make_room, use_lock
-from yogadl.storage._mirror.transfer import Beat, Progress, Wanted, download_all
-from yogadl.storage._mounts import network_file_system
+from yogadl.storage._mirror.transfer import Progress, Wanted
 from yogadl.storage._progress import shown_bytes
 
 _log = logging.getLogger("yogadl")
 
 # A lock that evictors alone take, for a moment.
 _LOCK_LIMIT_S: Final = 60.0
-# Who brings a part and gets no byte for so long is not waited for.
-_STALL_S: Final = 60.0
+# Of more indexes the bucket is asked by listing them.
+_FEW_INDEXES: Final = 16
 
 
 class Brought:
@@ -40,10 +40,14 @@ class Brought:
         bucket: Where the cache is.
         place: The mirror.
         manifest: The cache. Its part table is brought now, its parts by `complete`.
+
+    Attributes:
+        mended: The names of the files that were found damaged, and were brought anew.
     """
 
     def __init__(self, bucket: Bucket, place: Place, manifest: Manifest) -> None:
         self.folder = place.caches
+        self.mended: list[str] = []
         self._bucket = bucket
         self._place = place
         self._manifest = manifest
@@ -76,6 +80,21 @@ class Brought:
                 self.complete([number])
         return str(self.folder.path(_names.part(self._manifest.key.id, sha256)))
 
+    def index(self, number: int) -> PartIndex:
+        """Return the index of a part, brought again if somebody has removed or damaged it.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the part table names.
+        """
+        self.path(self.table.sha256[number])
+        try:
+            return read_index(self.folder, self._manifest.key, self.table, number)
+        except CacheFormatError:
+            with self._lock:
+                self._drop_if_damaged(number)
+                self.complete_indexes([number])
+            return read_index(self.folder, self._manifest.key, self.table, number)
+
     def complete(self, numbers: Sequence[int], progress: Progress | None = None) -> None:
         """Bring those of these parts that are not there, in this order."""
         with self._place.gate(exclusive=False):
@@ -89,11 +108,41 @@ class Brought:
             make_room(self._place, sizes, self._place.limit_bytes(), key)
         _log.info("yogadl: bringing %s of %s", in_words(sum(sizes.values())), key)
         with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
-            self._fetch(missing, show)
+            fetch(self._bucket, missing, show)
 
-    def _fetch(self, wanted: Sequence[Wanted], progress: Progress | None = None) -> None:
-        """Download files, but for what other processes bring meanwhile."""
-        download_all(self._bucket, wanted, progress=progress, guard=_claimed)
+    def complete_indexes(self, numbers: Sequence[int]) -> None:
+        """Bring those of these parts' indexes that are not there: who checks what it reads needs them."""
+        key = self._manifest.key
+        missing = [number for number in numbers if not self._has_index(number)]
+        if not missing:
+            return
+        sizes: dict[str, int] | None = None
+        if len(missing) > _FEW_INDEXES:  # one request for the sizes of a thousand files
+            sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
+        wanted = {self._index_names(number)[0]: self._index(number, sizes) for number in missing}
+        with self._place.gate(exclusive=True):
+            room = {name: one.size_bytes or 0 for name, one in wanted.items()}
+            make_room(self._place, room, self._place.limit_bytes(), str(key))
+        fetch(self._bucket, list(wanted.values()))
+
+    def mend(self, progress: Progress | None = None) -> int:
+        """Compare every file that is there with its checksum, and bring anew what is damaged.
+
+        Args:
+            progress: Called with bytes compared and bytes to compare.
+
+        Returns:
+            How many files were there. `mended` has the names of those that were damaged.
+        """
+        numbers = range(len(self.table))
+        parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
+        held = {part: size_bytes for part, size_bytes in parts.items() if size_bytes is not None}
+        self.mended += mend(self._bucket, held, progress)
+        indexes = [number for number in numbers if self._has_index(number)]
+        damaged = [number for number in indexes if self._drop_if_damaged(number)]
+        self.complete_indexes(damaged)
+        self.mended += [self._index_names(number)[0] for number in damaged]
+        return len(held) + len({self._index_names(number) for number in indexes}) + 1  # and the table
 
     def _hold(self) -> Callable[[], object]:
         """Register as a reader; return what ends that."""
@@ -108,16 +157,17 @@ class Brought:
     def _open_table(self) -> PartTable:
         manifest, path = self._manifest, self.folder.path(self._table_name)
         wanted = Wanted(self._table_name, manifest.table_sha256, manifest.table_bytes, path)
-        if not _is_made(wanted):
-            self._fetch([wanted])
-        maps = network_file_system(self.folder.root) is None
+        if self.folder.size(self._table_name) is None:
+            fetch(self._bucket, [wanted])
         try:
-            return open_table(self.folder, manifest, maps=maps)
+            return open_table(self.folder, manifest)
         except CacheFormatError:
-            # Of its size, but damaged on this machine. What the bucket has is checked again.
+            # Damaged on this machine. What the bucket has is checked again.
+            warn_of_damage(path)
             self.folder.remove(self._table_name)
-            self._fetch([wanted])
-            return open_table(self.folder, manifest, maps=maps)
+            fetch(self._bucket, [wanted])
+            self.mended.append(self._table_name)
+            return open_table(self.folder, manifest)
 
     def _is_there(self, number: int) -> bool:
         name = _names.part(self._manifest.key.id, self.table.sha256[number])
@@ -126,26 +176,36 @@ class Brought:
     def _missing(self, numbers: Sequence[int]) -> list[Wanted]:
         """Return what is to be brought of these parts; of two that are equal, one."""
         missing = {self.table.sha256[number]: number for number in numbers if not self._is_there(number)}
-        wanted = []
-        for sha256, number in missing.items():
-            name = _names.part(self._manifest.key.id, sha256)
-            wanted.append(Wanted(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name)))
-        return wanted
+        return [self._part(number) for number in missing.values()]
 
+    def _part(self, number: int) -> Wanted:
+        sha256 = self.table.sha256[number]
+        name = _names.part(self._manifest.key.id, sha256)
+        return Wanted(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
 
-@contextlib.contextmanager
-def _claimed(wanted: Wanted) -> Iterator[Beat | None]:
-    """Hold the right of this machine to bring a file; give ``None`` if another process has brought it."""
-    claim = Claim(wanted.path)
-    try:
-        yield claim.beat if claim.take(lambda: _is_made(wanted), _STALL_S) else None
-    finally:
-        claim.release()
+    def _index_names(self, number: int) -> tuple[str, ...]:
+        """Return what the index of a part may be called in the bucket; here it has the first name."""
+        dataset_id, table = self._manifest.key.id, self.table
+        return _names.indexes(dataset_id, table.sha256[number], table.index_sha256[number])
 
+    def _has_index(self, number: int) -> bool:
+        return self.folder.size(self._index_names(number)[0]) is not None
 
-def _is_made(wanted: Wanted) -> bool:
-    try:
-        size_bytes = wanted.path.stat().st_size
-    except FileNotFoundError:
-        return False
-    return wanted.size_bytes in (None, size_bytes)
+    def _index(self, number: int, sizes: dict[str, int] | None) -> Wanted:
+        """Return what the index of a part must be, given the sizes of what is in the bucket, if known."""
+        names = self._index_names(number)
+        if sizes is None:
+            sizes = {name: found.size_bytes for name in names if (found := self._bucket.head(name))}
+        name = next((name for name in names if name in sizes), names[0])
+        index_sha256, path = self.table.index_sha256[number], self.folder.path(names[0])
+        return Wanted(name, index_sha256, sizes.get(name), path)
+
+    def _drop_if_damaged(self, number: int) -> bool:
+        """Remove the index of a part if it is damaged; nobody has it open. Return whether it was."""
+        name = self._index_names(number)[0]
+        content = self.folder.read(name)
+        if content is None or hashlib.sha256(content).hexdigest() == self.table.index_sha256[number]:
+            return False
+        warn_of_damage(self.folder.path(name))
+        self.folder.remove(name)
+        return True

@@ -10,14 +10,13 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from yogadl._format.manifest import Manifest
 from yogadl._lock import ProcessLock
 from yogadl._size import bytes_of
-from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._mirror.brought import Brought
@@ -102,13 +101,19 @@ class Mirror:
         return _made(self.place.builds)
 
     def bring(
-        self, manifest: Manifest, *, first: Sequence[int] = (), progress: Progress | None = None
+        self,
+        manifest: Manifest,
+        *,
+        first: Sequence[int] = (),
+        indexes: bool = False,
+        progress: Progress | None = None,
     ) -> Brought:
-        """Make a cache local, all but its indexes: what is missing is downloaded once a machine, and checked.
+        """Make a cache local: what is missing is downloaded once a machine, and checked as it comes in.
 
         Args:
             manifest: The cache.
             first: Numbers of the parts that are wanted before all others, in this order.
+            indexes: Whether the parts' indexes are wanted, too.
             progress: Called with bytes brought and bytes to bring; a bar on a terminal if not given.
 
         Returns:
@@ -122,26 +127,71 @@ class Mirror:
         try:
             order = dict.fromkeys([*first, *range(len(brought.table))])
             brought.complete(list(order), progress)
+            if indexes:
+                brought.complete_indexes(range(len(brought.table)))
         except BaseException:
             brought.close()
             raise
         return brought
 
-    def adopt(self, dataset_id: str, sha256: str, part: Path, index: Path) -> bool:
-        """Take a part that was built here, by hard link or as a copy, so that it need not be downloaded.
-
-        The bucket must have both files already.
+    def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> list[str]:
+        """Make a cache local, indexes and all, and compare what was here before with its checksums.
 
         Args:
-            dataset_id: Whose part it is.
-            sha256: Its name.
-            part: Its file, which stays where it is.
-            index: Its index's file, which stays, too.
+            manifest: The cache.
+            progress: Called with bytes that are here and checked, and bytes of the whole cache.
 
         Returns:
-            Whether the mirror has it now; it has not if there is no room.
+            The names of the files that were damaged here, and were brought anew.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            StorageError: if the network or the disk fails, or there is no room.
         """
-        files = {_names.part(dataset_id, sha256): part, _names.index(dataset_id, sha256): index}
+        whole = manifest.size_bytes
+
+        def compared(done: int, _: int) -> None:
+            if progress is not None:
+                progress(min(done, whole), whole)
+
+        def brought_more(done: int, missing: int) -> None:
+            if progress is not None:
+                progress(whole - missing + done, whole)
+
+        with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
+            brought.mend(compared)
+            brought.complete(range(len(brought.table)), brought_more)
+            brought.complete_indexes(range(len(brought.table)))
+            return brought.mended
+
+    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+        """Compare what is here of a cache with its checksums, and bring anew what is damaged.
+
+        Returns:
+            How many files are here, and the names of those that were damaged.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        place = self.place_if_made()
+        if place is None or not place.caches.names(manifest.key.id):
+            return 0, []  # and nothing is made or brought
+        with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
+            return brought.mend(), brought.mended
+
+    def adopt(self, files: Mapping[str, Path]) -> bool:
+        """Take files that were built here, by hard link or as copies, so that they need not be downloaded.
+
+        The bucket must have them already.
+
+        Args:
+            files: By name in the bucket; they stay where they are.
+
+        Returns:
+            Whether the mirror has all of them now; it has none if there is no room.
+        """
+        what = " and ".join(files)
         try:
             place = self.place
             with contextlib.ExitStack() as stack:
@@ -151,10 +201,10 @@ class Mirror:
                 }
                 sizes = {name: path.stat().st_size for name, path in files.items()}
                 with place.gate(exclusive=True):
-                    make_room(place, sizes, place.limit_bytes(), f"part {sha256}")
+                    make_room(place, sizes, place.limit_bytes(), what)
                     place.caches.adopt(copies)
         except OSError as error:
-            _log.info("yogadl: part %s is not kept in the mirror: %s", sha256, error)
+            _log.info("yogadl: not kept in the mirror: %s: %s", what, error)
             return False
         return True
 

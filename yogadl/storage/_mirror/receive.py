@@ -14,6 +14,7 @@ from typing import Final
 
 from yogadl.errors import CacheFormatError
 from yogadl.storage._buckets.bucket import Bucket, replaced
+from yogadl.storage._root import MAX_READ_BYTES, too_large
 
 # A get costs about a millisecond of processor time; with ranges that are too large few are under way, and
 # what comes last is hashed last (benchmarks/transfer.py).
@@ -85,6 +86,8 @@ class Receiver:
             raise self._missing(name)
         if size_bytes is not None and found.size_bytes != size_bytes:
             raise self._wrong_size(name, found.size_bytes, size_bytes)
+        if size_bytes is None and found.size_bytes > MAX_READ_BYTES:
+            raise too_large(f"{name} in {self.bucket!r}", MAX_READ_BYTES)
         return found.size_bytes
 
     def _fill(self, name: str, size_bytes: int, span: tuple[int, int], file: "_File", report: Report) -> str:

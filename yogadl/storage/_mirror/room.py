@@ -144,7 +144,7 @@ def _contents(place: Place) -> _Contents:
 def _count_table(place: Place, name: str, contents: _Contents) -> None:
     """Take a table into account: its parts stay if it is in use, and else are as old as its last use."""
     lock = use_lock(place, name)
-    named = _named_by(place, name)
+    named = _named_by(place, name, contents.present[name].size_bytes)
     if not is_free(lock):
         contents.kept |= {name, *named}
         contents.promised |= {part: size for part, size in named.items() if part not in contents.present}
@@ -161,17 +161,19 @@ def _is_table(name: str) -> bool:
     return name.endswith(".parts")
 
 
-def _named_by(place: Place, name: str) -> dict[str, int]:
+def _named_by(place: Place, name: str, size_bytes: int) -> dict[str, int]:
     """Return name and size of the parts that a table names, and the indexes with size 0."""
     dataset_id = name.rpartition("/tables/")[0]
     try:
-        content = place.caches.view(name, maps=False)
+        content = place.caches.view(name, size_bytes)
         table = PartTable.from_file(ArrayFile.from_buffer(content or b"", name), name)
     except CacheFormatError:
         return {}  # whoever reads it brings it again
     sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
     return {_names.part(dataset_id, sha256): size for sha256, size in sizes} | {
-        _names.index(dataset_id, sha256): 0 for sha256 in table.sha256
+        name: 0
+        for names in zip(table.sha256, table.index_sha256, strict=True)
+        for name in _names.indexes(dataset_id, *names)
     }
 
 

@@ -100,6 +100,7 @@ def builder_of(
     reader: CodeReader,
     *,
     thorough: bool,
+    strict: bool = True,
 ) -> Builder:
     """Describe a function and its arguments.
 
@@ -109,6 +110,7 @@ def builder_of(
         kwargs: Those given by name.
         reader: Reads code; best kept from call to call.
         thorough: Whether every value must be described, as a version needs it, or just what is cheap.
+        strict: Whether what can't be is refused; else it counts by its type.
 
     Raises:
         ConfigurationError: if a value can't be; names it and what to do.
@@ -118,7 +120,7 @@ def builder_of(
         args, kwargs = partial.args + args, partial.keywords | kwargs
         partial = _seen_through(partial.func)
     function = partial
-    walk = _Walk(function, reader, thorough)
+    walk = _Walk(function, reader, thorough=thorough, strict=strict)
     bound = _bound(function, args, kwargs)
     for name, value in bound.items():
         walk.add_argument(name, value)
@@ -167,13 +169,15 @@ class _Unloaded(ModuleType):
 class _Walk:
     """Visit everything once, in an order that is the same in every process."""
 
-    def __init__(self, function: Any, reader: CodeReader, thorough: bool) -> None:
+    def __init__(self, function: Any, reader: CodeReader, *, thorough: bool, strict: bool) -> None:
         self.found: dict[str, Ingredient] = {}
         self.libraries: dict[str, str] = {}
         self._libraries = Libraries(package_of(function))
         self._reader = reader
-        self._values = ValueForms(self._of_code, self._libraries.have_class, thorough)
+        have_class = self._libraries.have_class
+        self._values = ValueForms(self._of_code, have_class, thorough=thorough, strict=strict)
         self._thorough = thorough
+        self._refuses = thorough and strict
         self._numbers: dict[str, int] = {}
         self._queue: deque[Callable[[], None]] = deque()
 
@@ -183,7 +187,7 @@ class _Walk:
         sha256 = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
         self.found.setdefault(f"{label} {key}", Ingredient(label, key, sha256, text))
         if len(self.found) > _MAX_INGREDIENTS:
-            if not self._thorough:
+            if not self._refuses:
                 self._queue.clear()
                 return
             raise ConfigurationError(
@@ -305,7 +309,7 @@ class _Walk:
 
     def _add_module(self, module: ModuleType, label: str, key: str) -> None:
         code = self._reader.of_module(module)
-        if code is None and not self._thorough:
+        if code is None and not self._refuses:
             return
         if code is None:
             raise ConfigurationError(

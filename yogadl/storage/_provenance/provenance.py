@@ -1,9 +1,11 @@
 """Describe what a cache was built from, and say how that differs from what would build it now."""
 
-import difflib
+import hashlib
+import json
 import platform
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,6 +17,8 @@ from yogadl.storage._provenance.ingredients import Builder, builder_of
 from yogadl.storage._provenance.values import shortened
 
 _ABSENT: Final = "absent"
+# A manifest says what it likes, and may be a stranger's: of one value no more is shown.
+_SHOWN: Final = 1000
 
 
 def describe_machine(library_version: str) -> dict[str, Any]:
@@ -75,27 +79,71 @@ class Describer:
             kept.append(ingredient)
         return replace(before, ingredients=tuple(kept)).to_json()
 
+    def sha256(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return a hash of the builder as it is now, as exact as its values allow."""
+        return _sha256_of(builder_of(self._function, args, kwargs, self._reader, thorough=True, strict=False))
+
     def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Builder:
         return builder_of(self._function, args, kwargs, self._reader, thorough=self._thorough)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a builder: what a build is made from.
+
+    Args:
+        describer: Describes the function that is called.
+        before: What it was before it was called.
+        args: Its arguments.
+        kwargs: Those given by name.
+    """
+
+    describer: Describer
+    before: Builder
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what a manifest keeps of the builder."""
+        return self.describer.after_build(self.before, self.args, self.kwargs)
+
+    def sha256(self) -> str:
+        """Return a hash of the function, all that it uses, and its arguments."""
+        return self.describer.sha256(self.args, self.kwargs)
+
+
+def sha256_of_data(data: Any) -> str:
+    """Return a hash of an object's class, with all that it uses, and of its state, as far as can be seen."""
+    return _sha256_of(builder_of(_given, (data,), {}, CodeReader(), thorough=True, strict=False))
+
+
+def _given(data: Any) -> Any:
+    return data
+
+
+def _sha256_of(builder: Builder) -> str:
+    content = [builder.function, sorted((one.key, one.sha256) for one in builder.ingredients)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     """Say what differs between two builders; nothing if they are the same or one is unknown."""
     changes, said = [], set()
-    if then.get("source") and now.get("source") and not _is_same_code(then["source"], now["source"]):
-        changes.append("its source code: " + _changed_line(then["source"], now["source"]))
+    source, new_source = _text(then, "source"), _text(now, "source")
+    if source and new_source and not _is_same_code(source, new_source):
+        changes.append("its source code: " + _changed_line(source, new_source))
         said.add(f"function {now.get('function')}")
-    before, after = then.get("arguments"), now.get("arguments")
-    if isinstance(before, dict) and isinstance(after, dict):
+    before, after = _texts(then, "arguments"), _texts(now, "arguments")
+    if before is not None and after is not None:
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
                 said.add(f"argument {name!r}")
                 changes.append(
-                    f"argument {name!r}: {before.get(name, _ABSENT)} -> {after.get(name, _ABSENT)}"
+                    f"argument {name!r:.200}: {before.get(name, _ABSENT)} -> {after.get(name, _ABSENT)}"
                 )
     changes += [
         str(change)
-        for change in _differences(_ingredients(then), _ingredients(now))
+        for change in _differences(_ingredients(then) or {}, _ingredients(now) or {})
         # What one of them lacks, the code that reads it tells; of code without source nothing can be told.
         if change.before not in ("", _ABSENT) and change.after not in ("", _ABSENT)
         if change.what not in said
@@ -150,37 +198,59 @@ class Explanation:
 
 def explain(first: Manifest, second: Manifest) -> Explanation:
     """Say what differs between what two versions of a dataset were built from."""
-    then, now = first.builder, second.builder
-    notes = []
-    for manifest in (first, second):
-        if "ingredients" not in manifest.builder:
-            notes.append(
-                f"version {manifest.key.version!r} was not built by a function that cacheable knows: "
-                "of what built it nothing is recorded"
-            )
-    found = [] if notes else _differences(_ingredients(then), _ingredients(now))
+    then, now = _ingredients(first.builder), _ingredients(second.builder)
+    notes = [
+        f"version {manifest.key.version!r} was not built by a function that cacheable knows: "
+        "of what built it nothing is recorded"
+        for manifest, ingredients in ((first, then), (second, now))
+        if ingredients is None
+    ]
+    found = [] if then is None or now is None else _differences(then, now)
     if not notes and not found:
         notes.append("both were built by the same code with the same arguments")
     is_same = first.fingerprint == second.fingerprint
     notes.append("their records are the same" if is_same else "their records differ")
     # Decide no version, and may yet be the reason.
     for name in ("python", "numpy", "yogadl", "system"):
-        before, after = then.get(name), now.get(name)
+        before, after = first.builder.get(name), second.builder.get(name)
         if before != after:
-            notes.append(f"{name}: {before} -> {after}")
-    before, after = then.get("libraries") or {}, now.get("libraries") or {}
-    for name in sorted((before.keys() | after.keys()) - {"numpy"}):
-        if before.get(name) != after.get(name):
-            notes.append(f"{name}: {before.get(name, 'not used')} -> {after.get(name, 'not used')}")
+            notes.append(f"{name}: {_shown(before)} -> {_shown(after)}")
+    libraries, others = (_texts(one.builder, "libraries") or {} for one in (first, second))
+    for name in sorted((libraries.keys() | others.keys()) - {"numpy"}):
+        if libraries.get(name) != others.get(name):
+            notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
     return Explanation(first.key.id, first.key.version, second.key.version, tuple(found), tuple(notes))
 
 
-def _ingredients(builder: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return hash and text of each ingredient, by its label."""
-    try:
-        return {str(label): (str(sha256), str(text)) for label, sha256, text in builder["ingredients"]}
-    except (KeyError, TypeError, ValueError):
-        return {}  # a manifest's provenance is free-form: another library may write its own
+# Of a manifest's provenance, which is free-form: another library may write its own, and a stranger anything.
+
+
+def _text(builder: dict[str, Any], name: str) -> str:
+    """Return a text that it has; nothing if it has none."""
+    found = builder.get(name)
+    return found if isinstance(found, str) else ""
+
+
+def _texts(builder: dict[str, Any], name: str) -> dict[str, str] | None:
+    """Return what it says of several things by name; ``None`` if it says nothing."""
+    found = builder.get(name)
+    return {key: _shown(value) for key, value in found.items()} if isinstance(found, dict) else None
+
+
+def _shown(value: object) -> str:
+    return f"{value!s:.{_SHOWN}}"
+
+
+def _ingredients(builder: dict[str, Any]) -> dict[str, tuple[str, str]] | None:
+    """Return hash and text of each ingredient, by its label; ``None`` if it does not say."""
+    found = {}
+    listed = builder.get("ingredients")
+    for one in listed if isinstance(listed, list) else [None]:
+        if not isinstance(one, list) or list(map(type, one)) != [str, str, str]:
+            return None
+        label, sha256, text = one
+        found[label] = (sha256, text)
+    return found
 
 
 def _differences(then: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> list[Difference]:
@@ -193,8 +263,8 @@ def _differences(then: dict[str, tuple[str, str]], now: dict[str, tuple[str, str
             found.append(Difference(label, text if before else _ABSENT, text if after else _ABSENT))
         elif before[0] != after[0]:
             is_code = label.startswith(("function ", "class ", "module ")) and before[1] and after[1]
-            lines = changed_lines(before[1], after[1]) if is_code else (before[1], after[1])
-            found.append(Difference(label, *lines))
+            texts = before[1], after[1]
+            found.append(Difference(label, *(changed_lines(*texts) if is_code else map(_shown, texts))))
     return found
 
 
@@ -203,27 +273,50 @@ def _first_line(text: str) -> str:
 
 
 def changed_lines(then: str, now: str) -> tuple[str, str]:
-    """Return the lines that were changed, removed and added, each side in one line."""
+    """Return the lines that were changed, removed and added, each side in one line.
+
+    In one pass, whatever the texts: what finds the shortest difference may take hours over a crafted one.
+    """
     before, after = then.splitlines(), now.splitlines()
-    removed, added = [], []
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if tag != "equal":
-            removed += [line.strip() for line in before[i1:i2]]
-            added += [line.strip() for line in after[j1:j2]]
+    start = _alike(before, after)
+    before, after = before[start:], after[start:]
+    end = _alike(before[::-1], after[::-1])
+    before, after = before[: len(before) - end], after[: len(after) - end]
+    removed, added = _without(before, after), _without(after, before)
+    if not removed and not added:
+        removed, added = before, after  # the same lines in another order
     return _quoted(removed), _quoted(added)
 
 
+def _alike(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    """Return how many lines both begin with."""
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(ours), len(theirs)))
+
+
+def _without(lines: Sequence[str], others: Sequence[str]) -> list[str]:
+    left = Counter(others)
+    kept = []
+    for line in lines:
+        left[line] -= 1
+        if left[line] < 0:
+            kept.append(line)
+    return kept
+
+
 def _quoted(lines: list[str]) -> str:
-    return repr(shortened("; ".join(lines))) if lines else "nothing"
+    return repr(shortened("; ".join(line.strip() for line in lines))) if lines else "nothing"
 
 
 def _is_same_code(then: str, now: str) -> bool:
     """Compare what the text means: another version of Python writes the same tree in other quotes."""
     if then == now:
         return True
+    if len(then) > 2 * len(now) + _SHOWN:
+        return False  # a stranger's could take all memory to parse
     try:
         return dumped(parsed(then)) == dumped(parsed(now))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last: of the parser's own stack
         return False
 
 

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import itertools
 import logging
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterable
@@ -46,14 +47,21 @@ class ValueForms:
         is_library: Whether a class is somebody else's.
         thorough: Whether every value must be described exactly, as a version needs it, or only what can be
             described cheaply, as a warning does. Then an object is as good as any other of its type.
+        strict: Whether what can't be described exactly is refused; else it, and it alone, counts by its type.
     """
 
     def __init__(
-        self, of_code: Callable[[Any, str], str], is_library: Callable[[type], bool], thorough: bool
+        self,
+        of_code: Callable[[Any, str], str],
+        is_library: Callable[[type], bool],
+        *,
+        thorough: bool,
+        strict: bool,
     ) -> None:
         self._of_code = of_code
         self._is_library = is_library
         self._thorough = thorough
+        self._strict = strict
         self._open: list[int] = []
         # Forms of what was seen before, with the object itself, so that its id is not given to another.
         self._known: dict[int, tuple[Any, str]] = {}
@@ -78,9 +86,13 @@ class ValueForms:
         try:
             form = _short(self._form(value, where))
         except RecursionError:
-            if not self._thorough:
+            if not self._thorough or not self._strict:
                 return f"deep {type(value).__name__}"
             raise _refusal(where, value, "is nested too deeply") from None
+        except Exception:  # of a user's own __reduce__, say
+            if self._strict:
+                raise
+            form = self._type(value, where)
         finally:
             self._open.pop()
         self._known[id(value)] = value, form
@@ -116,8 +128,9 @@ class ValueForms:
 
     def _container(self, value: Any, where: str) -> str:  # one of _CONTAINERS
         name = type(value).__name__
-        if not self._thorough and len(value) > _CHEAP_ITEMS:
-            return f"{name} of {len(value)}"
+        if len(value) > _CHEAP_ITEMS and not (self._thorough and self._strict):
+            is_hashed = self._thorough and is_plain(value)
+            return f"{name} of {len(value)} {_pickled_sha256(value) if is_hashed else ''}"
         if isinstance(value, dict):
             # In order: the order of a dict's keys may become that of a record's fields.
             return f"{name} {self._pairs(value, where)}"
@@ -139,8 +152,10 @@ class ValueForms:
         described = f"{'array' if value.ndim else 'scalar'} {_dtype(value.dtype)} {value.shape}"
         if value.dtype.hasobject:
             return f"{described} {self._forms(value.ravel().tolist(), where)}"
-        if not self._thorough and value.nbytes > _CHEAP_BYTES:
+        if value.nbytes > _CHEAP_BYTES and not self._thorough:
             return described
+        if value.nbytes > _CHEAP_BYTES and not self._strict and isinstance(value, np.memmap):
+            return f"{described} {_file(value.filename)}"
         return f"{described} {_sha256_of(value)}"
 
     def _tensor(self, value: Any, where: str) -> str:  # torch, jax, TensorFlow, ...
@@ -303,6 +318,30 @@ def _sha256_of(array: Any) -> str:  # an array or a scalar of numpy
     # mypy knows of no array that is a buffer.
     content: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return hashlib.sha256(content).hexdigest()
+
+
+def _pickled_sha256(value: Any) -> str:  # a large container of plain data
+    digest = _Digest()
+    pickler = pickle.Pickler(digest, 5)
+    pickler.fast = True  # without it, equal content of other objects would be other bytes
+    pickler.dump(value)
+    return digest.sha256.hexdigest()
+
+
+class _Digest:
+    """A file that keeps the hash of what is written."""
+
+    def __init__(self) -> None:
+        self.sha256 = hashlib.sha256()
+
+    def write(self, content: Any) -> int:  # bytes, or another buffer of them
+        self.sha256.update(content)
+        return memoryview(content).nbytes
+
+
+def _file(path: Any) -> str:  # what numpy mapped
+    found = os.stat(path)
+    return f"file {os.fspath(path)!a} {found.st_size} {found.st_mtime_ns}"
 
 
 def _dtype(dtype: np.dtype[Any]) -> str:

@@ -1,0 +1,58 @@
+"""Records with values and counts around each size constant come through Grain as they were."""
+
+import itertools
+
+import grain
+import numpy as np
+import pytest
+from sizes import SCALED, around, arrangements, bounded, constant, records_of, scaled
+
+import yogadl
+from yogadl.adapters import grain as adapter
+
+SMALLER = SCALED | {
+    "adapters._grain.sources._AHEAD_BYTES": 2**13,
+    "adapters._grain.sources._MOST_AHEAD": 40,
+}
+
+
+@pytest.fixture(autouse=True)
+def small():
+    with bounded(processor_s=60), scaled(SMALLER):
+        yield
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return yogadl.open_storage(tmp_path / "caches")
+
+
+def check_dataset(ref, records):
+    """Fail unless Grain gives exactly these records: all of them, and every third."""
+    stream = ref.stream(shuffle=True, shuffle_seed=1)
+    expected = [records[number] for number in stream.indices().tolist()]
+    dataset = adapter.map_dataset(stream)
+    for some, wanted in ((dataset, expected), (dataset[1::3], expected[1::3])):
+        found = [some[number] for number in range(len(wanted))]
+        for item, record in zip(found, wanted, strict=True):
+            for name, value in record.items():
+                assert np.array_equal(item[name], value), name
+
+
+@pytest.mark.parametrize("kind", ["bytes", "array"])
+@pytest.mark.parametrize("name", ["_format.layout.HEAP_BLOCK_BYTES", "adapters._grain.sources._AHEAD_BYTES"])
+def test_values_of_sizes_around_a_constant_come_back(storage, name, kind):
+    sizes = list(itertools.chain.from_iterable(arrangements(around(constant(name))).values()))
+    records = records_of(kind, sizes)
+    storage.submit(grain.MapDataset.source(records), "d", "1")
+    check_dataset(storage.fetch("d", "1"), records)
+
+
+@pytest.mark.parametrize(
+    "name", ["adapters._grain.sources._LEAST_AHEAD", "adapters._grain.sources._MOST_AHEAD"]
+)
+def test_counts_around_a_constant_come_back(storage, name):
+    for count in around(constant(name)):
+        records = [{"number": number} for number in range(count)]
+        storage.submit(records, "d", str(count))
+        check_dataset(storage.fetch("d", str(count)), records)

@@ -1,0 +1,110 @@
+"""Tensors with values and counts around each size constant come back, with and without worker processes."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from sizes import SCALED, around, arrangements, bounded, check_reads, constant, records_of, scaled, value
+
+import yogadl
+from yogadl._sources import open_source
+from yogadl.adapters import torch as adapter
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+SMALLER = SCALED | {
+    "adapters._torch.iterable._READ_BYTES": 2**13,
+    "adapters._torch.iterable._READ_RECORDS": 30,
+    "adapters._torch.source._MOST_BYTES": 2**14,
+    "adapters._torch.source._MOST_RECORDS": 70,
+    "adapters._torch.workers._MOST_BYTES": 2**13,
+}
+OF_VALUES = [
+    "adapters._torch.iterable._READ_BYTES",
+    "adapters._torch.source._MOST_BYTES",
+    "adapters._torch.transport._PAGES",
+    "adapters._torch.transport._SMALL_BYTES",
+    "adapters._torch.workers._MOST_BYTES",
+]
+OF_RECORDS = ["adapters._torch.iterable._READ_RECORDS", "adapters._torch.source._MOST_RECORDS"]
+
+
+@pytest.fixture(autouse=True)
+def small():
+    with bounded(processor_s=60), scaled(SMALLER):
+        yield
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return yogadl.open_storage(tmp_path / "caches")
+
+
+def plain(column):
+    return column.numpy() if isinstance(column, torch.Tensor) else column
+
+
+def check_batches(ref, records, workers):
+    """Fail unless loader and dataset give exactly these records, read by forked workers or none."""
+    stream = ref.stream(shuffle=True, shuffle_seed=1)
+    expected = [records[number] for number in stream.indices().tolist()]
+    options = {"multiprocessing_context": "fork"} if workers else {}  # with the constants as they are here
+    loader = adapter.make_dataloader(stream, 3, num_workers=workers, **options)
+    first = 0
+    for batch in loader:
+        for name, column in batch.items():
+            wanted = [record[name] for record in expected[first : first + 3]]
+            assert all(map(np.array_equal, map(plain, column), wanted)), name
+        first += len(batch["number"])
+    assert first == len(expected)
+    dataset = adapter.IterableDataset(ref.stream(shuffle=True, shuffle_seed=1))
+    found = list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers, **options))
+    for item, record in zip(found, expected, strict=True):
+        for name, wanted in record.items():
+            assert np.array_equal(plain(item[name]), wanted), name
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("bytes", 0), ("array", 2)])
+@pytest.mark.parametrize("name", OF_VALUES)
+def test_values_of_sizes_around_a_constant_come_back(storage, name, kind, workers):
+    sizes = list(itertools.chain.from_iterable(arrangements(around(constant(name))).values()))
+    records = records_of(kind, sizes)
+    storage.submit(records, "d", "1")
+    check_batches(storage.fetch("d", "1"), records, workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", OF_VALUES)
+def test_tensors_of_sizes_around_a_constant_come_back(storage, name, workers):
+    limit = constant(name)
+    records = [
+        {str(size): value("fixed", size, seed) for size in around(limit)} | {"number": seed}
+        for seed in range(17)
+    ]
+    columns = {name: torch.from_numpy(np.stack([r[name] for r in records])) for name in records[0]}
+    whole = torch.utils.data.StackDataset(**columns)
+    order = np.random.default_rng(1).permutation(17).tolist()
+    for number, (source, wanted) in enumerate(
+        [(whole, records), (torch.utils.data.Subset(whole, order), [records[i] for i in order])]
+    ):
+        assert open_source(source).has_final_spec
+        storage.submit(source, "d", str(number))
+        ref = storage.fetch("d", str(number))
+        check_reads(ref, wanted)
+        check_batches(ref, wanted, workers)
+
+
+@pytest.mark.parametrize("name", OF_RECORDS)
+def test_counts_around_a_constant_come_back(storage, name):
+    for count in around(constant(name)):
+        numbers = torch.arange(count)
+        order = np.random.default_rng(1).permutation(count)
+        dataset = torch.utils.data.Subset(torch.utils.data.TensorDataset(numbers), order.tolist())
+        storage.submit(dataset, "d", str(count))
+        ref = storage.fetch("d", str(count))
+        assert np.array_equal(ref.gather(range(count))[0], order)
+        found = [int(item[0]) for item in adapter.IterableDataset(ref.stream())]
+        assert found == order.tolist()
+        loader = adapter.make_dataloader(ref.stream(), 7)
+        assert torch.cat([batch[0] for batch in loader]).tolist() == order.tolist()

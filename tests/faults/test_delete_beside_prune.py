@@ -1,0 +1,64 @@
+"""Two processes, one of which prunes while the other throws versions away and brings them back."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from processes import start_child, until
+
+import yogadl
+from yogadl.storage import CacheStorage, _folder
+from yogadl.storage._buckets import local
+
+DAY_S = 86_400.0
+ROUNDS = {"folder": 40, "shared": 10}  # with leases, each takes some processes
+
+
+def opened(root: Path, kind: str) -> CacheStorage:
+    return yogadl.open_storage(root, shared=kind == "shared")
+
+
+def prune_until_told(folder: Path, kind: str) -> int:
+    """Prune as long as the other goes on."""
+    for module in (_folder, local):  # the other time of a file can't be set
+        module.changed = lambda found: found.st_mtime  # type: ignore[attr-defined]
+    storage = opened(folder / "caches", kind)
+    rounds = 0
+    while not (folder / "over").exists():
+        storage.prune(grace_s=DAY_S)
+        (folder / "begun").touch()
+        rounds += 1
+    return rounds
+
+
+@pytest.mark.parametrize("kind", ["folder", "shared"])
+def test_what_is_deleted_while_another_process_prunes_comes_back(memory: Path, kind: str) -> None:
+    storage = opened(memory / "caches", kind)
+    for version in ("1", "2"):
+        storage.submit([version] * 3, "data", version)
+    # So that prune has something to read and to remove, each time.
+    storage.submit(["old"], "data", "3")
+    storage.delete("data", "3")
+    (trashed,) = (memory / "caches/data/trash").iterdir()
+    for number in range(50):
+        shutil.copy(trashed, trashed.with_name(f"3@{time.time_ns() + number:020d}.json"))
+    for number in range(1_000):
+        (memory / f"caches/data/parts/{number:064d}.mdb").touch()
+    then = time.time() - 2 * DAY_S
+    for path in (memory / "caches").rglob("*"):
+        os.utime(path, (then, then))
+    child = start_child(prune_until_told, memory, kind)
+    try:
+        for _ in until(60, "the child to prune"):
+            if (memory / "begun").exists():
+                break
+        for _ in range(ROUNDS[kind]):
+            storage.delete("data", "1")
+            storage.undelete("data", "1")
+            storage.verify("data", "1")
+    finally:
+        (memory / "over").touch()
+    assert child.result() > 1
+    storage.verify("data", "2")

@@ -1,0 +1,470 @@
+"""Whatever two callers do to a dataset at the same time, nothing that a manifest names is ever gone.
+
+For each two operations, the second runs whole between any two steps of the first: before each call that the
+first makes of its folder or bucket. If the second has to wait for the first, it is refused, and runs once
+the first is done. Then all must be there that a manifest, live or in the trash, names; no version is lost.
+"""
+
+import contextvars
+import functools
+import itertools
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import yogadl
+from yogadl import DataRef
+from yogadl._format.manifest import digest_of, read_manifest
+from yogadl._key import DatasetKey
+from yogadl.errors import ConfigurationError, DatasetNotFoundError, LeaseError, YogaError
+from yogadl.storage import CacheStorage, RemoteStorage, _folder, _local, _names
+from yogadl.storage._buckets import local
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._buckets.memory import MemoryBucket
+from yogadl.storage._cached import open_table
+from yogadl.storage._copy import copy
+from yogadl.storage._folder import Folder
+from yogadl.storage._leases import lease
+from yogadl.storage._leases.waiting import Terms
+from yogadl.storage._mirror.mirror import Mirror
+
+ID = "some/data"
+DAY_S = 86_400.0
+PART_BYTES = 80  # ten records
+
+FIRST = np.arange(20)
+SECOND = np.arange(10)  # one of FIRST's parts
+REPLACED = np.arange(300, 310)  # was the first version, and is in the trash
+DELETED = np.r_[10:20, 400:410]  # the same; one of its parts is one of FIRST's
+NEW = np.arange(100, 110)  # no version has it, but a killed build has left its parts
+
+
+# What can be done. Each returns the records that it read, if it reads.
+
+
+def submit(world: "World") -> None:
+    world.storage.submit(NEW, ID, "1", part_bytes=PART_BYTES)
+
+
+def submit_deleted(world: "World") -> None:
+    """Build anew what is in the trash only, so that its parts are there and soon may not be."""
+    world.storage.submit(DELETED, ID, "3", part_bytes=PART_BYTES)
+
+
+def cacheable(world: "World") -> Any:
+    return records_of(world.storage.cacheable(ID, "4", part_bytes=PART_BYTES)(replaced)())
+
+
+def replaced() -> Any:
+    return REPLACED
+
+
+def commit(world: "World") -> None:
+    build = world.storage.begin(ID, "1", partitions=1, run="job")
+    build.write(0, NEW, part_bytes=PART_BYTES)
+    build.commit()
+
+
+def push(world: "World") -> None:
+    copy(world.other, world.storage, ID, "1", replaces=True)
+
+
+def pull(world: "World") -> Any:
+    target = yogadl.open_storage(world.new_folder())
+    copy(world.storage, target, ID, "1")
+    return records_of(target.fetch(ID, "1"))
+
+
+def fetch(world: "World") -> Any:
+    return records_of(world.storage.fetch(ID, "1"))
+
+
+def records_of(ref: DataRef) -> list[int]:
+    return ref.gather(range(len(ref))).tolist()
+
+
+def delete(world: "World") -> None:
+    world.storage.delete(ID, "1")
+
+
+def undelete(world: "World") -> None:
+    world.storage.undelete(ID, "1")
+
+
+def undelete_deleted(world: "World") -> None:
+    world.storage.undelete(ID, "3")
+
+
+def prune_all(world: "World") -> None:
+    world.storage.prune(grace_s=0)
+
+
+def prune_old(world: "World") -> None:
+    world.storage.prune(grace_s=DAY_S)
+
+
+BUILDS = (submit, submit_deleted, cacheable, commit, push)
+MOVES = (delete, undelete, undelete_deleted)
+PRUNES = (prune_all, prune_old)
+READS = (fetch, pull)
+OPERATIONS = (*BUILDS, *MOVES, *PRUNES, *READS)
+# All builders end in the same way: two of them, and one reader, are all that others can meet.
+SECOND_OPERATIONS = (submit, submit_deleted, *MOVES, *PRUNES, fetch)
+
+Operation = Callable[["World"], Any]
+
+
+def can_meet(first: Operation, second: Operation, kind: str) -> bool:
+    """Return whether a pair has something of its own: each takes a quarter of a second."""
+    seconds = {
+        submit_deleted: (undelete_deleted, *PRUNES),
+        cacheable: PRUNES,
+        commit: (delete, undelete, *PRUNES),
+        push: (submit, delete, undelete, *PRUNES),
+        prune_all: (submit, delete, undelete_deleted, prune_all),
+    }
+    if first in (prune_old, *READS) and second is fetch:
+        return False
+    # It has a local folder's files and a bucket's leases.
+    if kind == "shared" and not {first, second} <= {submit, delete, undelete, prune_old}:
+        return False
+    return second in seconds.get(first, SECOND_OPERATIONS)
+
+
+# What may come of them beside success: what one operation has thrown away, or pruned, another can't find.
+MAY_FAIL: dict[tuple[Operation, Operation], type[YogaError]] = {
+    **{(read, delete): DatasetNotFoundError for read in READS},
+    (delete, delete): DatasetNotFoundError,
+    **{(move, prune): DatasetNotFoundError for move in (undelete, undelete_deleted) for prune in PRUNES},
+    (undelete_deleted, undelete_deleted): DatasetNotFoundError,
+    # Who writes a partition holds no right: what it wrote may be pruned, and is to be written again.
+    **{(commit, prune): ConfigurationError for prune in PRUNES},
+}
+
+
+# The world that they are done to.
+
+
+@dataclass
+class World:
+    """A storage with live, deleted and replaced versions, two days old, and leftovers of a killed build.
+
+    Args:
+        folder: Where all of it is.
+        storage: The storage.
+        other: One with another version of the same name.
+        is_its: Whether a folder or bucket is the storage's.
+        known: What manifests name, by their bytes.
+    """
+
+    folder: Path
+    storage: CacheStorage
+    other: CacheStorage
+    is_its: Callable[[object], bool]
+    known: dict[bytes, dict[str, int]]
+    published: set[str] = field(default_factory=set)
+    trashed: set[str] = field(default_factory=set)
+    targets: Iterator[int] = field(default_factory=itertools.count)
+
+    def new_folder(self) -> Path:
+        return self.folder / f"target-{next(self.targets)}"
+
+    def note(self, name: str, content: bytes) -> None:
+        """Remember a manifest that was put somewhere."""
+        if name.startswith(f"{ID}/versions/"):
+            self.published.add(digest_of(content))
+        if name.startswith(f"{ID}/trash/"):
+            self.trashed.add(digest_of(content))
+
+    def manifests(self) -> dict[str, bytes]:
+        """Return all manifests, live and trashed, by name."""
+        root = self.storage.root
+        names = [name for below in ("versions", "trash") for name in root.names(f"{ID}/{below}", ".json")]
+        return {name: root.read(name) or b"" for name in names}
+
+    def named(self, name: str, content: bytes) -> dict[str, int]:
+        """Return the files that a manifest names, and their sizes."""
+        if content not in self.known:
+            version = name.removesuffix(".json").partition("/versions/")[2]
+            if not version:
+                version, _ = _names.split_trashed(name.partition("/trash/")[2])
+            manifest = read_manifest(content, DatasetKey(ID, version), name)
+            table = open_table(self.storage.root, manifest)
+            named = {_names.table(ID, manifest.table_sha256): manifest.table_bytes}
+            each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+            for sha256, index_sha256, size_bytes in each:
+                index = _names.index(ID, index_sha256)
+                named |= {_names.part(ID, sha256): size_bytes, index: self.storage.root.size(index)}
+            self.known[content] = named
+        return self.known[content]
+
+    def check(self, pruned: set[str]) -> None:
+        """Make sure that all that is named is there, and that no version is gone but these."""
+        found = self.manifests()
+        entries = itertools.chain.from_iterable(
+            self.storage.root.entries(f"{ID}/{below}") for below in ("parts", "tables")
+        )
+        sizes = {entry.name: entry.size_bytes for entry in entries}
+        for name, content in found.items():
+            assert self.named(name, content).items() <= sizes.items(), name
+        gone = self.published - set(map(digest_of, found.values()))
+        assert gone <= pruned
+        assert not self.storage.has_builder(ID)
+
+
+def furnish(storage: CacheStorage) -> None:
+    """Build what all worlds begin with."""
+    for version, records in (("1", REPLACED), ("1", FIRST), ("2", SECOND), ("3", DELETED), ("9", NEW)):
+        storage.submit(records, ID, version, part_bytes=PART_BYTES)
+    storage.delete(ID, "3")
+    storage.root.remove(f"{ID}/versions/9.json")
+    for name in storage.root.names(f"{ID}/trash", ".json"):
+        version, stamp = _names.split_trashed(name.partition("/trash/")[2])
+        aged = _names.trashed(DatasetKey(ID, version), stamp - int(2 * DAY_S * 1e9))
+        assert storage.root.rename(name, aged)
+
+
+class Silent:
+    """No signs of life: builds here take milliseconds."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def report(self, *_: Any) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class BlockedError(Exception):
+    """What is waited for goes on only once this is over."""
+
+
+class Refuse(logging.Handler):
+    """Be as impatient as who interrupts a call when it says for whom it waits."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "waiting for" in record.getMessage():
+            raise BlockedError(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(lease, "Pulse", Silent)
+    monkeypatch.setattr(_local, "_SAY_AFTER_S", 0.0)
+    handler = Refuse()
+    logger = logging.getLogger("yogadl")
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+
+
+@pytest.fixture(params=["folder", "shared", "bucket"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """What kind of storage it is."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def make_world(kind: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
+    """Return what makes the same world again and again."""
+    other = yogadl.open_storage(memory / "other")
+    other.submit(NEW, ID, "1", part_bytes=PART_BYTES)
+    numbers = itertools.count()
+    known: dict[bytes, dict[str, int]] = {}
+    if kind == "bucket":
+        furnished = MemoryBucket()
+        furnish(_in_bucket(furnished, memory / "mirror"))
+
+        def in_bucket() -> World:
+            bucket = MemoryBucket()
+            bucket._tags = itertools.count(10_000)
+            for name, (found, content) in furnished._kept.items():
+                bucket._kept[name] = replace(found, modified=found.modified - 2 * DAY_S), content
+            folder = memory / str(next(numbers))
+            storage = _in_bucket(bucket, memory / "mirror")
+            return World(folder, storage, other, lambda it: it is bucket, known)
+
+        return in_bucket
+
+    def opened(folder: Path) -> CacheStorage:
+        return yogadl.open_storage(folder, shared=kind == "shared", wait_s=0.0 if kind == "shared" else None)
+
+    furnish(opened(memory / "furnished"))
+    then = time.time() - 2 * DAY_S
+    for path in (memory / "furnished").rglob("*"):
+        os.utime(path, (then, then))
+    for module in (_folder, local):  # the other time of a file can't be set
+        monkeypatch.setattr(module, "changed", lambda found: found.st_mtime)
+
+    def in_folder() -> World:
+        folder = memory / str(next(numbers))
+        root = folder / "caches"
+        shutil.copytree(memory / "furnished", root)
+        return World(folder, opened(root), other, lambda it: _folder_of(it) == root, known)
+
+    return in_folder
+
+
+def _in_bucket(bucket: MemoryBucket, mirror: Path) -> RemoteStorage:
+    return RemoteStorage(bucket, Mirror(bucket, mirror), terms=Terms(wait_s=0.0))
+
+
+def _folder_of(it: object) -> Path | None:
+    folder = it._folder if isinstance(it, LocalBucket) else it
+    return folder.root if isinstance(folder, Folder) else None
+
+
+# Stopping at each step.
+
+
+@dataclass
+class Script:
+    """Do something else before one step of an operation.
+
+    Args:
+        world: Whose steps count.
+        at: Before which step; 0 for none.
+        do: What is done.
+        left_out: Verbs that don't count.
+    """
+
+    world: World
+    at: int = 0
+    do: Callable[[], None] = lambda: None
+    left_out: tuple[str, ...] = ()
+    steps: int = 0
+    is_inside: bool = False
+
+    def step(self, verb: str, call: Callable[[], Any]) -> Any:
+        if self.is_inside or verb in self.left_out:
+            return call()
+        self.is_inside = True
+        try:
+            self.steps += 1
+            if self.steps == self.at:
+                contextvars.Context().run(self.do)
+            return call()
+        finally:
+            self.is_inside = False
+
+
+running: contextvars.ContextVar[Script | None] = contextvars.ContextVar("running", default=None)
+
+VERBS = {
+    Folder: "read view size write write_if_absent adopt rename names entries age_s keep remove remove_folder",
+    LocalBucket: "get put put_if_absent head list delete",
+    MemoryBucket: "get put put_if_absent head list delete",
+}
+
+
+@pytest.fixture
+def worlds(make_world: Callable[[], World], monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Give a new world each time, whose folder or bucket takes steps and notes manifests."""
+    current: list[World] = []
+
+    def stepping(verb: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not current or not current[0].is_its(self):
+                return original(self, *args, **kwargs)
+            script = running.get()
+
+            def act() -> Any:
+                done = original(self, *args, **kwargs)
+                return iter(list(done)) if verb in ("list", "entries") else done  # one step, however long
+
+            done = act() if script is None else script.step(verb, act)
+            if verb in ("write", "put") or (verb.endswith("if_absent") and done):
+                if isinstance(args[1], bytes):
+                    current[0].note(args[0], args[1])
+            elif verb == "rename" and done:
+                current[0].note(args[1], (self.root / args[1]).read_bytes())
+            return done
+
+        return call
+
+    for kind, verbs in VERBS.items():
+        for verb in verbs.split():
+            monkeypatch.setattr(kind, verb, stepping(verb, getattr(kind, verb)))
+
+    def new() -> World:
+        current.clear()
+        world = make_world()
+        for name, content in world.manifests().items():
+            world.note(name, content)
+            world.published.add(digest_of(content))
+        current.append(world)
+        return world
+
+    return iter(new, None)
+
+
+def left_out(operation: Operation) -> tuple[str, ...]:
+    """Return what is no step: that prune looks at each file's age before it removes it."""
+    return ("age_s", "head") if operation in PRUNES else ()
+
+
+def steps_of(world: World, operation: Operation) -> int:
+    script = Script(world, left_out=left_out(operation))
+    token = running.set(script)
+    try:
+        operation(world)
+    finally:
+        running.reset(token)
+    return script.steps
+
+
+def run_pair(world: World, first: Operation, second: Operation, step: int) -> None:
+    """Run the second operation before a step of the first, or after it if it has to wait; check all."""
+    old = set(world.trashed)
+    is_refused = False
+
+    def do() -> None:
+        nonlocal is_refused
+        try:
+            attempt(world, second, first)
+        except (BlockedError, LeaseError):
+            is_refused = True
+
+    script = Script(world, step, do, left_out(first))
+    token = running.set(script)
+    try:
+        attempt(world, first, second)
+    finally:
+        running.reset(token)
+    if is_refused:
+        attempt(world, second, first)
+    both = {first, second}
+    world.check(world.trashed if prune_all in both else old if prune_old in both else set())
+
+
+def attempt(world: World, operation: Operation, other: Operation) -> None:
+    """Do it, and make sure that it read what there was, or failed as it should."""
+    try:
+        found = operation(world)
+    except MAY_FAIL.get((operation, other), ()):
+        return
+    assert found in (None, *(records.tolist() for records in (FIRST, REPLACED, NEW)))
+
+
+@pytest.mark.parametrize("first", OPERATIONS, ids=lambda operation: operation.__name__)
+def test_nothing_that_is_named_is_ever_gone(worlds: Iterator[World], kind: str, first: Operation) -> None:
+    for second in SECOND_OPERATIONS:
+        if not can_meet(first, second, kind):
+            continue
+        for step in range(1, steps_of(next(worlds), first) + 1):
+            world = next(worlds)
+            try:
+                run_pair(world, first, second, step)
+            except BaseException as error:
+                error.add_note(f"{second.__name__} before step {step} of {first.__name__}")
+                raise
+            shutil.rmtree(world.folder, ignore_errors=True)

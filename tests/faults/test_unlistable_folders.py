@@ -1,0 +1,122 @@
+"""What can't be listed may name anything: prune leaves that dataset alone, says so, and prunes the others."""
+
+import os
+import resource
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import fork, in_child, wait
+
+import yogadl
+from yogadl.errors import DatasetNotFoundError, StorageError
+from yogadl.storage import CacheStorage
+
+NOBODY = 65534
+FILES = 128
+
+
+def opened(root: Path, kind: str) -> CacheStorage:
+    return yogadl.open_storage(root, shared=kind == "shared")
+
+
+def furnish(root: Path, kind: str) -> None:
+    storage = opened(root, kind)
+    for dataset_id in ("mine", "others"):
+        for version in ("1", "2", "deep/down/3"):
+            storage.submit([f"{dataset_id} {version}"] * 9, dataset_id, version)
+        storage.delete(dataset_id, "2")
+
+
+@pytest.fixture
+def root(memory: Path) -> Path:
+    """A storage that belongs to nobody, but for one folder of versions, which only root may list."""
+    memory.chmod(0o755)
+    root = memory / "caches"
+    furnish(root, "folder")
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, NOBODY, NOBODY)
+    forbidden = root / "others/versions/deep"
+    os.chown(forbidden, 0, 0)
+    forbidden.chmod(stat.S_IRWXU)
+    return root
+
+
+def prune_as_nobody(root: Path) -> str:
+    with tempfile.TemporaryDirectory() as other:
+        furnish(Path(other), "folder")  # now everything that is imported late has been
+        opened(Path(other), "folder").prune(grace_s=0)
+    storage = opened(root, "folder")
+    storage.fetch("others", "1")
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    with pytest.raises(StorageError) as caught:
+        storage.prune(grace_s=0)
+    assert storage.datasets() == ["mine"]
+    assert storage.fetch("others", "1")[0] == "others 1"
+    with pytest.raises(DatasetNotFoundError):
+        storage.fetch("others", "4")
+    return str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_prune_removes_nothing_of_a_dataset_of_which_a_folder_may_not_be_listed(root: Path) -> None:
+    said: str = in_child(prune_as_nobody, root)
+    assert "can't prune 'others'" in said
+    assert f"can't list {root / 'others/versions/deep'}" in said
+    assert "not readable for this user" in said
+    storage = opened(root, "folder")
+    for dataset_id in ("mine", "others"):
+        for version in ("1", "deep/down/3"):
+            storage.verify(dataset_id, version)
+    storage.undelete("others", "2")
+    storage.verify("others", "2")
+    with pytest.raises(DatasetNotFoundError):
+        storage.undelete("mine", "2")
+
+
+def prune_with_no_more_files(root: Path, kind: str) -> None:
+    """Prune again and again, with one more list each time before all descriptors are gone once."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    scandir, lists, fails_at, failed = os.scandir, 0, 0, 0
+
+    def failing(path: Any = ".") -> Any:
+        nonlocal lists
+        lists += 1
+        held: list[int] = []
+        try:
+            while lists == fails_at:
+                try:
+                    held.append(os.dup(0))
+                except OSError:
+                    break
+            return scandir(path)
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+
+    os.scandir = failing  # what os.walk lists with
+    storage = opened(root, kind)
+    while lists >= fails_at:
+        lists, fails_at = 0, fails_at + 1
+        try:
+            storage.prune(grace_s=0)
+        except StorageError:
+            failed += 1
+    assert 10 < failed == fails_at - 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "shared"])
+def test_prune_removes_nothing_that_is_named_whichever_list_finds_too_many_files_open(
+    memory: Path, kind: str
+) -> None:
+    furnish(memory / "caches", kind)
+    assert wait(fork(prune_with_no_more_files, memory / "caches", kind)) == 0
+    storage = opened(memory / "caches", kind)
+    for dataset_id in ("mine", "others"):
+        for version in ("1", "deep/down/3"):
+            assert storage.fetch(dataset_id, version)[0] == f"{dataset_id} {version}"
+            storage.verify(dataset_id, version)

@@ -1,0 +1,228 @@
+"""A mirror whose files have changed on the disk: what finds that, and what mends it."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrors import Watched, bucket_with, is_whole, litter_in, manifest_of, rows
+from places import Place
+
+import yogadl
+from yogadl.cli import main
+from yogadl.errors import CacheFormatError
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._mirror.flock import is_free
+from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._mirror.room import use_lock
+from yogadl.storage._remote import RemoteStorage
+
+RECORDS = 2_000
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def part_of(folder: Path, number: int = 2) -> Path:
+    return sorted(folder.rglob("*.mdb"))[number]
+
+
+def flip(path: Path) -> bytes:
+    """Flip a bit of a row, in place, as a disk does it; return what the file had."""
+    content = path.read_bytes()
+    position = next(at for row in rows()["row"] if (at := content.find(row.tobytes())) >= 0) + 20
+    with path.open("rb+") as file:
+        file.seek(position)
+        file.write(bytes([content[position] ^ 1]))
+    return content
+
+
+def is_right(ref: Any) -> bool:
+    return bool((ref.gather(range(RECORDS))["row"] == rows()["row"]).all())
+
+
+@pytest.fixture
+def stored(any_place: Place, tmp_path: Path) -> RemoteStorage:
+    """A storage in a real store with a cache, and a mirror that has all of it."""
+    storage = yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "mirror")
+    storage.submit(rows(), "a", "1", part_bytes=20_000)
+    storage.fetch("a", "1", check=True)
+    assert isinstance(storage, RemoteStorage)
+    return storage
+
+
+def test_a_bit_flipped_in_a_mirror_is_found_and_mended_by_verify(
+    stored: RemoteStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = part_of(tmp_path / "mirror")
+    content = flip(path)
+    reading = stored.fetch("a", "1")
+    assert not is_right(reading)
+    with pytest.raises(CacheFormatError, match=r"'a' version '1': field 'row', records .* brings it anew"):
+        stored.fetch("a", "1", check=True).gather(range(RECORDS))
+    found = stored.verify("a", "1")
+    assert (found.records, found.mended) == (RECORDS, (str(path.relative_to(tmp_path / "mirror/caches")),))
+    assert str(path) in caplog.text
+    assert path.read_bytes() == content
+    assert is_right(stored.fetch("a", "1", check=True))
+    assert not is_right(reading)  # it has mapped the old file, and is not disturbed
+    assert stored.verify("a", "1").mended == ()
+
+
+# With the command, on a folder that plays the bucket.
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> LocalBucket:
+    return bucket_with(tmp_path / "bucket", "a")
+
+
+@pytest.fixture
+def yoga(bucket: LocalBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command on the bucket, and return how it ended and what it printed."""
+
+    def command(name: str, *words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([name, "a", "1", "-s", bucket.url, "--mirror", str(tmp_path / "mirror"), *words])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def test_verify_says_what_it_has_mended(yoga: Command, tmp_path: Path) -> None:
+    assert "mirror" not in yoga("verify")[1]  # there is none
+    yoga("pull")
+    code, out, _ = yoga("verify")
+    count = len([path for path in (tmp_path / "mirror/caches").rglob("*") if path.is_file()])
+    assert code == 0
+    assert f"{count} files of it in this machine's mirror: all sound\n" in out
+    path = part_of(tmp_path / "mirror")
+    content = flip(path)
+    code, out, _ = yoga("verify")
+    assert code == 0
+    assert f"{count} files of it in this machine's mirror: 1 file was damaged, and brought anew" in out
+    assert path.name in out
+    assert path.read_bytes() == content
+    flip(path)
+    code, out, _ = yoga("verify", "--json")
+    (found,) = json.loads(out)["versions"]
+    assert found["is_sound"]
+    assert found["mirrored"] == count
+    assert found["mended"] == [f"a/parts/{path.name}"]
+
+
+def test_pull_compares_what_is_there_and_says_what_it_has_mended(yoga: Command, tmp_path: Path) -> None:
+    assert "damaged" not in yoga("pull")[1]
+    paths = [part_of(tmp_path / "mirror", number) for number in (1, 4)]
+    contents = [flip(path) for path in paths]
+    code, out, _ = yoga("pull")
+    assert code == 0
+    assert "Of what was there before, 2 files were damaged, and brought anew" in out
+    assert [path.read_bytes() for path in paths] == contents
+    flip(paths[0])
+    assert json.loads(yoga("pull", "--json")[1])["mended"] == [f"a/parts/{paths[0].name}"]
+    assert json.loads(yoga("pull", "--json")[1])["mended"] == []
+
+
+def test_verify_of_a_bucket_makes_no_mirror_of_what_is_not_there(yoga: Command, tmp_path: Path) -> None:
+    assert yoga("verify")[0] == 0
+    assert list((tmp_path / "mirror").rglob("*.parts")) == []
+
+
+# Mending, and what may come in between.
+
+
+@pytest.fixture
+def mirror(bucket: LocalBucket, tmp_path: Path) -> Mirror:
+    """A mirror that has all of it."""
+    mirror = Mirror(bucket, tmp_path / "mirror")
+    mirror.fill(manifest_of(bucket, "a"))
+    return mirror
+
+
+def test_what_can_not_be_brought_anew_is_not_left_to_be_read(bucket: LocalBucket, mirror: Mirror) -> None:
+    path = part_of(mirror.folder.root)
+    flip(path)
+    flip(part_of(Path(bucket.url.removeprefix("file://"))))
+    with pytest.raises(CacheFormatError, match=f"{path.name} in .* has other bytes than its name says"):
+        mirror.mend(manifest_of(bucket, "a"))
+    assert not path.exists()
+    assert litter_in(mirror) == []
+
+
+def test_damage_in_the_bucket_is_the_error_though_the_mirror_is_sound(
+    bucket: LocalBucket, mirror: Mirror, tmp_path: Path
+) -> None:
+    flip(part_of(tmp_path / "bucket"))
+    storage = yogadl.open_storage(bucket.url, mirror=mirror.place.root)
+    with pytest.raises(CacheFormatError, match=r"'a' version '1': field 'row', records"):
+        storage.verify("a", "1")
+    assert is_right(storage.fetch("a", "1", check=True))
+
+
+def test_several_that_mend_at_once_bring_a_damaged_part_once(bucket: LocalBucket, mirror: Mirror) -> None:
+    paths = [part_of(mirror.folder.root, number) for number in (0, 3)]
+    for path in paths:
+        flip(path)
+    together, ready = Watched(bucket), threading.Barrier(5)
+
+    def mend() -> None:
+        ready.wait()
+        Mirror(together, mirror.place.root).mend(manifest_of(bucket, "a"))
+
+    threads = [threading.Thread(target=mend) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert is_whole(mirror, bucket, manifest_of(bucket, "a"))
+    # One that compares while another has just put the new part finds it sound, or does not bring it.
+    assert {name.rpartition("/")[2]: count for name, count in together.gets.items()} == {
+        path.name: 1 for path in paths
+    }
+    assert litter_in(mirror) == []
+
+
+def test_a_mended_mirror_is_no_larger_and_free_to_be_evicted(bucket: LocalBucket, mirror: Mirror) -> None:
+    manifest = manifest_of(bucket, "a")
+    before = {path: path.stat().st_size for path in mirror.folder.root.rglob("*.*")}
+    flip(part_of(mirror.folder.root))
+    mirror.mend(manifest)
+    assert {path: path.stat().st_size for path in mirror.folder.root.rglob("*.*")} == before
+    assert is_free(use_lock(mirror.place, f"a/tables/{manifest.table_sha256}.parts"))
+
+
+def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket: LocalBucket, tmp_path: Path) -> None:
+    manifest = manifest_of(bucket, "a")
+    whole = sum(found.size_bytes for found in bucket.list("a/") if not found.name.endswith(".json"))
+    mirror = Mirror(bucket, tmp_path / "small", whole)
+    mirror.fill(manifest)
+    flip(part_of(mirror.folder.root))
+    assert len(mirror.fill(manifest)) == 1
+    storage = yogadl.open_storage(bucket.url, mirror=tmp_path / "small")
+    assert is_right(storage.fetch("a", "1", check=True))
+
+
+@pytest.mark.parametrize("part_bytes", [3_000, 40_000])
+def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path: Path, part_bytes: int) -> None:
+    storage = yogadl.open_storage(tmp_path / "bucket")
+    storage.submit(rows(), "a", "1", part_bytes=part_bytes)
+    assert (storage.info("a", "1").parts > 16) == (part_bytes < 10_000)
+    watched = Watched(LocalBucket(tmp_path / "bucket"))
+    for _ in range(2):
+        mirror = Mirror(watched, tmp_path / "mirror")
+        mirror.bring(manifest_of(LocalBucket(tmp_path / "bucket"), "a"), indexes=True).close()
+    assert {path.name: path.read_bytes() for path in mirror.folder.root.rglob("*.idx")} == {
+        path.name: path.read_bytes() for path in (tmp_path / "bucket").rglob("*.idx")
+    }
+    assert set(watched.gets.values()) == {1}
+
+
+def test_progress_of_filling_ends_with_all_of_it(bucket: LocalBucket, mirror: Mirror) -> None:
+    manifest, said = manifest_of(bucket, "a"), []
+    part_of(mirror.folder.root).unlink()
+    mirror.fill(manifest, progress=lambda *numbers: said.append(numbers))
+    assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
+    assert all(0 <= done <= manifest.size_bytes == whole for done, whole in said)

@@ -1,0 +1,271 @@
+"""What damage is found when a cache is read with `check=True`, and when a mirror is verified or filled."""
+
+import multiprocessing
+import os
+import pickle
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+import yogadl
+from yogadl._format.reader import Reader
+from yogadl._key import DatasetKey
+from yogadl.errors import CacheFormatError
+from yogadl.storage import _mounts
+
+RECORDS = 500
+DAMAGE = r"'d' version '1': field 'row', records \d+ to \d+: the bytes in part \w{64}.mdb were changed"
+
+
+def rows():
+    rows = np.random.default_rng(6).integers(0, 256, (RECORDS, 100), np.uint8)
+    return {"row": rows, "text": [f"text {n}" for n in range(RECORDS)]}
+
+
+def is_right(found, indices):
+    expected = rows()
+    return np.array_equal(found["row"], expected["row"][indices]) and found["text"] == [
+        expected["text"][n] for n in indices
+    ]
+
+
+@pytest.fixture(params=["local", "shared", "mirrored", "on a network"])
+def opened(request, tmp_path, monkeypatch):
+    """Return a function that opens a storage with a cache, and the folder that its parts are read from."""
+    root = tmp_path / "caches"
+    storage = yogadl.open_storage(root, shared=request.param == "shared")
+    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    assert storage.info("d", "1").parts > 3
+    if request.param == "mirrored":
+        folder = tmp_path / "mirror"
+        yogadl.open_storage(f"file://{root}", mirror=folder).fetch("d", "1")
+        return lambda: yogadl.open_storage(f"file://{root}", mirror=folder), folder
+    if request.param == "on a network":
+        mounts = tmp_path / "mountinfo"
+        mounts.write_text("1 1 0:1 / / rw - nfs4 server:/ rw\n")
+        monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
+    return lambda: yogadl.open_storage(root, shared=request.param != "local"), root
+
+
+def flip(folder, after=0):
+    """Flip a bit in a row of one of the parts in a folder, that of the first record there is from one on."""
+    path, position = next(
+        (path, position + 50)
+        for row in rows()["row"][after:]
+        for path in sorted(folder.rglob("*.mdb"))
+        # Random bytes are found by their value.
+        if (position := path.read_bytes().find(row.tobytes())) >= 0
+    )
+    content = path.read_bytes()
+    with path.open("rb+") as file:
+        file.seek(position)
+        file.write(bytes([content[position] ^ 1]))
+    return path
+
+
+def test_rot_is_read_as_data_unless_a_check_is_asked_for(opened):
+    open_storage, folder = opened
+    flip(folder)
+    every = range(RECORDS)
+    assert not is_right(open_storage().fetch("d", "1").gather(every), every)
+    with pytest.raises(CacheFormatError, match=DAMAGE):
+        open_storage().fetch("d", "1", check=True).gather(every)
+
+
+def test_what_is_sound_reads_the_same_with_a_check(opened):
+    open_storage, _ = opened
+    ref = open_storage().fetch("d", "1", check=True)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(RECORDS)
+        for indices in np.array_split(order, 7):
+            assert is_right(ref.gather(indices), indices.tolist())
+    assert ref[3]["text"] == "text 3"
+    assert ref.fields("text").gather([7, 5])["text"] == ["text 7", "text 5"]
+
+
+def test_records_beside_the_damage_are_read(opened):
+    open_storage, folder = opened
+    flip(folder)
+    ref = open_storage().fetch("d", "1", check=True)
+    damaged, messages = [], set()
+    for number in range(RECORDS):
+        try:
+            assert is_right(ref.gather([number]), [number])
+        except CacheFormatError as error:
+            damaged.append(number)
+            messages.add(str(error))
+    assert 0 < len(damaged) < RECORDS / 3
+    (message,) = messages
+    assert f"records {damaged[0]} to {damaged[-1]}: " in message
+
+
+def test_a_stream_that_reads_ahead_ends_with_the_damage(opened):
+    open_storage, folder = opened
+    flip(folder)
+    loader = open_storage().fetch("d", "1", check=True).stream(shuffle=True).batch(10).prefetch(2)
+    with pytest.raises(CacheFormatError, match=DAMAGE):
+        for _ in loader:
+            pass
+
+
+def message_of(pickled):
+    try:
+        pickle.loads(pickled).gather(range(RECORDS))
+    except CacheFormatError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_another_process_that_gets_the_reference_checks_as_well(tmp_path, method):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    checked, unchecked = (pickle.dumps(storage.fetch("d", "1", check=check)) for check in (True, False))
+    flip(tmp_path)
+    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+        assert "field 'row', records" in pool.submit(message_of, checked).result()
+        assert pool.submit(message_of, unchecked).result() == "nothing"
+
+
+def test_a_process_forked_under_way_goes_on_with_what_was_checked(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    ref = storage.fetch("d", "1", check=True)
+    ref.gather(range(30))
+    path = flip(tmp_path, RECORDS - 1)
+    assert path.exists()
+    with pytest.raises(CacheFormatError, match=DAMAGE):
+        ref.gather(range(RECORDS))
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            ref.gather(range(30))
+            ref.gather(range(RECORDS))
+        except CacheFormatError:
+            os.write(writing, b"found")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        assert file.read() == b"found"
+    os.waitpid(pid, 0)
+
+
+def test_a_cacheable_function_may_ask_for_a_check(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+
+    @storage.cacheable("d", "1", part_bytes=12_000, check=True)
+    def build():
+        return rows()
+
+    assert is_right(build().gather([3, 4]), [3, 4])
+    flip(tmp_path)
+    with pytest.raises(CacheFormatError, match=DAMAGE):
+        build().gather(range(RECORDS))
+
+
+def test_without_a_check_nothing_stands_between_a_batch_and_its_reader(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(rows(), "d", "1")
+    assert type(storage.fetch("d", "1")._records.open()[1]) is Reader
+    assert type(storage.fetch("d", "1", check=True)._records.open()[1]) is not Reader
+
+
+@pytest.mark.parametrize("change", ["missing", "damaged"])
+def test_checksums_that_are_damaged_themselves_are_an_error(tmp_path, change):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    ref = storage.fetch("d", "1", check=True)
+    for path in tmp_path.rglob("*.idx"):
+        content = path.read_bytes()
+        path.unlink() if change == "missing" else path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(
+        CacheFormatError, match=r"'d' version '1': records 0 to \d+: the index .* is missing or"
+    ):
+        ref.gather([0])
+    assert is_right(storage.fetch("d", "1").gather([0]), [0])
+
+
+# Mirrors, of a folder that plays the bucket.
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    storage = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "builder's mirror")
+    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    return tmp_path / "bucket"
+
+
+def mirrored(tmp_path):
+    return yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "mirror")
+
+
+def files(folder, *suffixes):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.suffix in suffixes}
+
+
+def test_a_mirror_without_a_check_has_no_checksums(bucket, tmp_path):
+    mirrored(tmp_path).fetch("d", "1").gather([0])
+    assert files(tmp_path / "mirror", ".idx") == {}
+
+
+def test_a_mirror_that_has_it_all_is_checked_without_the_bucket(bucket, tmp_path):
+    ref = mirrored(tmp_path).fetch("d", "1", check=True)
+    assert files(tmp_path / "mirror", ".idx") == files(bucket, ".idx")
+    for part in bucket.rglob("parts"):
+        shutil.rmtree(part)
+    assert is_right(ref.gather(range(RECORDS)), range(RECORDS))
+    assert is_right(mirrored(tmp_path).fetch("d", "1", check=True).gather([9]), [9])
+
+
+@pytest.mark.parametrize("change", ["missing", "damaged", "cut short"])
+def test_checksums_damaged_in_a_mirror_are_brought_again(bucket, tmp_path, change):
+    ref = mirrored(tmp_path).fetch("d", "1", check=True)
+    for path in (tmp_path / "mirror").rglob("*.idx"):
+        content = path.read_bytes()
+        path.unlink()
+        if change != "missing":
+            path.write_bytes(content[:-1] + (bytes([content[-1] ^ 1]) if change == "damaged" else b""))
+    assert is_right(ref.gather(range(RECORDS)), range(RECORDS))
+    assert files(tmp_path / "mirror", ".idx") == files(bucket, ".idx")
+
+
+def test_the_error_of_a_damaged_mirror_says_how_to_mend_it(bucket, tmp_path):
+    storage = mirrored(tmp_path)
+    storage.fetch("d", "1")
+    flip(tmp_path / "mirror")
+    with pytest.raises(CacheFormatError, match=r"storage\.verify, or `yogadl verify`, brings it anew"):
+        storage.fetch("d", "1", check=True).gather(range(RECORDS))
+    storage.verify("d", "1")
+    assert is_right(storage.fetch("d", "1", check=True).gather(range(RECORDS)), range(RECORDS))
+
+
+@pytest.mark.parametrize("suffix", [".mdb", ".idx", ".parts"])
+@pytest.mark.parametrize("change", ["a bit", "a byte less", "nothing left"])
+@pytest.mark.parametrize("by", ["verify", "fill"])
+def test_whatever_is_damaged_in_a_mirror_is_found_and_brought_anew(
+    bucket, tmp_path, caplog, suffix, change, by
+):
+    storage = mirrored(tmp_path)
+    storage.fetch("d", "1", check=True)
+    path = sorted((tmp_path / "mirror").rglob(f"*{suffix}"))[0]
+    content = path.read_bytes()
+    descriptor = os.open(path, os.O_RDWR)  # as a reader has it that mapped it
+    flipped = content[:99] + bytes([content[99] ^ 1]) + content[100:]
+    new = {"a bit": flipped, "a byte less": content[:-1], "nothing left": b""}[change]
+    path.write_bytes(new)
+    if by == "verify":
+        found = storage.verify("d", "1")
+        mended, count = list(found.mended), found.mirrored
+        assert count == len(files(tmp_path / "mirror", ".mdb", ".idx", ".parts"))
+    else:
+        mended = storage.mirror.fill(storage.published(DatasetKey("d", "1")).manifest)
+    assert mended == [str(path.relative_to(tmp_path / "mirror/caches"))]
+    assert f"{path} has other bytes than it had" in caplog.text
+    assert files(tmp_path / "mirror", ".mdb", ".idx", ".parts") == files(bucket, ".mdb", ".idx", ".parts")
+    assert os.pread(descriptor, len(content), 0) == new
+    os.close(descriptor)
+    assert storage.verify("d", "1").mended == ()

@@ -1,0 +1,35 @@
+"""Check that what an adapter is given is a stream: the one place that says what to pass instead."""
+
+from typing import Any
+
+from yogadl._interfaces import DataRef, Stream
+from yogadl._stream.batch import Loader
+from yogadl._stream.stream import RecordStream
+from yogadl.errors import ConfigurationError
+
+
+def as_stream(given: Any) -> RecordStream:  # Any: what strangers pass is the point
+    """Return what was given, if it is a stream of this library.
+
+    Raises:
+        ConfigurationError: if it is anything else; says what to pass instead.
+    """
+    if isinstance(given, RecordStream):
+        return given
+    kind = type(given).__name__
+    if isinstance(given, Loader):
+        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
+    if isinstance(given, DataRef):
+        raise ConfigurationError(
+            f"a {kind} says which records there are, but in no order yet: pass a stream of it, such as "
+            "ref.stream(shuffle=True)"
+        )
+    if isinstance(given, Stream):
+        raise ConfigurationError(
+            f"a {kind} of your own can only be read forwards, once: pass what DataRef.stream of this library "
+            "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
+        )
+    raise ConfigurationError(
+        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref is what storage.fetch(...) or "
+        "yogadl.from_source(...) did"
+    )

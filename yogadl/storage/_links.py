@@ -1,0 +1,131 @@
+"""Reach the files of a dataset and nothing else: no link leads out of it, and only files are opened.
+
+Where a storage's folder lies, and where the whole folder of a dataset, is up to whoever keeps them: both may
+be links. What lies inside a dataset's folder may come from anybody. A link there would be read as if the
+storage had it, and what it leads to would be pruned as if nobody else needed it. A pipe would be waited for
+without end. docs/format.md says so to users.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from yogadl._format.window import NO_FILE
+from yogadl._key import RESERVED_NAMES
+from yogadl.errors import CacheFormatError
+
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def checked_path(root: Path, name: str) -> str:
+    """Return where a file lies, once it is sure that no folder between it and its dataset's is a link.
+
+    Args:
+        root: The storage's folder.
+        name: The file's name; with a slash at its end the folder's, which must be no link either.
+
+    Raises:
+        CacheFormatError: if one is.
+    """
+    return _place(root, name)[0]
+
+
+def _place(root: Path, name: str) -> tuple[str, bool]:
+    """Return where a file lies, and whether that is inside a dataset."""
+    folders = _folders_inside(name)
+    for folder in folders:
+        if os.path.islink(f"{root}/{folder}"):
+            raise _link(f"{root}/{folder}")
+    return f"{root}/{name}", bool(folders)
+
+
+def open_file(root: Path, name: str) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises:
+        CacheFormatError: if it is a link inside a dataset, a pipe, a device or a socket.
+        OSError: if it is a folder, or there is none.
+    """
+    path, is_inside = _place(root, name)
+    try:
+        descriptor = os.open(path, _FLAGS | (os.O_NOFOLLOW if is_inside else 0))
+    except OSError as error:
+        if error.errno in NO_FILE:
+            raise (_link(path) if os.path.islink(path) else _no_file(path)) from error
+        raise
+    try:
+        _check_kind(path, os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def stat_file(root: Path, name: str) -> os.stat_result:
+    """Return what is known of a file, under the same conditions as `open_file`."""
+    found = stat_any(root, name)
+    _check_kind(f"{root}/{name}", found)
+    return found
+
+
+def stat_any(root: Path, name: str) -> os.stat_result:
+    """Return what is known of whatever has that name; of a link inside a dataset, not of what it leads to."""
+    path, is_inside = _place(root, name)
+    return os.lstat(path) if is_inside else os.stat(path)
+
+
+def files_below(
+    root: Path, below: str, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder below one, itself first, with the names of its files; nothing if there is none.
+
+    Args:
+        root: The storage's folder.
+        below: The folder's name, or nothing for all.
+        onerror: Called with the error of a folder that can't be listed.
+
+    Raises:
+        CacheFormatError: if a folder inside a dataset is a link: what it leads to must neither be listed
+            nor be taken for absent. Other links are not followed.
+    """
+    top, is_inside = _place(root, f"{below}/")
+    for path, folders, files in os.walk(top, onerror=onerror):
+        for folder in folders if is_inside else ():
+            if os.path.islink(os.path.join(path, folder)):
+                raise _link(os.path.join(path, folder))
+        yield path, files
+
+
+def _link(path: str) -> CacheFormatError:
+    """Return the error of a link where none may be."""
+    return CacheFormatError(
+        f"{path} is a link, and inside a dataset's folder none is followed: put what it leads to in its "
+        "place (cp -RL); only a dataset's whole folder may lie elsewhere"
+    )
+
+
+def _check_kind(path: str, found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise _link(path)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(found.st_mode):
+        raise _no_file(path)
+
+
+def _no_file(path: str) -> CacheFormatError:
+    return CacheFormatError(
+        f"{path} is no file, but a pipe, a device or a socket: remove it, or restore the file"
+    )
+
+
+def _folders_inside(name: str) -> list[str]:
+    """Return the folders on the way to a file that lie inside a dataset's own, outermost first."""
+    segments = name.split("/")
+    for first, segment in enumerate(segments):
+        if segment in RESERVED_NAMES:  # no dataset's id has one
+            return ["/".join(segments[: end + 1]) for end in range(first, len(segments) - 1)]
+    return []
