@@ -605,9 +605,7 @@ class CacheStorage(Storage):
             raise DatasetNotFoundError(self._not_found(key))  # before anything is made for it
         with self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
-            trashed = new_trashed_name(self.root, key)
-            right.check()
-            if not self.root.rename(name, trashed):
+            if not self.root.rename(name, new_trashed_name(self.root, key), right.check):
                 raise DatasetNotFoundError(self._not_found(key))
 
     def undelete(self, dataset_id: str, dataset_version: str) -> None:
@@ -660,7 +658,7 @@ class CacheStorage(Storage):
             except (StorageError, CacheFormatError, LeaseError) as error:
                 failed[dataset_id] = error
         if failed:
-            raise incomplete(failed, count(gone)) from next(iter(failed.values()))
+            raise incomplete(failed, count(gone), dry_run) from next(iter(failed.values()))
         return count(gone)
 
     def _pruned(self, pruning: Pruning, dataset_id: str, dry_run: bool) -> Iterator[Entry]:

@@ -4,7 +4,7 @@ import contextlib
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -77,12 +77,13 @@ class BucketRoot:
         """Put an object unless there is one; return whether this call did."""
         return self._bucket.put_if_absent(name, content)
 
-    def rename(self, name: str, new_name: str) -> bool:
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
         """Move a small object, by a copy; return whether there was one."""
         content = self.read(name)
         if content is None:
             return False
         self.write(new_name, content)
+        check()
         self._bucket.delete(name)
         return True
 

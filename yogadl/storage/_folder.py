@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
@@ -133,11 +133,12 @@ class Folder:
         except OSError as error:
             raise storage_error(error, f"can't write {target}") from error
 
-    def rename(self, name: str, new_name: str) -> bool:
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
         """Move a file; return whether there was one."""
         path, target = Path(checked_path(self.root, name)), Path(checked_path(self.root, new_name))
         if not os.path.lexists(path):
             return False  # else the new name's folder would be made for nothing
+        check()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)

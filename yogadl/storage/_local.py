@@ -86,11 +86,11 @@ class LFSStorage(CacheStorage):
             if unless is not None and unless():
                 yield None
                 return
-            # Only now: who begins to prune from here on finds our lock held.
-            with self._locked(whole, lambda: f"{key}: {whole} is being pruned"):
-                pass
             try:
                 self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+                # Only now: who begins to prune from here on finds our lock held.
+                with self._locked(whole, lambda: f"{key}: {whole} is being pruned"):
+                    pass
                 yield LockedRight()
             finally:
                 self.folder.remove(self._holder_name(key))

@@ -17,7 +17,7 @@ from yogadl.storage._root import Entry, Root
 from yogadl.storage._verify import part_files
 
 GRACE_S: Final = 30 * 86_400.0
-# Whatever the grace: who is about to take the next lease of a version has seen the last one.
+# Whatever the grace: a builder that waits for the end of a prune has put its lease already.
 _LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
 _CHECK_EVERY_S: Final = 1.0
 
@@ -134,19 +134,20 @@ def count(doomed: Iterable[Entry]) -> Pruned:
 
 
 def incomplete(
-    failed: Mapping[str, StorageError | CacheFormatError | LeaseError], pruned: Pruned
+    failed: Mapping[str, StorageError | CacheFormatError | LeaseError], pruned: Pruned, dry_run: bool
 ) -> StorageError | CacheFormatError | LeaseError:
     """Make the error of a round that had to leave datasets alone.
 
     Args:
         failed: What went wrong, by dataset.
-        pruned: What was, or would be, removed all the same.
+        pruned: What was removed all the same.
+        dry_run: Whether it would be, rather than was.
     """
     first = next(iter(failed.values()))
     what = first.strerror if isinstance(first, StorageError) else str(first)
     text = (
-        f"can't prune {', '.join(map(repr, failed))}: {what}; of other datasets "
-        f"{len(pruned.files)} files can go or are gone, {in_words(pruned.size_bytes)}"
+        f"can't prune {', '.join(map(repr, failed))}: {what}; {len(pruned.files)} other files, "
+        f"{in_words(pruned.size_bytes)}, {'would be' if dry_run else 'were'} removed"
     )
     if isinstance(first, StorageError):
         return StorageError(first.errno or errno.EIO, text)

@@ -1,6 +1,6 @@
 """Declare what caches are kept below: a root, where files lie by name. A folder is one, a bucket another."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -60,8 +60,14 @@ class Root(Protocol):
     def adopt(self, files: Mapping[str, Path]) -> None:
         """Take finished files from where they were made, a `workplace`, to their names, in this order."""
 
-    def rename(self, name: str, new_name: str) -> bool:
-        """Move a small file; return whether there was one. At each moment it has one name, or both."""
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = ...) -> bool:
+        """Move a small file; return whether there was one. At each moment it has one name, or both.
+
+        Args:
+            name: Its name.
+            new_name: What it is called from then on.
+            check: Called right before the old name goes, which it may forbid by raising.
+        """
 
     def names(self, below: str, suffix: str = "") -> list[str]:
         """Return the names of all finished files below a folder, with that ending, in order."""
