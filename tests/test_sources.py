@@ -1,6 +1,7 @@
 """Anything records can be read from: recognised, read once, refused with a reason."""
 
 from collections import deque, namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,16 @@ def test_a_source_is_recognised_by_what_it_can_do(data, kind):
 def test_what_is_no_source_is_refused_with_what_would_be(data):
     with pytest.raises(UnsupportedDataError, match=r"give an iterable|return or yield the records"):
         open_source(data)
+
+
+@pytest.mark.parametrize("data", ["/data/train.parquet", b"x" * 200, bytearray(b"bytes"), Path("train.csv")])
+@pytest.mark.parametrize("given", [lambda data: data, lambda data: lambda: data], ids=["itself", "returned"])
+def test_the_path_of_a_file_is_not_stored_character_by_character(data, given):
+    with pytest.raises(
+        UnsupportedDataError, match=r"load_dataset say, and that given; .* into a list"
+    ) as caught:
+        open_source(given(data))
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import importlib
 import itertools
+import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -93,6 +95,8 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     adapted = adapted_source(data, allow_pickle=allow_pickle)
     if adapted is not None:
         return adapted
+    if isinstance(data, str | bytes | bytearray | os.PathLike):
+        raise UnsupportedDataError(_of_text(data))
     if _has_columns(data):
         return RecordsSource(data, allow_pickle=allow_pickle)
     if is_arrays(data):
@@ -101,7 +105,7 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
         return ItemsSource(data, allow_pickle=allow_pickle)
     if callable(data) and not isinstance(data, Iterable):
         data = data()
-        if not isinstance(data, Iterable) and not has_random_access(data):
+        if not isinstance(data, Iterable | os.PathLike) and not has_random_access(data):
             raise UnsupportedDataError(
                 f"the source function returned a {type(data).__name__}, which can't be iterated; "
                 "return or yield the records"
@@ -112,6 +116,15 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     raise UnsupportedDataError(
         f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, "
         "a generator function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
+    )
+
+
+def _of_text(data: str | bytes | bytearray | os.PathLike[Any]) -> str:
+    """Say that characters, or the name of a file, are no dataset, and what to give instead."""
+    return (
+        f"{textwrap.shorten(repr(data), 80, placeholder='...')} is no source of records: a file has to be "
+        "opened by what reads it, pyarrow.parquet.ParquetFile(path) or datasets.load_dataset say, "
+        f"and that given; a {type(data).__name__} that is one record goes into a list"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from yogadl.errors import ConfigurationError
+from yogadl.storage import open_storage
 from yogadl.storage._buckets.bucket import read
 from yogadl.storage._buckets.opening import open_bucket
 
@@ -31,6 +32,33 @@ def test_slashes_around_the_prefix_do_not_count() -> None:
 def test_what_is_no_url_of_a_bucket_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="give s3://bucket/prefix"):
         open_bucket(url)
+
+
+@pytest.mark.parametrize(
+    ("location", "meant"),
+    [
+        ("s3:/bucket", "s3://bucket"),
+        ("s3:bucket/root", "s3://bucket/root"),
+        ("gs:/bucket", "gs://bucket"),
+        ("gcs://bucket/root", "gs://bucket/root"),
+        ("S3://bucket", "s3://bucket"),
+        ("s3a://bucket", "s3://bucket"),
+    ],
+)
+def test_a_mistyped_url_makes_no_folder_of_that_name(
+    location: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'"):
+        open_storage(location)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_called_like_a_scheme_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_storage("./s3:/bucket").location.endswith("s3:/bucket")
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a/../b", "gs://bucket/a//b"])

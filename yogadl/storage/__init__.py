@@ -1,9 +1,10 @@
 """Where caches are kept."""
 
 import os
+import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
@@ -48,6 +49,9 @@ __all__ = [
     "export",
     "open_storage",
 ]
+
+# Of a bucket, but mistyped: else a folder called "s3:" would be made. Who has one writes "./s3:".
+_NEAR_URL: Final = re.compile(r"(?!(?:s3|gs)://)([sS]3[an]?|[gG][cC]?[sS]):/*(?=[^/])")
 
 
 def open_storage(
@@ -95,6 +99,10 @@ def open_storage(
         raise ConfigurationError(
             f"the location of a storage is a folder's path or a bucket's URL, not {text!r}"
         )
+    near = _NEAR_URL.match(text)
+    if near:
+        meant = f"{'gs' if near[1][0] in 'gG' else 's3'}://{text[near.end() :]}"
+        raise ConfigurationError(f"no storage's location: {text!r}; did you mean {meant!r}?")
     terms = Terms(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
