@@ -635,8 +635,8 @@ class CacheStorage(Storage):
 
         What is younger than the grace stays, since a running reader opens parts late, and partitions are
         named last. Nothing is removed of a dataset of which somebody builds, deletes or brings back a version
-        just now. A dataset that can't be listed or read is left alone, and the others are pruned before the
-        error is raised.
+        just now, nor, with a warning, of one that has a damaged manifest, which may name anything. A dataset
+        that can't be listed or read is left alone, too, and the others are pruned before the error is raised.
 
         Args:
             grace_s: How long what nobody names is kept; 30 days if not given.
@@ -644,18 +644,19 @@ class CacheStorage(Storage):
 
         Raises:
             StorageError: if something can't be listed, read or removed; names the dataset.
-            CacheFormatError: if a manifest is damaged or from a newer library; names the dataset.
             LeaseError: if this process was stopped for so long that a builder took the right from it.
         """
         now = self.root.now()
         gone: list[Entry] = []
-        failed: dict[str, StorageError | CacheFormatError | LeaseError] = {}
+        failed: dict[str, StorageError | LeaseError] = {}
         for dataset_id in self._ids_with("versions", "trash", "parts"):
             pruning = Pruning(self.root, dataset_id, grace_s, now)
             try:
                 for entry in self._pruned(pruning, dataset_id, dry_run):
                     gone.append(entry)
-            except (StorageError, CacheFormatError, LeaseError) as error:
+            except CacheFormatError as error:
+                _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
+            except (StorageError, LeaseError) as error:
                 failed[dataset_id] = error
         if failed:
             raise incomplete(failed, count(gone), dry_run) from next(iter(failed.values()))

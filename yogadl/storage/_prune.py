@@ -134,8 +134,8 @@ def count(doomed: Iterable[Entry]) -> Pruned:
 
 
 def incomplete(
-    failed: Mapping[str, StorageError | CacheFormatError | LeaseError], pruned: Pruned, dry_run: bool
-) -> StorageError | CacheFormatError | LeaseError:
+    failed: Mapping[str, StorageError | LeaseError], pruned: Pruned, dry_run: bool
+) -> StorageError | LeaseError:
     """Make the error of a round that had to leave datasets alone.
 
     Args:
@@ -151,4 +151,4 @@ def incomplete(
     )
     if isinstance(first, StorageError):
         return StorageError(first.errno or errno.EIO, text)
-    return CacheFormatError(text) if isinstance(first, CacheFormatError) else LeaseError(text)
+    return LeaseError(text)

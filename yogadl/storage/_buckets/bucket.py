@@ -130,6 +130,11 @@ def checked_name(name: str) -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    """Return whether an object can be called so in every store."""
+    return _problem_with(name) is None
+
+
 def checked_prefix(prefix: str) -> str:
     """Return how names begin that are looked for, if names can begin so; empty for all.
 

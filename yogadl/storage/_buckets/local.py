@@ -16,6 +16,7 @@ from yogadl.storage._buckets.bucket import (
     check_range,
     checked_name,
     checked_prefix,
+    is_name,
     is_own,
     replaced,
 )
@@ -150,8 +151,10 @@ class LocalBucket:
         root = self._folder.root
         for folder, files in files_below(root, below, refuse_unlisted):
             for file in files:
-                if not _TEMPORARY.fullmatch(file):
-                    yield (Path(folder) / file).relative_to(root).as_posix()
+                name = (Path(folder) / file).relative_to(root).as_posix()
+                # Others put files there, too, such as "Icon\r", which no object can be called.
+                if is_name(name) and not _TEMPORARY.fullmatch(file):
+                    yield name
 
 
 def _checked(name: str) -> str:
