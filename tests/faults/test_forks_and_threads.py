@@ -1,6 +1,5 @@
 """References and streams across processes and threads: forked in the middle, spawned, pickled, shared."""
 
-import importlib.metadata
 import multiprocessing
 import os
 import pickle
@@ -311,10 +310,6 @@ def leave_a_child(root: Path) -> int:
     return code
 
 
-@pytest.mark.skipif(
-    int(importlib.metadata.version("filelock").partition(".")[0]) < 4,
-    reason="filelock before 4 hands the lock on to forked processes",
-)
 def test_a_helper_that_outlives_its_killed_builder_does_not_keep_the_lock(root: Path) -> None:
     assert in_child(leave_a_child, root) == 0
 
