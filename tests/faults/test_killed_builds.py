@@ -415,3 +415,25 @@ def test_a_builder_killed_after_it_published_lends_no_parts_to_what_replaces_its
     memory: Path, then: str
 ) -> None:
     assert in_child(killed_after_publishing, memory, then)
+
+
+def killed_in_the_middle(root: Path, part_bytes: int | None) -> int:
+    """Kill the first build of a dataset, which nobody goes on with; return what is left after a prune."""
+
+    def source() -> Iterator[Any]:
+        for _ in range(50):
+            yield from Items().rows
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    storage = yogadl.open_storage(root)
+    assert wait(fork(lambda: storage.submit(source, "data", "1", part_bytes=part_bytes))) == -signal.SIGKILL
+    held = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
+    assert sum(held) > 25 * RECORDS * ROW_BYTES
+    assert storage.datasets() == []
+    storage.prune(grace_s=0)
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and path.suffix != ".holder")
+
+
+@pytest.mark.parametrize("part_bytes", [None, 10 * PART_BYTES])
+def test_what_a_killed_first_build_holds_is_freed_by_prune(memory: Path, part_bytes: int | None) -> None:
+    assert in_child(killed_in_the_middle, memory, part_bytes) == 0

@@ -649,7 +649,7 @@ class CacheStorage(Storage):
         now = self.root.now()
         gone: list[Entry] = []
         failed: dict[str, StorageError | LeaseError] = {}
-        for dataset_id in self._ids_with("versions", "trash", "parts"):
+        for dataset_id in self._ids_with("versions", "trash", "parts", "builds"):
             pruning = Pruning(self.root, dataset_id, grace_s, now)
             try:
                 for entry in self._pruned(pruning, dataset_id, dry_run):
