@@ -358,10 +358,24 @@ def trained(tmp_path, make):
 ABOUT_ARRAYS = "ignore:__array__ implementation:DeprecationWarning"  # of how Keras makes them of its tensors
 
 
+def make_mixed():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    return make_unbuilt()
+
+
+@pytest.fixture
+def policy():
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.usefixtures("policy")
 @pytest.mark.filterwarnings(ABOUT_ARRAYS)
-@pytest.mark.parametrize("make", [make_model, make_unbuilt])
+@pytest.mark.parametrize("make", [make_model, make_unbuilt, make_mixed])
 def test_a_model_that_is_made_as_before_is_restored(tmp_path, make):
-    model = trained(tmp_path, make).restore(make)
+    checkpoint = trained(tmp_path, make)
+    keras.config.set_dtype_policy("float32")  # as a process begins
+    model = checkpoint.restore(make)
     assert float(model.optimizer.learning_rate) == 0.125
 
 

@@ -323,12 +323,14 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             CursorError: if it was saved with other data or another order.
             ConfigurationError: if the saved model isn't what `make_model` makes now; says what differs.
         """
+        # First, for what it sets besides: Keras loads a model by the global dtype policy.
+        made = None if make_model is None else make_model()
         if not self._path.exists():
-            return None if make_model is None else make_model()
+            return made
         state = read_state(self._path)
         model = keras.models.load_model(self._path, **options)
-        if make_model is not None:
-            self._check_same(model, make_model())
+        if made is not None:
+            self._check_same(model, made)
         self._dataset.load_state_dict(state["cursor"])
         for seed, value in zip(_seeds(model), state["seeds"], strict=True):
             seed.assign(np.array(value, seed.dtype))
