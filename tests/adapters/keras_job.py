@@ -86,7 +86,7 @@ def train(root, path, epochs, kill_after=None, stop_after=None, every_batches=No
     """Train with a checkpoint, from where it stands, and possibly not to the end."""
     dataset = adapter.PyDataset(stream(root), batch, fields=FIELDS)
     checkpoint = adapter.Checkpoint(path, dataset, every_batches)
-    model = checkpoint.restore() or make_model(execution)
+    model = checkpoint.restore(lambda: make_model(execution))
     begun = [checkpoint.epoch, checkpoint.step]
     others = [KillAfter(kill_after)] if kill_after else [StopAfter(stop_after)] if stop_after else []
     for part in checkpoint.parts(epochs):
@@ -259,7 +259,7 @@ def train_few(root, path, drop, kind=adapter.Checkpoint):
     """Train three epochs, from where the checkpoint stands."""
     dataset = adapter.PyDataset(few(root), BY, fields=counted, drop_remainder=drop)
     checkpoint = kind(path, dataset, every_batches=1)
-    model = checkpoint.restore() or make_decaying_counter()
+    model = checkpoint.restore(make_decaying_counter)
     begun = [checkpoint.epoch, checkpoint.step]
     for part in checkpoint.parts(3):
         model.fit(dataset, callbacks=[checkpoint], verbose=0, **part)
