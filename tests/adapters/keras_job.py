@@ -86,7 +86,7 @@ def train(root, path, epochs, kill_after=None, stop_after=None, every_batches=No
     """Train with a checkpoint, from where it stands, and possibly not to the end."""
     dataset = adapter.PyDataset(stream(root), batch, fields=FIELDS)
     checkpoint = adapter.Checkpoint(path, dataset, every_batches)
-    model = checkpoint.restore() or make_model(execution)
+    model = checkpoint.restore(lambda: make_model(execution))
     begun = [checkpoint.epoch, checkpoint.step]
     others = [KillAfter(kill_after)] if kill_after else [StopAfter(stop_after)] if stop_after else []
     for part in checkpoint.parts(epochs):
@@ -140,13 +140,42 @@ def without_steps(root, path):
 
 
 def fit_finite(root):
-    """Train on a dataset that ends, which Keras shuffles."""
-    return refusal(make_model(), adapter.PyDataset(stream(root), BATCH, fields=FIELDS, epochs=1))
+    """Train on a dataset that ends, which Keras shuffles: of many batches, evaluated before, and of two."""
+    model = make_model()
+    found = []
+    for size in (BATCH, RECORDS // 2):
+        dataset = adapter.PyDataset(stream(root), size, fields=FIELDS, epochs=1)
+        found.append(refusal(model, dataset))
+        model.evaluate(dataset, verbose=0)
+        found += [refusal(model, dataset) for _ in range(5)]
+    return found
 
 
-def refusal(model, dataset, **options):
+def fit_finite_in_order(root):
+    """Train on the batches of a dataset that ends, twice, as they come; and do so by hand."""
+    model, by_hand = make_decaying_counter(), make_decaying_counter()
+    dataset = adapter.PyDataset(few(root), BY, fields=counted, epochs=1)
+    model.evaluate(dataset, verbose=0)
+    model.fit(dataset, epochs=2, shuffle=False, verbose=0)
+    for _ in range(2):
+        for batch in few(root).batch(BY):
+            by_hand.train_on_batch(*counted(batch))
+    return [weights(model), weights(by_hand)]
+
+
+def read_without_end(root):
+    """Leave it open how many batches of a dataset that has no end are to be read; say what was read."""
+    model = make_model()
+    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS)
+    calls = (model.fit, model.evaluate, model.predict)
+    found = [refusal(model, dataset, call) for call in calls]
+    assert not dataset.asked_for
+    return [*found, refusal(model, dataset, steps_per_epoch=1, validation_data=dataset)]
+
+
+def refusal(model, dataset, call=None, **options):
     try:
-        model.fit(dataset, verbose=0, **options)
+        (call or model.fit)(dataset, verbose=0, **options)
     except Exception as error:  # noqa: BLE001  (TensorFlow makes errors of its own of some)
         return f"{type(error).__name__}: {error}"
     return "no error"
@@ -170,6 +199,29 @@ def evaluate(root):
         "predicted": predicted,
         "expected": expected,
     }
+
+
+def evaluate_shards(root):
+    """Put a loss and a metric together from those of seven shards, uneven and padded; and of all at once."""
+    model = make_model()
+    model.compile("adam", "mse", weighted_metrics=["mae"])
+
+    def weighted(batch):
+        return batch["x"], batch["y"], np.where(batch["is_padding"], 0.0, 1.0)
+
+    found = {}
+    for name, options in (("uneven", {}), ("padded", {"pad_shard_remainder": True})):
+        totals = np.zeros(2)
+        for rank in range(7):
+            shard = stream(root, shard_rank=rank, num_shards=7, **options)
+            part = adapter.PyDataset(shard, 5, fields=weighted, padding_field="is_padding", epochs=1)
+            records = sum(weight.sum() for _, _, weight in part)
+            means = model.evaluate(part, verbose=0, return_dict=True)
+            totals += [means["loss"] * len(shard), means["mae"] * records]
+        found[name] = (totals / RECORDS).tolist()
+    whole = adapter.PyDataset(stream(root), 5, fields=FIELDS, epochs=1)
+    means = model.evaluate(whole, verbose=0, return_dict=True)
+    return {**found, "whole": [means["loss"], means["mae"]]}
 
 
 class KeepEach(adapter.Checkpoint):
@@ -207,7 +259,7 @@ def train_few(root, path, drop, kind=adapter.Checkpoint):
     """Train three epochs, from where the checkpoint stands."""
     dataset = adapter.PyDataset(few(root), BY, fields=counted, drop_remainder=drop)
     checkpoint = kind(path, dataset, every_batches=1)
-    model = checkpoint.restore() or make_decaying_counter()
+    model = checkpoint.restore(make_decaying_counter)
     begun = [checkpoint.epoch, checkpoint.step]
     for part in checkpoint.parts(3):
         model.fit(dataset, callbacks=[checkpoint], verbose=0, **part)
@@ -248,7 +300,20 @@ def stops(root, folder):
 
 TASKS = {
     f.__name__: f
-    for f in (train, by_hand, fitted, count, evaluate, fit_finite, wrong_dataset, without_steps, stops)
+    for f in (
+        train,
+        by_hand,
+        fitted,
+        count,
+        evaluate,
+        evaluate_shards,
+        fit_finite,
+        fit_finite_in_order,
+        read_without_end,
+        wrong_dataset,
+        without_steps,
+        stops,
+    )
 }
 
 if __name__ == "__main__":

@@ -325,8 +325,88 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content):
         checkpoint.restore()
 
 
+def make_model(units=8, rate=0.01, **options):
+    layers = keras.layers
+    inputs = keras.Input([2])
+    hidden = layers.Dropout(0.2)(layers.Dense(units, activation=options.pop("activation", "tanh"))(inputs))
+    model = keras.Model(inputs, layers.Dense(1)(layers.concatenate([hidden, inputs])))
+    optimizer = options.pop("optimizer", keras.optimizers.Adam)(rate)
+    model.compile(optimizer, **{"loss": keras.losses.MeanSquaredError(), "metrics": ["mae"], **options})
+    return model
+
+
+def make_unbuilt():
+    model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile("adam", "mse", weighted_metrics=[keras.metrics.MeanAbsoluteError()])
+    return model
+
+
+def trained(tmp_path, make):
+    """Return a new checkpoint on the path of one that was saved in training."""
+    checkpoints = []
+    for _ in range(2):
+        dataset = adapter.PyDataset(stream_of(), 10, fields=("x", "id"))
+        checkpoints.append(adapter.Checkpoint(tmp_path / "run.keras", dataset))
+    model = checkpoints[0].restore(make)
+    model.optimizer.learning_rate = 0.125  # as ReduceLROnPlateau does
+    model.fit(
+        checkpoints[0]._dataset, steps_per_epoch=2, callbacks=[checkpoints[0]], verbose=0, shuffle=False
+    )
+    return checkpoints[1]
+
+
+ABOUT_ARRAYS = "ignore:__array__ implementation:DeprecationWarning"  # of how Keras makes them of its tensors
+
+
+def make_mixed():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    return make_unbuilt()
+
+
+@pytest.fixture
+def policy():
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.usefixtures("policy")
+@pytest.mark.filterwarnings(ABOUT_ARRAYS)
+@pytest.mark.parametrize("make", [make_model, make_unbuilt, make_mixed])
+def test_a_model_that_is_made_as_before_is_restored(tmp_path, make):
+    checkpoint = trained(tmp_path, make)
+    keras.config.set_dtype_policy("float32")  # as a process begins
+    model = checkpoint.restore(make)
+    assert float(model.optimizer.learning_rate) == 0.125
+
+
+@pytest.mark.filterwarnings(ABOUT_ARRAYS)
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"units": 9}, r"layers\[1\].units: 8 saved, 9 now"),
+        ({"activation": "relu"}, r"layers\[1\].activation: 'tanh' saved, 'relu' now"),
+        ({"optimizer": keras.optimizers.SGD}, "compile_config.optimizer: Adam saved, SGD now"),
+        ({"loss": "mae"}, "compile_config.loss: MeanSquaredError saved, 'mae' now"),
+        ({"metrics": ["mae", "mse"]}, r"compile_config.metrics: \['mae'\] saved, \['mae', 'mse'\] now"),
+    ],
+    ids=str,
+)
+def test_a_model_that_was_changed_since_is_not_silently_restored(tmp_path, changed, words):
+    checkpoint = trained(tmp_path, make_model)
+    before = checkpoint.cursor()
+    with pytest.raises(ConfigurationError, match=rf"another model than make_model makes now: {words}.*Move"):
+        checkpoint.restore(lambda: make_model(**changed))
+    assert checkpoint.cursor() == before
+    assert checkpoint.restore() is not None
+
+
+def test_a_checkpoint_of_a_dataset_that_is_not_ours_says_what_it_takes(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"PyDataset, not of a builtins.list: make one .*tf\.data"):
+        adapter.Checkpoint(tmp_path / "run.keras", [])
+
+
 def test_a_checkpoint_needs_an_endless_dataset_and_a_path_that_keras_takes(tmp_path):
-    with pytest.raises(ConfigurationError, match="endless"):
+    with pytest.raises(ConfigurationError, match=r"has 11 batches: leave out its epochs="):
         adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10, epochs=1))
     with pytest.raises(ConfigurationError, match=r"must end in \.keras"):
         adapter.Checkpoint(tmp_path / "run", adapter.PyDataset(stream_of(), 10))

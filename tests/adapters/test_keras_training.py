@@ -49,7 +49,10 @@ class Runs:
             task("built", "count", epochs=2, is_built=True),
             task("unbuilt", "count", epochs=2, is_built=False),
             task("evaluated", "evaluate"),
+            task("shards", "evaluate_shards"),
             task("finite", "fit_finite"),
+            task("finite in order", "fit_finite_in_order"),
+            task("without end", "read_without_end"),
             task("wrong dataset", "wrong_dataset", path=str(folder / "wrong.keras")),
             task("without steps", "without_steps", path=str(folder / "endless.keras")),
             task("whole", "train", path=str(folder / "whole.keras"), epochs=EPOCHS),
@@ -152,13 +155,35 @@ def test_evaluate_and_predict_read_all_records_each_time(runs):
     np.testing.assert_allclose(found["predicted"][0], found["expected"], rtol=1e-4, atol=1e-5)
 
 
+def test_what_ranks_evaluate_adds_up_to_what_one_does(runs):
+    found = runs["shards"]
+    assert found["uneven"] == pytest.approx(found["whole"], rel=1e-5)
+    assert found["padded"] == pytest.approx(found["whole"], rel=1e-5)
+
+
 def test_a_dataset_that_ends_validates(runs):
     within, after = runs["evaluated"]["validated"]
     assert within == pytest.approx(after, rel=1e-4)
 
 
 def test_a_dataset_that_ends_is_not_trained_on_in_keras_own_order(runs):
-    assert "Keras's fit shuffles the batches of a dataset that ends" in runs["finite"]
+    """However it was read before, and however Keras's dice fall."""
+    assert len(runs["finite"]) == 2 * 6
+    for refusal in runs["finite"]:
+        assert refusal.startswith(
+            "ConfigurationError: Keras's fit shuffles the batches of a dataset that ends"
+        )
+
+
+def test_a_dataset_that_ends_is_trained_on_in_its_order_without_shuffle(runs):
+    assert equal(*runs["finite in order"])
+
+
+def test_a_dataset_without_end_is_not_read_without_a_number_of_steps(runs):
+    fit, evaluate, predict, validate = runs["without end"]
+    for refusal in (fit, evaluate, predict, validate):
+        assert "ConfigurationError: the dataset has no end, so Keras must be told" in refusal
+        assert "steps_per_epoch=dataset.steps_per_epoch" in refusal
 
 
 def test_a_checkpoint_notices_that_fit_reads_another_dataset(runs):
@@ -166,7 +191,7 @@ def test_a_checkpoint_notices_that_fit_reads_another_dataset(runs):
 
 
 def test_a_checkpoint_asks_for_the_number_of_steps(runs):
-    assert "ConfigurationError: the dataset has no end, so fit needs steps_per_epoch" in runs["without steps"]
+    assert "ConfigurationError: the dataset has no end, so Keras must be told" in runs["without steps"]
 
 
 RANK = """

@@ -1,6 +1,7 @@
 """make_dataloader: the stream's batches as tensors, from this process or workers, with a cursor that counts
 what was delivered."""
 
+import functools
 import gc
 import itertools
 import json
@@ -8,6 +9,9 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -292,6 +296,16 @@ def test_a_transform_runs_on_each_batch_in_the_worker(ref, workers):
     assert (batches[0]["pid"] == os.getpid()) is not bool(workers)
 
 
+def first_of_each(batch):
+    return {"id": batch["id"], "first": torch.as_strided(batch["id"], (1,), (0,)), "all": batch["x"].sum()}
+
+
+def test_a_transform_may_return_tensors_of_one_element_however_they_are_strided(ref):
+    batches = list(adapter.make_dataloader(stream_of(ref), 8, 1, transform=first_of_each))
+    assert [int(batch["first"]) for batch in batches] == gold(stream_of(ref), 0)[::8]
+    assert batches[0]["all"].shape == ()
+
+
 def test_without_an_accelerator_nothing_is_pinned(ref):
     if torch.accelerator.is_available():
         pytest.skip("there is one")
@@ -379,6 +393,192 @@ def test_workers_end_with_their_iterator(ref):
     batches = iter(adapter.make_dataloader(stream_of(ref), 8, 2))
     ids(batches)
     assert not children() - before
+
+
+DROPPED = """
+    import gc, multiprocessing, os, sys
+    import numpy as np
+    import torch
+    import yogadl
+    from yogadl.adapters import torch as adapter
+
+    method, names = sys.argv[1], sys.argv[2:]
+    torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 1000  # so long is waited for a worker that goes on
+    ref = yogadl.from_source({"id": np.arange(400)})
+    gc.collect()
+    gc.disable()
+
+    def make():
+        return adapter.make_dataloader(
+            ref.stream(), 8, 2, persistent_workers=True, multiprocessing_context=method
+        )
+
+    def workers():
+        return {process.pid for process in torch.multiprocessing.active_children()}
+
+    def is_there(pid):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def begin():
+        loader = make()
+        batches = iter(loader)
+        next(batches)
+        return loader, batches, workers()
+
+    def check_gone(pids):
+        assert len(pids) == 2, pids
+        assert not any(map(is_there, pids)), pids
+
+    def before_the_first_batch():
+        loader = make()
+        batches = iter(loader)
+        del loader, batches
+        assert not workers()
+
+    def in_mid_epoch():
+        loader, batches, pids = begin()
+        del batches
+        assert workers() == pids  # the loader has kept them
+        del loader
+        check_gone(pids)
+
+    def while_an_iterator_is_held():
+        loader, batches, pids = begin()
+        del loader
+        assert len(list(batches)) == 49
+        assert workers() == pids
+        del batches
+        check_gone(pids)
+
+    def between_epochs():
+        loader = make()
+        assert len(list(loader)) == len(list(loader)) == 50
+        pids = workers()
+        del loader
+        check_gone(pids)
+
+    def after_an_error_in_the_loop():
+        loader = make()
+        try:
+            for batch in loader:
+                raise KeyError
+        except KeyError:
+            pass
+        pids = workers()
+        del loader, batch
+        check_gone(pids)
+
+    def after_iterating_side_by_side():
+        loader = make()
+        for _ in zip(loader, loader, strict=True):
+            pids = workers()
+        assert len(pids) == 4
+        assert len(workers()) == 2
+        del loader
+        assert not any(map(is_there, pids))
+
+    def beside_another_loader():
+        first = begin()
+        pids = first[2]
+        loader, batches, both = begin()
+        del first
+        check_gone(pids)
+        assert workers() == both - pids
+        assert len(list(batches)) == 49
+        del loader, batches
+        check_gone(both - pids)
+
+    def in_a_cycle():
+        loader, batches, pids = begin()
+        cycle = [loader, batches]
+        cycle.append(cycle)
+        del loader, batches, cycle
+        gc.collect()
+        check_gone(pids)
+
+    class Owner(list):
+        def __init__(self):
+            super().__init__({"id": np.int64(i)} for i in range(40))
+            self.loader = adapter.make_dataloader(
+                yogadl.from_source(self, fingerprint="own").stream(),
+                8,
+                2,
+                persistent_workers=True,
+                multiprocessing_context=method,
+                transform=self.transform,
+                worker_init_fn=self.initialize,
+            )
+
+        def transform(self, batch):
+            return batch
+
+        def initialize(self, worker):
+            pass
+
+    def in_a_cycle_by_what_the_workers_were_given():
+        owner = Owner()
+        assert len(list(owner.loader)) == 5
+        pids = workers()
+        del owner
+        gc.collect()
+        check_gone(pids)
+
+    def by_a_forked_process():
+        held = [*begin()[:2]]
+        pids = workers()
+        child = os.fork()
+        if not child:
+            held.clear()
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        process = multiprocessing.get_context("fork").Process(target=held.clear)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        assert workers() == pids
+        assert all(map(is_there, pids))
+        assert len(list(held[1])) == 49
+        held.clear()
+        check_gone(pids)
+
+    if __name__ == "__main__":
+        for name in names:
+            globals()[name]()
+            assert not workers(), name
+        kept = begin()
+        print(*kept[2])
+    """
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_persistent_workers_end_at_once_when_their_loader_is_dropped(method):
+    """Without the garbage collector; and without a word, at the interpreter's end, too."""
+    names = re.findall(r"def ((?:before|in|while|between|after|beside|by)_\w+)", DROPPED)
+    if method != "fork":  # their processes take seconds to begin
+        names = ["in_mid_epoch"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::UserWarning", "-c", textwrap.dedent(DROPPED), method, *names],
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    assert not any(map(is_running, pids))
 
 
 def read_on(batches, loader, queue):
@@ -490,6 +690,50 @@ def test_a_killed_worker_is_an_error_after_which_it_goes_on(ref, is_persistent):
     assert batches.state_dict()["position"] == len(found)
     found += list(batches)
     assert ids(found) == gold(stream_of(ref), 0)
+
+
+def wait_for(path, batch):
+    while not path.exists():
+        threading.Event().wait(0.01)
+    return batch
+
+
+def test_a_worker_that_takes_too_long_is_told_as_that_and_it_goes_on(ref, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    path = tmp_path / "now"
+    transform = functools.partial(wait_for, path)
+    batches = iter(adapter.make_dataloader(stream_of(ref), 8, 1, transform=transform, timeout=1))
+    with pytest.raises(RuntimeError, match="timed out after 1 seconds") as caught:
+        next(batches)
+    (note,) = caught.value.__notes__
+    assert "Pass a longer timeout=" in note
+    assert "memory" not in note
+    path.touch()
+    assert ids(batches) == gold(stream_of(ref), 0)
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("name", ["transform", "worker_init_fn"])
+def test_a_function_that_cannot_be_sent_to_a_worker_is_named_with_what_to_do(ref, name, method):
+    options = {name: lambda given: given, "multiprocessing_context": method}
+    batches = iter(adapter.make_dataloader(stream_of(ref), 8, 2, **options))
+    words = rf"{name}=<function .*<lambda>.* can't be sent .* '{method}' .* functools\.partial .*\"fork\""
+    with pytest.raises(ConfigurationError, match=words):
+        next(batches)
+
+
+class Unsendable(list):
+    def __reduce__(self):
+        raise TypeError("a handle can't be pickled")
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
+def test_a_source_that_cannot_be_sent_to_a_worker_is_said_to_be_that():
+    stream = yogadl.from_source(Unsendable([1, 2, 3]), fingerprint="three").stream()
+    loader = adapter.make_dataloader(stream, 2, 1, multiprocessing_context="spawn")
+    with pytest.raises(ConfigurationError, match=r"the stream's source .* a handle can't be pickled.*submit"):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

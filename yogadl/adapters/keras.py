@@ -5,9 +5,9 @@ The names of this module need Keras 3. How to train, evaluate and go on after a 
 
 import operator
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from yogadl._sources import Source
 from yogadl._stream import RecordStream, as_stream
 from yogadl._stream.arguments import whole
 from yogadl.adapters._keras.batches import BatchesSource
+from yogadl.adapters._keras.calls import reading_call
+from yogadl.adapters._keras.changes import changes
 from yogadl.adapters._keras.fields import Fields, arranger
 from yogadl.adapters._keras.files import read_state, replace_by
 from yogadl.adapters._keras.ranks import warn_of_no_shard
@@ -38,6 +40,12 @@ if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
 __all__ = ["Checkpoint", "PyDataset", "source"]
 
 Model = Any  # a keras.Model: Keras has no annotations that a checker can use
+
+_SHUFFLED: Final = (
+    "Keras's fit shuffles the batches of a dataset that ends. Pass shuffle=False to train in the stream's "
+    "order, the same in each epoch of Keras's. Or leave out epochs= and pass "
+    "steps_per_epoch=dataset.steps_per_epoch: then each epoch is the next of the stream's, in its own order"
+)
 
 
 # A dataset as a source.
@@ -152,7 +160,22 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def workers(self) -> int:
-        """How many threads of Keras's read: one. With several, batches get lost on some backends."""
+        """How many threads of Keras's read: one. With several, batches get lost on some backends.
+
+        Keras asks when it takes up the dataset, before it reads, so that here it is told what it can't do.
+
+        Raises:
+            ConfigurationError: if `fit` would shuffle the batches, or nothing says when to stop.
+        """
+        call, is_endless = reading_call(), self.num_batches is None
+        if call is not None and is_endless and not call.steps:
+            raise ConfigurationError(
+                "the dataset has no end, so Keras must be told how many batches to read: pass "
+                "steps_per_epoch=dataset.steps_per_epoch to fit, validation_steps= for validation_data=, and "
+                "steps= to evaluate and predict. Or make the dataset with epochs=1, to evaluate and predict"
+            )
+        if call is not None and not is_endless and call.is_shuffled:
+            raise ConfigurationError(_SHUFFLED)
         return 1
 
     @workers.setter
@@ -183,8 +206,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         number, reader = operator.index(index), self._reader
         if reader.count is not None and self.asked_for < number < reader.count:
             raise ConfigurationError(
-                f"batch {number} was asked for before batch {self.asked_for}: Keras's fit shuffles the "
-                "batches of a dataset that ends. To train, leave out epochs= and pass steps_per_epoch= to fit"
+                f"batch {number} was asked for before batch {self.asked_for}: {_SHUFFLED}"
             )
         batch = reader.batch(number)
         return batch if self._arrange is None else self._arrange(batch)
@@ -241,7 +263,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         A script that can be killed at any moment and started again::
 
             checkpoint = yogadl_keras.Checkpoint("run.keras", dataset, every_batches=100)
-            model = checkpoint.restore() or make_model()
+            model = checkpoint.restore(make_model)
             for part in checkpoint.parts(epochs=10):
                 model.fit(dataset, callbacks=[checkpoint], **part)
     """
@@ -258,9 +280,17 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         self._path = Path(path)
         if self._path.suffix != ".keras":
             raise ConfigurationError(f"{path} must end in .keras, as Keras asks of the files of its models")
-        if not isinstance(dataset, PyDataset) or dataset.num_batches is not None:
+        if not isinstance(dataset, PyDataset):
             raise ConfigurationError(
-                "a checkpoint needs the endless PyDataset of this module that fit is given: leave out epochs="
+                "a checkpoint counts the batches of a yogadl.adapters.keras.PyDataset, not of a "
+                f"{type(dataset).__module__}.{type(dataset).__qualname__}: make one of the stream, "
+                "PyDataset(ref.stream(...), batch_size), and give it to fit, on any backend. Or save the "
+                "iterator of a tf.data dataset by tf.train.Checkpoint, in a loop of your own"
+            )
+        if dataset.num_batches is not None:
+            raise ConfigurationError(
+                f"a checkpoint needs a dataset without end, and this one has {dataset.num_batches} batches: "
+                "leave out its epochs=, and give it to fit with what Checkpoint.parts yields"
             )
         self._dataset = dataset
         self._every = None if every_batches is None else whole("every_batches", every_batches, 1)
@@ -278,21 +308,30 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         """Return the cursor that stands where the training loop does."""
         return self._cursor
 
-    def restore(self, **options: Any) -> Model | None:
-        """Return the saved model and let the dataset go on where it stopped; None if nothing was saved.
+    def restore(self, make_model: Callable[[], Model] | None = None, **options: Any) -> Model | None:
+        """Return the saved model and let the dataset go on where it stopped.
+
+        If nothing was saved, it is what `make_model` returns, or None without that.
 
         Args:
+            make_model: Makes the model, compiled, to begin with. What is saved must be one like it: the same
+                layers, loss, metrics and optimizer, but for the learning rate, if that is a number.
             **options: For `keras.models.load_model`.
 
         Raises:
             CacheFormatError: if the file is no checkpoint of this class.
             CursorError: if it was saved with other data or another order.
+            ConfigurationError: if the saved model isn't what `make_model` makes now; says what differs.
         """
+        # First, for what it sets besides: Keras loads a model by the global dtype policy.
+        made = None if make_model is None else make_model()
         if not self._path.exists():
-            return None
+            return made
         state = read_state(self._path)
-        self._dataset.load_state_dict(state["cursor"])
         model = keras.models.load_model(self._path, **options)
+        if made is not None:
+            self._check_same(model, made)
+        self._dataset.load_state_dict(state["cursor"])
         for seed, value in zip(_seeds(model), state["seeds"], strict=True):
             seed.assign(np.array(value, seed.dtype))
         self._cursor, self.epoch, self.step = state["cursor"], state["epoch"], state["step"]
@@ -301,6 +340,17 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             self.step = steps - self._dataset.steps_left
             self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]  # if they leave nothing
         return model
+
+    def _check_same(self, model: Model, made: Model) -> None:
+        if not made.built:
+            made.build_from_config(model.get_build_config())
+        serialize = keras.saving.serialize_keras_object
+        found = changes(serialize(model), serialize(made))
+        if found:
+            raise ConfigurationError(
+                f"{self._path} was saved of another model than make_model makes now: {'; '.join(found)}. "
+                "Move it away to begin anew, or restore() without make_model to go on with what was saved"
+            )
 
     def parts(self, epochs: int, steps_per_epoch: int | None = None) -> Iterator[dict[str, int]]:
         """Yield the arguments of the calls of `fit` that are left of a training: at most two.

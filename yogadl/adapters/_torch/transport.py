@@ -223,7 +223,7 @@ class _Pickler(pickle.Pickler):
             raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
             return _array, (pickle.PickleBuffer(raw), value.dtype.name, value.shape)
         if type(value) is torch.Tensor and _is_plain(value):
-            raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().data
+            raw = value.contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8).numpy().data
             return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
         return NotImplemented
 

@@ -4,6 +4,7 @@ import itertools
 import os
 import pickle
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -17,6 +18,7 @@ from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.rows import Cut, Point
 from yogadl._stream.run import Run
 from yogadl.adapters._torch.transport import Packer, Parcel, Unpacker
+from yogadl.errors import ConfigurationError
 
 # What goes from a worker to the loop at a time, unless a single batch is larger: handing over costs some
 # 0.2 ms, whatever its size (benchmarks/torch_loader.py).
@@ -92,10 +94,14 @@ class WorkerBatches:
 
 
 class _Crew:
-    """The worker processes of one iterator at a time, and of the process that started them."""
+    """The worker processes of one iterator at a time, and of the process that started them.
+
+    They end at once when this object is let go of. So nothing that it or DataLoader holds may lead back here:
+    the garbage collector comes when it likes, and then closes the queues first by which workers are told.
+    """
 
     def __init__(self, make: WorkerBatches, run: Run, cut: Cut) -> None:
-        self._run, self._cut, self._workers = run, cut, make.workers
+        self._run, self._cut = run, cut
         self._finish = make.batches.finish(run)
         self._is_ready = make.transform is not None  # a batch that leaves the worker as it is to be delivered
         items = cut.items(run.shard.own(run.start.position))
@@ -105,13 +111,13 @@ class _Crew:
         numbered = NumberedBatches(RecordStream(run), cut.size * self._each)
         dataset = _Chunks(numbered, make.batches, make.transform)
         self._pid = os.getpid()
-        self._plan: Iterator[_Request] = iter(())
+        self._plan = _Plan(run, cut, self._each, make.workers)
         self._answers: Any = None  # DataLoader's iterator
-        self._turn = 0
+        self._ending: Callable[[], object] | None = None
         self._loader = torch.utils.data.DataLoader(
             dataset,
             batch_size=None,
-            sampler=_Plan(self),
+            sampler=self._plan,
             num_workers=make.workers,
             collate_fn=_as_it_is,
             **make.options,
@@ -121,18 +127,12 @@ class _Crew:
         """Return whether they are this process's, and count chunks as they are counted from `start`."""
         return self._pid == os.getpid() and self._run.origin(start.epoch) == start.position
 
-    def plan(self) -> Iterator[_Request]:
-        """Return the requests of the iteration that begins now."""
-        return self._plan
-
     def reads(self, start: Point, end: int | None) -> Iterator[Read]:
         """Yield what the workers read from `start` to the epoch `end`."""
-        self._turn += 1
-        unpacker = Unpacker(self._workers)
-        self._plan = self._requests(unpacker, start, end)
-        self._answers = iter(self._loader)
+        unpacker = self._plan.begin(start, end)
+        self._start()
         for epoch in _epochs(start, end):
-            items = self._items(epoch)
+            items = self._plan.items(epoch)
             for first in range(0, items, self._each):
                 found = self._next(unpacker)
                 count = min(self._each, items - first)
@@ -144,6 +144,42 @@ class _Crew:
                     del columns, padding
                 del found
 
+    def _start(self) -> None:
+        """Let DataLoader ask for what is planned; the first time, start the processes.
+
+        Raises:
+            ConfigurationError: if what a process is to be sent can't be pickled; says what.
+        """
+        try:
+            answers = iter(self._loader)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise self._unsendable(error) from error
+        if answers is self._answers:
+            return
+        self._answers = answers
+        # Not needed here, and functions or data of the user's may lead to the loader, and so to us.
+        answers._dataset = answers._worker_init_fn = None
+        ending = weakref.finalize(self, _end, answers, self._pid)
+        ending.atexit = False  # the interpreter ends its daemonic processes itself, without waiting
+        self._ending = ending
+
+    def _unsendable(self, error: Exception) -> ConfigurationError:
+        loader = self._loader
+        method = (loader.multiprocessing_context or torch.multiprocessing).get_start_method()
+        what, instead = "the stream's source", "a cache (storage.submit), or another source that pickles"
+        for name, function in (
+            ("transform", loader.dataset.transform),
+            ("worker_init_fn", loader.worker_init_fn),
+        ):
+            if not _pickles(function):
+                what = f"{name}={function!r}"
+                instead = "a function of a module, or functools.partial of one to give it arguments"
+                break
+        return ConfigurationError(
+            f"{what} can't be sent to a worker process, which {method!r} starts empty: {error}. Pass "
+            f'{instead}; or multiprocessing_context="fork", whose processes begin with all that this one has'
+        )
+
     def _next(self, unpacker: Unpacker) -> Any:
         """Return what the next worker in turn read; raise what it raised."""
         if self._pid != os.getpid():
@@ -153,7 +189,8 @@ class _Crew:
             if not isinstance(answer, _Failure):
                 return unpacker.unpack(answer)
         except RuntimeError as error:
-            error.add_note(_DIED)
+            # DataLoader has one type for both.
+            error.add_note(_LATE if str(error).startswith("DataLoader timed out") else _DIED)
             raise
         except (OSError, EOFError) as error:
             died = RuntimeError(
@@ -165,26 +202,13 @@ class _Crew:
         raise answer.error
 
     def end(self) -> None:
-        """End the processes now: an error's traceback may hold DataLoader's iterator for long.
+        """End the processes now: an error's traceback may hold this object for long.
 
-        While it lives, DataLoader raises the death of a worker wherever this process is, again and again. In
-        a forked process nothing ends: the workers are the parent's.
+        While it lives, DataLoader raises the death of a worker wherever this process is, again and again.
         """
-        answers, self._answers = self._answers, None
-        if answers is not None and self._pid == os.getpid():
-            answers._shutdown_workers()
-        elif answers is not None:
-            answers._shutdown = True
-
-    def _items(self, epoch: int) -> int:
-        return self._cut.items(self._run.shard.own(self._run.origin(epoch)))
-
-    def _requests(self, unpacker: Unpacker, start: Point, end: int | None) -> Iterator[_Request]:
-        workers = itertools.cycle(range(self._workers))  # DataLoader asks them in turn
-        for epoch in _epochs(start, end):
-            for number in range(-(-self._items(epoch) // self._each)):
-                worker = next(workers)
-                yield _Request(self._turn, epoch, number, worker, unpacker.returned(worker))
+        if self._ending is not None:
+            self._ending()
+        self._answers = None
 
     def _cut_up(self, columns: list[Any], padding: Any, count: int) -> Iterator[Any]:
         size = self._cut.size
@@ -193,10 +217,35 @@ class _Crew:
             yield self._finish([column[rows] for column in columns], padding[rows])
 
 
+def _end(answers: Any, pid: int) -> None:
+    """End the processes of DataLoader's iterator; in a forked process they are not ours to end."""
+    if pid == os.getpid():
+        answers._shutdown_workers()
+    else:
+        answers._shutdown = True
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except (TypeError, AttributeError, pickle.PicklingError):
+        return False
+    return True
+
+
+_AGAIN: Final = (
+    "Nothing that was not delivered is lost: next() tries again, and state_dict() stands after the last "
+    "batch delivered"
+)
 _DIED: Final = (
     "a worker process of make_dataloader failed; if it was killed, it is often memory that it lacked: try "
-    "fewer workers or smaller batches. Nothing that was not delivered is lost: next() tries again, and "
-    "state_dict() stands after the last batch delivered"
+    f"fewer workers or smaller batches. {_AGAIN}"
+)
+_LATE: Final = (
+    "no batch came from a worker process of make_dataloader within timeout=: the source or the transform "
+    "takes longer, or hangs, as it may on a lock that was held when the process was forked "
+    '(multiprocessing_context="spawn" has none). Pass a longer timeout=, or none to wait for as long as it '
+    f"takes. {_AGAIN}"
 )
 
 
@@ -209,13 +258,38 @@ def _as_it_is(answer: Any) -> Any:
 
 
 class _Plan:
-    """Let DataLoader ask a crew what to read next: its sampler."""
+    """Say what DataLoader is to ask the workers for, iteration by iteration: its sampler.
 
-    def __init__(self, crew: _Crew) -> None:
-        self._crew = crew
+    It has no part of the source: see `_Crew`.
+    """
+
+    def __init__(self, run: Run, cut: Cut, each: int, workers: int) -> None:
+        self._shard, self._start, self._cut = run.shard, run.start, cut
+        self._each, self._workers = each, workers
+        self._turn = 0
+        self._requests: Iterator[_Request] = iter(())
 
     def __iter__(self) -> Iterator[_Request]:
-        return self._crew.plan()
+        return self._requests
+
+    def begin(self, start: Point, end: int | None) -> Unpacker:
+        """Plan to read from `start` to the epoch `end`; return what unpacks the answers."""
+        self._turn += 1
+        unpacker = Unpacker(self._workers)
+        self._requests = self._plan(unpacker, start, end)
+        return unpacker
+
+    def items(self, epoch: int) -> int:
+        """Count the batches of an epoch."""
+        origin = self._start.position if epoch == self._start.epoch else 0
+        return self._cut.items(self._shard.own(origin))
+
+    def _plan(self, unpacker: Unpacker, start: Point, end: int | None) -> Iterator[_Request]:
+        workers = itertools.cycle(range(self._workers))  # DataLoader asks them in turn
+        for epoch in _epochs(start, end):
+            for number in range(-(-self.items(epoch) // self._each)):
+                worker = next(workers)
+                yield _Request(self._turn, epoch, number, worker, unpacker.returned(worker))
 
 
 class _Chunks(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no types where they are checked
@@ -225,12 +299,12 @@ class _Chunks(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
         self._numbered = numbered
         self._batches = batches
         self._finish = batches.finish(numbered.stream.run)
-        self._transform = transform
+        self.transform = transform
         self._packer: Packer | None = None
         self._turn = -1
 
     def __reduce__(self) -> Any:
-        return type(self), (self._numbered, self._batches, self._transform)
+        return type(self), (self._numbered, self._batches, self.transform)
 
     def __getitem__(self, request: _Request) -> Parcel | _Failure:
         try:
@@ -248,9 +322,9 @@ class _Chunks(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
 
     def _read(self, request: _Request) -> Any:
         columns, padding = self._numbered.columns(request.epoch, request.number)
-        if self._transform is None:
+        if self.transform is None:
             return columns, padding
-        return self._transform(self._finish(columns, padding))
+        return self.transform(self._finish(columns, padding))
 
 
 def _failure(error: Exception, worker: int) -> _Failure:
