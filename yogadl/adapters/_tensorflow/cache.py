@@ -133,6 +133,8 @@ def _check_graph(dataset_id: str, graph: Graph | None) -> None:
         problem = (
             "calls Python (tf.py_function, tf.numpy_function, from_generator), of which its graph has no code"
         )
+    elif graph.has_unknown_content():
+        problem = "reads from a queue, an iterator or a table, of which its graph does not say what it holds"
     else:
         return
     raise ConfigurationError(

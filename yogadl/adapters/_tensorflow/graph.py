@@ -45,7 +45,12 @@ _STATELESS_CONTROL: Final = ("StatelessIf", "StatelessWhile", "StatelessCase")
 _CHOOSING: Final = "DirectedInterleaveDataset"
 _PYTHON_OPS: Final = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # Names and numbers that differ from process to process and say nothing.
-_SKIPPED_ATTRIBUTES: Final = frozenset({"metadata", "token", "_output_shapes", "output_shapes_hint"})
+_SKIPPED_ATTRIBUTES: Final = frozenset(
+    {"metadata", "token", "_output_shapes", "output_shapes_hint", "shared_name"}
+)
+# Of tf.data's own stages, whose content says nothing of the records. What variables and tables hold is in the
+# graph; of any other resource only the handle is.
+_OWN_RESOURCES: Final = ("SeedGenerator", "MemoryCacheManager")
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,17 @@ class Graph:
     def python_tokens(self) -> list[bytes]:
         """Return the name of each Python function that the pipeline calls: the graph has no code."""
         return [node.attr["token"].s for node in self._nodes() if node.op in _PYTHON_OPS]
+
+    def has_unknown_content(self) -> bool:
+        """Return whether it reads from queues, iterators or the like: what they hold is not in the graph."""
+        handles = [
+            handle.maybe_type_name
+            for node in self._nodes()
+            for value in node.attr.values()
+            if value.WhichOneof("value") == "tensor"
+            for handle in value.tensor.resource_handle_val
+        ]
+        return not all(any(own in handle for own in _OWN_RESOURCES) for handle in handles)
 
     def _nodes(self) -> Iterator[Message]:
         for function in self.definition.library.function:

@@ -62,7 +62,7 @@ class DatasetSource:
     Attributes:
         provenance: What the manifest will say of the pipeline.
         origin: The Python functions that it calls, of which its graph says nothing.
-        is_costly: Whether graph and functions are known, so that samples tell whether it is another.
+        is_costly: Whether graph and functions say it all, so that samples tell whether it is another.
     """
 
     can_start_anywhere = True
@@ -85,7 +85,7 @@ class DatasetSource:
         sha256 = graph.sha256() if graph else None
         self.provenance = {"graph": sha256} if sha256 else {}
         self.origin = python_functions(graph) if graph else None
-        self.is_costly = self.origin is not None
+        self.is_costly = self.origin is not None and graph is not None and not graph.has_unknown_content()
         # What shuffles or holds a cache would write all of that down, too.
         self._states = States(None if graph is None or graph.holds_records() else sha256)
         self._pass: _Pass | None = None
