@@ -248,7 +248,7 @@ def test_a_cursor_goes_on_where_it_was_taken(storage):
 
 
 def test_after_a_failure_and_a_change_of_a_python_function_no_record_is_the_old_ones(storage):
-    storage.part_bytes = 2**21
+    storage.part_bytes = 2**23  # of which the first and the last 16 records are samples
 
     def build(special, stop):
         def label(i):
