@@ -266,11 +266,31 @@ def test_values_without_elements_come_back(size):
     assert ids(dataset) == list(range(5))
 
 
-def test_values_of_unknown_rank_make_records_but_no_batches():
+def test_values_of_varying_rank_make_records_but_no_batches():
     ref = yogadl.from_source([np.zeros((1,) * (i % 3)) for i in range(20)])
     assert [x.shape.rank for x in adapter.make_tf_dataset(ref.stream())] == [i % 3 for i in range(20)]
-    with pytest.raises(UnsupportedDataError, match="how many dimensions"):
-        adapter.make_tf_dataset(ref.stream(), 4)
+    with pytest.raises(tf.errors.OpError, match=r"UnsupportedDataError: the values of field.*differ"):
+        list(adapter.make_tf_dataset(ref.stream(), 4))
+
+
+@pytest.mark.parametrize("shape", [[], [2], [2, 0], [2, 3]], ids=str)
+@pytest.mark.parametrize("dtype", [tf.int64, tf.bfloat16, tf.bool, tf.string], ids=lambda dtype: dtype.name)
+def test_values_of_unknown_rank_that_have_one_shape_can_be_batched(tmp_path, shape, dtype):
+    records = [
+        {"x": tf.as_string(tf.fill(shape, i)) if dtype == tf.string else tf.cast(tf.fill(shape, i), dtype)}
+        for i in range(7)
+    ]
+    signature = {"x": tf.TensorSpec(None, dtype)}
+    plain = tf.data.Dataset.from_generator(lambda: iter(records), output_signature=signature)
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(plain, "set", "1")
+    ours = adapter.make_tf_dataset(storage.fetch("set", "1").stream(), 3)
+    theirs = plain.batch(3)
+    assert ours.element_spec == theirs.element_spec
+    found, expected = list(ours), list(theirs)
+    assert [batch["x"].shape for batch in found] == [batch["x"].shape for batch in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one["x"].numpy().tolist() == other["x"].numpy().tolist()
 
 
 def test_a_dtype_without_tensors_is_refused_by_name():
@@ -295,6 +315,50 @@ def test_what_is_no_stream_is_refused_with_the_way_out():
 
 def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
     check_names(adapter.make_tf_dataset, {"drop_last": "drop_remainder=", "padding_fields": "padding_field="})
+
+
+def in_a_graph(make):
+    with tf.Graph().as_default():
+        make()
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        (in_a_graph, "graph mode: leave out"),
+        (lambda make: tf.function(make, autograph=False)(), "make the dataset outside"),
+    ],
+    ids=["graph", "function"],
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda storage: adapter.make_tf_dataset(yogadl.from_source(np.arange(3)).stream()),
+        lambda storage: storage.submit(tf.data.Dataset.range(3), "set", "1"),
+        lambda storage: tf.data.Dataset.range(3).apply(adapter.cache(storage, "set", "1")),
+    ],
+    ids=["make_tf_dataset", "submit", "cache"],
+)
+def test_where_tensorflow_does_not_execute_eagerly_the_error_says_what_to_do(tmp_path, make, where, says):
+    with pytest.raises(ConfigurationError, match=f"needs eager execution.*{says}"):
+        where(lambda: make(yogadl.open_storage(tmp_path)))
+
+
+@pytest.mark.parametrize("size", [None, 10])
+def test_a_ready_dataset_can_be_iterated_over_inside_a_function(ref, size):
+    stream = ref.stream(shuffle=True)
+    dataset = adapter.make_tf_dataset(stream, size)
+
+    @tf.function
+    def epoch():
+        found = tf.zeros([0], tf.int64)
+        for element in dataset:
+            tf.autograph.experimental.set_loop_options(shape_invariants=[(found, tf.TensorShape([None]))])
+            found = tf.concat([found, tf.reshape(element["id"], [-1])], 0)
+        return found
+
+    for number in range(3):
+        assert epoch().numpy().tolist() == stream.indices(number).tolist()
 
 
 class Broken:

@@ -1,5 +1,7 @@
 """A pipeline cached in one line, and the documented names of yogadl 0.1.4."""
 
+import contextlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,7 +13,9 @@ import tensorflow as tf
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
+from yogadl.adapters._tensorflow import source
 from yogadl.adapters._tensorflow.source import graph_of
+from yogadl.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -54,8 +58,9 @@ def test_the_options_are_the_streams(storage):
 def test_another_graph_is_warned_of_once_and_served(storage):
     squares().apply(adapter.cache(storage, "squares", "1"))
     changed = adapter.cache(storage, "squares", "1")
-    with pytest.warns(UserWarning, match="graph"):
+    with pytest.warns(UserWarning, match="graph") as caught:
         squares(factor=2).apply(changed)
+    assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dataset = squares(factor=2).apply(changed)
@@ -106,6 +111,161 @@ def test_a_function_that_returns_a_pipeline_is_cacheable(storage):
     for _ in range(2):
         assert [int(x) for x in make()] == [i * i for i in range(30)]
     assert len(calls) == 1
+
+
+def cubes(factor=1):
+    return tf.data.Dataset.range(30).map(lambda x: x * x * x * factor)
+
+
+def test_with_auto_another_graph_is_another_version(storage, caplog):
+    for factor in (1, 2, 1):
+        with warnings.catch_warnings(), caplog.at_level("INFO", "yogadl"):
+            warnings.simplefilter("error")
+            dataset = cubes(factor).apply(adapter.cache(storage, "cubes", "auto"))
+        assert [int(x) for x in dataset] == [i**3 * factor for i in range(30)]
+    versions = storage.versions("cubes")
+    assert len(versions) == 2
+    assert all(re.fullmatch("auto-[0-9a-f]{16}", version) for version in versions)
+    said = [message for message in caplog.messages if "is built, for it is not" in message]
+    assert len(said) == 1
+    assert "argument 'graph'" in said[0]
+
+
+AUTO = """
+import sys
+import keras
+import tensorflow as tf
+import yogadl
+from yogadl.adapters import tensorflow as adapter
+
+storage = yogadl.open_storage(sys.argv[1])
+layer = keras.layers.Dense(1, kernel_initializer="ones")
+layer.build((1, 1))
+for weight, word in [pair.split(",") for pair in sys.argv[2:]]:
+    variable = tf.Variable([float(weight)])
+    initial = tf.lookup.KeyValueTensorInitializer([0, 1], [5, int(word)])
+    table = tf.lookup.StaticHashTable(initial, -1)
+    def of(x):
+        return layer(variable[tf.newaxis])[0], table.lookup(tf.cast(x, tf.int32))
+    dataset = tf.data.Dataset.range(3).map(of).apply(adapter.cache(storage, "set", "auto"))
+    assert [(float(x[0]), int(y)) for x, y in dataset][1] == (float(weight), int(word))
+    print(len(storage.versions("set")))
+"""
+
+
+def test_with_auto_the_version_is_the_same_in_every_process_and_counts_what_variables_hold(tmp_path):
+    def counts(*pairs):
+        command = [sys.executable, "-c", AUTO, str(tmp_path), *pairs]
+        out = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout
+        return [int(line) for line in out.split()]
+
+    assert counts("2,7") == [1]
+    # The names of functions, variables and tables have counters, and Keras's are random.
+    assert counts("3,7", "2,7", "2,8") == [2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        squares,
+        lambda: tf.data.Dataset.range(3).map(lambda x: tf.numpy_function(abs, [x], tf.int64)),
+        lambda: tf.data.Dataset.range(3).map(lambda x: tf.py_function(abs, [x], tf.int64)),
+        lambda: tf.data.Dataset.choose_from_datasets(
+            [cubes(1), cubes(2)],
+            tf.data.Dataset.range(2).map(
+                lambda x: tf.ensure_shape(tf.numpy_function(abs, [x], tf.int64), [])
+            ),
+        ),
+    ],
+    ids=["from_generator", "numpy_function", "py_function", "choice"],
+)
+def test_with_auto_a_pipeline_that_calls_python_is_refused_before_anything_is_built(storage, make):
+    with pytest.raises(ConfigurationError, match=r"calls Python.*name the version yourself"):
+        make().apply(adapter.cache(storage, "set", "auto"))
+    assert storage.datasets() == []
+
+
+def a_table():
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, -1, -2, -3)
+    table.insert([1], [5])
+    return tf.data.Dataset.range(3).map(table.lookup)
+
+
+def a_queue():
+    queue = tf.queue.FIFOQueue(3, [tf.int64], shapes=[[]])
+    return tf.data.Dataset.range(3).map(lambda x: queue.dequeue())
+
+
+@pytest.mark.parametrize("make", [a_table, a_queue])
+def test_with_auto_a_pipeline_that_reads_what_is_not_in_its_graph_is_refused(storage, make):
+    with pytest.raises(ConfigurationError, match=r"does not say what it holds.*name the version yourself"):
+        make().apply(adapter.cache(storage, "set", "auto"))
+
+
+def test_with_auto_a_pipeline_that_shuffles_and_caches_is_one_version(storage):
+    for expected in (pytest.warns(UserWarning, match="shuffles"), contextlib.nullcontext()):
+        with expected:
+            tf.data.Dataset.range(9).cache().shuffle(9).apply(adapter.cache(storage, "set", "auto"))
+    assert len(storage.versions("set")) == 1
+
+
+def test_with_auto_a_pipeline_too_large_for_a_hash_is_refused(storage, monkeypatch):
+    monkeypatch.setattr(source, "_LARGE_GRAPH_BYTES", 100)
+    with pytest.raises(ConfigurationError, match=r"no graph.*name the version yourself"):
+        tf.data.Dataset.from_tensor_slices(np.zeros(100)).apply(adapter.cache(storage, "set", "auto"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"seed": 3}, "cache has no argument 'seed': did you mean shuffle_seed=?"),
+        ({"shufle": True}, "cache has no argument 'shufle': did you mean shuffle="),
+        ({"batch_size": 3}, "cache has no argument 'batch_size'"),
+        ({"shuffle": "yes"}, "shuffle must be True, False or an order"),
+        ({"shuffle_seed": 1.5}, "shuffle_seed must be a whole number"),
+        ({"shard_rank": 2, "num_shards": 2}, "shard_rank is 2, but num_shards is 2"),
+        ({"drop_shard_remainder": True, "pad_shard_remainder": True}, "exclude each other"),
+        ({"start_offset": 3, "cursor": {}}, "start_offset and cursor"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused_before_the_build(storage, options, says):
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        adapter.cache(storage, "squares", "1", **options)
+
+
+def test_options_may_ask_for_more_than_a_small_dataset_has(storage):
+    options = {"shard_rank": 99, "num_shards": 100, "start_offset": 1000, "shuffle": yogadl.Blocks(10, 2)}
+    assert list(squares().apply(adapter.cache(storage, "squares", "1", **options))) == []
+
+
+def test_a_cursor_goes_on_where_it_was_taken(storage):
+    squares().apply(adapter.cache(storage, "squares", "1"))
+    cursor = storage.fetch("squares", "1").stream(shuffle=True).cursor(10)
+    dataset = squares().apply(adapter.cache(storage, "squares", "1", shuffle=True, cursor=cursor))
+    order = storage.fetch("squares", "1").stream(shuffle=True).indices()
+    assert [int(x) for x in dataset] == [int(i) ** 2 for i in order[10:]]
+
+
+def test_after_a_failure_and_a_change_of_a_python_function_no_record_is_the_old_ones(storage):
+    storage.part_bytes = 2**23  # of which the first and the last 16 records are samples
+
+    def build(special, stop):
+        def label(i):
+            if i == stop:
+                raise KeyError("stopped")
+            return np.int64(special if i == 40 else i)
+
+        def of(i):
+            return tf.fill(
+                [8192], tf.ensure_shape(tf.numpy_function(label, [i], tf.int64, stateful=False), [])
+            )
+
+        return tf.data.Dataset.range(600).map(of).apply(adapter.cache(storage, "set", "1"))
+
+    with pytest.raises(tf.errors.OpError, match="stopped"):
+        build(-1, 500)
+    assert [int(x[0]) for x in build(-2, -1)] == [-2 if i == 40 else i for i in range(600)]
 
 
 # The documented use of 0.1.4, in our own words: a walk through all of it, and a DataRef of one's own.

@@ -5,14 +5,17 @@ import subprocess
 import sys
 import warnings
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
+from yogadl.adapters._tensorflow import source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
+ONE_AND_TWO = tf.data.Dataset.range(2).repeat(8)
 Point = collections.namedtuple("Point", "x y")
 DTYPES = [
     tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.complex64, tf.complex128,
@@ -245,12 +248,37 @@ def test_several_workers_are_refused_with_the_way_out(storage):
         storage.submit(tf.data.Dataset.range(30), "set", "1", workers=2)
 
 
-def test_a_failing_pipeline_surfaces_as_its_own_error_with_the_record(storage):
-    dataset = tf.data.Dataset.range(30).map(lambda x: tf.debugging.check_numerics(1 / (x - 20), "broken"))
+@pytest.mark.parametrize("varying", [False, True])
+@pytest.mark.parametrize("record", [0, 20, 1999])
+def test_a_failing_pipeline_surfaces_as_its_own_error_with_the_record(storage, monkeypatch, record, varying):
+    monkeypatch.setattr(source, "_CHUNK_RECORDS", 64)
+    dataset = tf.data.Dataset.range(2000).map(
+        lambda x: tf.debugging.check_numerics(1 / (x - record), "broken"), num_parallel_calls=2
+    )
+    if varying:
+        dataset = dataset.map(lambda x: tf.ensure_shape(tf.fill([tf.cast(x > 0, tf.int32)], x), [None]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="broken") as caught:
         storage.submit(dataset, "set", "1")
-    assert "while reading the records from 0 on" in "".join(caught.value.__notes__)
+    assert caught.value.__notes__[-1] == f"while reading record {record} of the tf.data pipeline"
     assert storage.datasets() == []
+
+
+def test_a_failing_pipeline_that_does_not_fail_again_names_the_chunk(storage, monkeypatch):
+    monkeypatch.setattr(source, "_CHUNK_RECORDS", 64)
+    failed = []
+
+    def once(x):
+        if x == 70 and not failed:
+            failed.append(x)
+            raise KeyError("broken")
+        return x
+
+    dataset = tf.data.Dataset.range(100).map(
+        lambda x: tf.ensure_shape(tf.numpy_function(once, [x], tf.int64), [])
+    )
+    with pytest.raises(tf.errors.OpError, match="broken") as caught:
+        storage.submit(dataset, "set", "1")
+    assert caught.value.__notes__[-1] == "while reading the records from 64 on of the tf.data pipeline"
 
 
 def test_reading_is_deterministic_whatever_the_options_say(storage):
@@ -270,13 +298,61 @@ def test_reading_is_deterministic_whatever_the_options_say(storage):
         (lambda d: d.map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([])), "random"),
         (lambda d: d.map(lambda x: x, num_parallel_calls=2, deterministic=False), "order"),
         (lambda d: d.interleave(lambda x: tf.data.Dataset.range(x).shuffle(3)), "shuffles"),
+        (lambda d: tf.data.Dataset.sample_from_datasets([d, d]), "sample_from_datasets"),
+        (lambda d: tf.data.Dataset.choose_from_datasets([d.repeat(2), d], ONE_AND_TWO), "repeats"),
     ],
-    ids=["batch", "shuffle", "repeat", "random", "deterministic", "inside"],
+    ids=["batch", "shuffle", "repeat", "random", "deterministic", "inside", "sample", "chosen"],
 )
 def test_what_was_hardly_meant_is_warned_of(storage, make, word):
     with pytest.warns(UserWarning, match=f"{word}.*cache") as caught:
         storage.submit(make(tf.data.Dataset.range(8)), "set", "1")
     assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def dense_and_noise(dense, *random):
+    """Return a function that draws by a seed of the data, beside layers that draw in training alone."""
+
+    def of(x):
+        image = tf.fill([4, 4, 3], tf.cast(x, tf.float32))
+        for layer in random:
+            image = layer(image, training=False)
+        return dense(image) + tf.random.stateless_normal([], tf.stack([x, 0]))
+
+    return of
+
+
+def augmented(layer):
+    return lambda i: layer(tf.fill([4, 4, 3], tf.cast(i, tf.float32)), training=True)
+
+
+def seeded(generator):
+    return lambda i: tf.random.stateless_uniform([], generator.next()) + tf.cast(i, tf.float32)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: augmented(keras.layers.RandomFlip()),
+        lambda: augmented(keras.layers.RandomRotation(0.1)),
+        lambda: augmented(keras.layers.Dropout(0.5)),
+        lambda: augmented(keras.layers.GaussianNoise(1.0)),
+        lambda: augmented(keras.Sequential([keras.layers.Rescaling(2.0), keras.layers.RandomContrast(0.1)])),
+        lambda: seeded(keras.random.SeedGenerator(3)),
+    ],
+    ids=["flip", "rotation", "dropout", "noise", "model", "seed"],
+)
+def test_layers_of_keras_that_draw_random_numbers_are_warned_of(storage, make):
+    dataset = tf.data.Dataset.range(8).map(make())
+    with pytest.warns(UserWarning, match="random numbers.*cache before it") as caught:
+        storage.submit(dataset, "set", "1")
+    assert len(caught) == 1
+
+
+def test_the_warning_points_at_the_line_that_applies_the_cache(storage):
+    with pytest.warns(UserWarning, match="shuffles") as caught:
+        tf.data.Dataset.range(8).shuffle(4).apply(adapter.cache(storage, "set", "1"))
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -285,7 +361,13 @@ def test_what_was_hardly_meant_is_warned_of(storage, make, word):
         lambda d: d.batch(4).map(lambda x: x + 1).unbatch(),
         lambda d: d.map(lambda x: x, num_parallel_calls=2).prefetch(2),
         lambda d: d.map(lambda x: tf.random.stateless_uniform([], (1, 2))),
+        lambda d: d.enumerate().map(lambda i, x: tf.random.stateless_uniform([], tf.stack([i, x]))),
+        lambda d: d.map(
+            dense_and_noise(keras.layers.Dense(2), keras.layers.Dropout(0.5), keras.layers.RandomFlip())
+        ),
+        lambda d: tf.data.Dataset.choose_from_datasets([d, d], ONE_AND_TWO),
     ],
+    ids=["unbatched", "parallel", "constant seed", "seed of the data", "layers", "chosen"],
 )
 def test_what_is_fine_is_not_warned_of(storage, make):
     with warnings.catch_warnings():

@@ -85,6 +85,26 @@ def test_a_stop_is_not_seen_in_any_order_of_stages(before, after):
     require_exact(made(before, after, repeat=2))
 
 
+@pytest.mark.parametrize("size", [None, 2])
+def test_a_stop_is_not_seen_by_stateless_augmentation_and_epochs_differ(size):
+    images = {"id": np.arange(RECORDS), "image": np.tile([0, 1], (RECORDS, 1)).reshape(-1, 1, 2, 1)}
+    stream = yogadl.from_source(images, fingerprint="images").stream(shuffle=True)
+
+    def flipped(number, record):
+        image = tf.image.stateless_random_flip_left_right(record["image"], seed=tf.stack([number, 42]))
+        return {"id": 100 * image[..., 0, 0, 0] + record["id"]}
+
+    def make():
+        dataset = adapter.make_tf_dataset(stream, size).prefetch(1).repeat(3)
+        return dataset.enumerate().map(flipped, num_parallel_calls=2).prefetch(2)
+
+    require_exact(make)
+    found = [i for element in make() for i in ids(element)]
+    epochs = [sorted(found[i : i + RECORDS], key=lambda i: i % 100) for i in range(0, 3 * RECORDS, RECORDS)]
+    assert [[i % 100 for i in epoch] for epoch in epochs] == [list(range(RECORDS))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
 # What functions of tf.data combine, and no methods of ours, has tf.data's own state alone in its checkpoints.
 
 

@@ -959,6 +959,7 @@ def test_the_warning_of_a_given_version_sees_what_the_function_uses(storage, loa
     (warning,) = caught
     assert says in str(warning.message)
     assert "make the version '2'" in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_the_warning_of_a_given_version_does_not_see_what_the_build_itself_changes(storage):

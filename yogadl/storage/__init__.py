@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._caller import users_level
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
 from yogadl.storage._buckets.opening import open_bucket
@@ -128,6 +129,6 @@ def open_storage(
             "several machines build there. Faster is a folder on a local disk of each machine; what is built "
             "can be copied there, a dataset's folder as it is",
             UserWarning,
-            stacklevel=2,
+            stacklevel=users_level(),
         )
     return storage

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, ParamSpec
 
+from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef
 from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
@@ -388,7 +389,7 @@ class CacheStorage(Storage):
                 f"{manifest.key} was built by other code or arguments than it is asked for with ({changed}). "
                 f"It is served as it is; to build anew, make the version {_bumped(manifest.key.version)!r}.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=users_level(),
             )
 
     def _log_why(self, key: DatasetKey, builder: Builder) -> None:

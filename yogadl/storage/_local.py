@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from yogadl._caller import users_level
 from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
@@ -182,7 +183,7 @@ def warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took
         warnings.warn(
             "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
             DeprecationWarning,
-            stacklevel=3,
+            stacklevel=users_level(),
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._caller import users_level
 from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
@@ -268,5 +269,5 @@ def _warn_of_server(url: str | None, skip_verify: bool, cert_file: str | None, c
             f"{', '.join(names)} of the lock server: does nothing any more, since the bucket itself decides "
             "who builds; leave it out and end the server",
             DeprecationWarning,
-            stacklevel=3,
+            stacklevel=users_level(),
         )

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from yogadl._caller import users_level
 from yogadl._spec import Field
 from yogadl._stream import RecordStream
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -28,7 +29,7 @@ def check_fields(fields: Sequence[Field]) -> None:
             f"JAX makes these fields narrower, and cuts off what does not fit: {', '.join(narrowed)}. Allow "
             'wide types by jax.config.update("jax_enable_x64", True), or store narrow ones',
             UserWarning,
-            stacklevel=4,  # of whoever called make_jax_iterator, which is wrapped once
+            stacklevel=users_level(),
         )
 
 
@@ -72,5 +73,5 @@ def check_share(stream: RecordStream, spanned: int | None) -> None:
             f"the job has {processes} processes, and each reads all of the records: open the stream with "
             "**yogadl.adapters.jax.shards(), or pass a sharding over all devices",
             UserWarning,
-            stacklevel=4,  # of whoever called make_jax_iterator, which is wrapped once
+            stacklevel=users_level(),
         )

@@ -9,6 +9,7 @@ from yogadl._interfaces import Stream
 from yogadl._spec import Node
 from yogadl._stream import NumberedBatches, RecordStream, as_stream
 from yogadl._stream.arguments import whole
+from yogadl.adapters._tensorflow.eager import require_eager
 from yogadl.adapters._tensorflow.items import items_of
 from yogadl.adapters._tensorflow.parts import Part
 from yogadl.adapters._tensorflow.resumable import ResumableDataset
@@ -46,7 +47,8 @@ def make_tf_dataset(
             without a number, which asks for the next epoch, would take an empty start for the end.
 
     Raises:
-        ConfigurationError: if the arguments make no sense, or the stream is a loader already.
+        ConfigurationError: if the arguments make no sense, the stream is a loader already, or TensorFlow
+            does not execute eagerly.
         UnsupportedDataError: if tf.data has no tensors for a field; names it.
 
     Example:
@@ -63,6 +65,7 @@ def make_tf_dataset(
     if isinstance(given, Stream) and not isinstance(given, RecordStream):
         return _from_generator(given, batch_size, drop_remainder, padding_field)
     stream = as_stream(given)
+    require_eager("make_tf_dataset")
     parts, tree = parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
     if batch_size is None:
         size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // max(1, stream.source.record_bytes)))

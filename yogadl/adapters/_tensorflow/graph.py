@@ -1,7 +1,7 @@
 """Read a pipeline's graph: what in it is better not cached, and a hash that is the same in every process."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,10 @@ _RANDOM: Final = (
     "it draws random numbers",
     "augmentation would be the same in every epoch: cache before it, and map after the cache",
 )
+_SAMPLING: Final = (
+    "it draws which dataset a record comes from (sample_from_datasets)",
+    "which records come, and when, would be the same in every epoch: cache each dataset, and sample after it",
+)
 _HOLDING: Final = ("ShuffleDataset", "ShuffleAndRepeatDataset", "CacheDataset")
 _UNORDERED: Final = (
     "it does not keep an order (deterministic=False)",
@@ -33,9 +37,20 @@ _RANDOM_OPS: Final = (
     "StatefulUniformInt", "StatefulUniformFullInt", "StatefulRandomBinomial", "RngReadAndSkip", "RngSkip",
     "RandomPoissonV2", "StatefulStandardNormalV2", "RandomDataset", "RandomCrop",
 )  # fmt: skip
+# These do if their seed is a variable that a function of the pipeline changes, as that of Keras's layers is.
+_ASSIGNING_OPS: Final = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+_STATELESS: Final = "Stateless"
+_STATELESS_CONTROL: Final = ("StatelessIf", "StatelessWhile", "StatelessCase")
+# Its first input says which of the others is next.
+_CHOOSING: Final = "DirectedInterleaveDataset"
 _PYTHON_OPS: Final = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # Names and numbers that differ from process to process and say nothing.
-_SKIPPED_ATTRIBUTES: Final = frozenset({"metadata", "token", "_output_shapes", "output_shapes_hint"})
+_SKIPPED_ATTRIBUTES: Final = frozenset(
+    {"metadata", "token", "_output_shapes", "output_shapes_hint", "shared_name"}
+)
+# Of tf.data's own stages, whose content says nothing of the records. What variables and tables hold is in the
+# graph; of any other resource only the handle is.
+_OWN_RESOURCES: Final = ("SeedGenerator", "MemoryCacheManager")
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,8 @@ class Graph:
 
     def doubts(self) -> list[tuple[str, str]]:
         """Return what the pipeline does that was hardly meant to be cached, and the mend of each."""
-        nodes = list(self._nodes())
+        functions, main = self._of_records()
+        nodes = [*functions, *main]
         ops = [_stem(node.op) for node in nodes]
         found = []
         last_batch = max((i for i, op in enumerate(ops) if op in _BATCHES), default=-1)
@@ -57,8 +73,12 @@ class Graph:
             found.append(_SHUFFLING)
         if any(_stem(node.op) in _REPEATS and not _is_counter(node, nodes) for node in nodes):
             found.append(_REPEATING)
-        if any(node.op in _RANDOM_OPS or _stem(node.op) in _RANDOM_OPS for node in nodes):
+        if any(node.op in _RANDOM_OPS or _stem(node.op) in _RANDOM_OPS for node in nodes) or (
+            any(map(_is_stateless_random, nodes)) and any(node.op in _ASSIGNING_OPS for node in functions)
+        ):
             found.append(_RANDOM)
+        elif any(_stem(node.op) == "RandomDataset" for node in self._nodes()):
+            found.append(_SAMPLING)
         if any(node.attr["deterministic"].s == b"false" for node in nodes if "deterministic" in node.attr):
             found.append(_UNORDERED)
         return found
@@ -71,15 +91,70 @@ class Graph:
         """Return the name of each Python function that the pipeline calls: the graph has no code."""
         return [node.attr["token"].s for node in self._nodes() if node.op in _PYTHON_OPS]
 
+    def has_unknown_content(self) -> bool:
+        """Return whether it reads from queues, iterators or the like: what they hold is not in the graph."""
+        handles = [
+            handle.maybe_type_name
+            for node in self._nodes()
+            for value in node.attr.values()
+            if value.WhichOneof("value") == "tensor"
+            for handle in value.tensor.resource_handle_val
+        ]
+        return not all(any(own in handle for own in _OWN_RESOURCES) for handle in handles)
+
     def _nodes(self) -> Iterator[Message]:
         for function in self.definition.library.function:
             yield from function.node_def
         yield from self.definition.node
 
+    def _of_records(self) -> tuple[list[Message], list[Message]]:
+        """Return the nodes of functions, and the others, but for what only chooses among datasets."""
+        functions = {function.signature.name: function for function in self.definition.library.function}
+        main = _without_choices(self.definition.node)
+        called: dict[str, list[Message]] = {}
+        todo = list(main)
+        while todo:
+            for name in _functions_of(todo.pop()):
+                if name in functions and name not in called:
+                    called[name] = _without_choices(functions[name].node_def)
+                    todo += called[name]
+        return [node for name in functions if name in called for node in called[name]], main
+
     def sha256(self) -> str:
         """Return a hash of what the pipeline does, the same in every process."""
         functions = {function.signature.name: function for function in self.definition.library.function}
         return _Hasher(functions).of_nodes(self.definition.node)
+
+
+def _without_choices(nodes: Sequence[Message]) -> list[Message]:
+    """Return the nodes but for those that only say which dataset is next, as in `sample_from_datasets`."""
+    named = {node.name: node for node in nodes}
+    taken = {_node_of(name) for node in nodes for name in node.input}
+    todo = [node for node in nodes if node.name not in taken]
+    kept: set[str] = set()
+    while todo:
+        node = todo.pop()
+        if node.name not in kept:
+            kept.add(node.name)
+            inputs = node.input[1:] if _stem(node.op).endswith(_CHOOSING) else node.input
+            todo += [named[name] for name in map(_node_of, inputs) if name in named]
+    return [node for node in nodes if node.name in kept]
+
+
+def _node_of(name_of_input: str) -> str:
+    return name_of_input.removeprefix("^").partition(":")[0]
+
+
+def _functions_of(node: Message) -> Iterator[str]:
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "func":
+            yield value.func.name
+        elif value.WhichOneof("value") == "list":
+            yield from (function.name for function in value.list.func)
+
+
+def _is_stateless_random(node: Message) -> bool:
+    return node.op.startswith(_STATELESS) and node.op not in _STATELESS_CONTROL
 
 
 def _is_counter(repeat: Message, nodes: list[Message]) -> bool:

@@ -33,6 +33,24 @@ def texts(column: Column) -> Arrays:
     return [flat.reshape(stacked.shape)]
 
 
+def stacked(name: str, leaf: Leaf, column: Column) -> Arrays:
+    """Pack a column of values that have one shape, though the field does not say which.
+
+    Raises:
+        UnsupportedDataError: if they have not; names the field.
+    """
+    shapes = sorted({np.shape(value) for value in column})
+    if len(shapes) > 1:
+        raise UnsupportedDataError(
+            f"the values of field {name!r} have no known rank, and differ within a batch ({shapes[0]} and "
+            f"{shapes[-1]}), so it can't be made: leave out batch_size, or choose the other fields by "
+            "ref.fields(...)"
+        )
+    if not leaf.is_numeric:
+        return texts(column)
+    return [np.stack([np.asarray(value, leaf.numpy_dtype) for value in column])]
+
+
 def raws(leaf: Leaf, column: Column) -> Arrays:
     """Pack varying numbers, a record a row: the bytes of each value, and its shape.
 

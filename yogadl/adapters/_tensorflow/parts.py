@@ -161,6 +161,22 @@ class RowsPart(Part):
         return ragged(flat, [tf.cast(x, kind) for x in splits], sizes)
 
 
+class StackedPart(Part):
+    """Values of unknown rank, for batches: those of a batch must have one shape."""
+
+    def __init__(self, name: str, leaf: Leaf, number: int) -> None:
+        self.name = name
+        self._leaf = leaf
+        self._number = number
+        self.dtypes = [tf_dtype(leaf)]
+
+    def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
+        return pack.stacked(self.name, self._leaf, columns[self._number])
+
+    def batch(self, tensors: Iterator[Tensor], size: int | None) -> Tensor:
+        return next(tensors)
+
+
 class RaggedPart(Part):
     """Ragged tensors, stored as flat values and row splits."""
 

@@ -1,5 +1,6 @@
 """Read the records of a tf.data pipeline, many at a time."""
 
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +10,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
+from yogadl._caller import users_level
 from yogadl._leaf import BadValueError, Leaf, refuse
 from yogadl._sources import NO_RECORDS, Columns, Source
 from yogadl.adapters._tensorflow import pack
+from yogadl.adapters._tensorflow.eager import require_eager
 from yogadl.adapters._tensorflow.graph import Graph
 from yogadl.adapters._tensorflow.specs import Component, Dataset, Tensor, components_of
 from yogadl.adapters._tensorflow.states import States, restore
@@ -24,6 +27,8 @@ _CHUNK_RECORDS: Final = 8 * 1024
 _VARYING_RECORDS: Final = 64
 _LARGE_RECORDS: Final = 16
 _LARGE_GRAPH_BYTES: Final = 2**28
+# How long to look for the record that fails in a chunk: all before it are read again.
+_SEARCH_S: Final = 20.0
 # What goes on without end if its input does, though tf.data may not know how long it is.
 _PASSING: Final = frozenset(
     f"_{name}Dataset"
@@ -43,6 +48,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 
     Raises:
         UnsupportedDataError: if it never ends, or has components that can't be stored; names them.
+        ConfigurationError: if TensorFlow does not execute eagerly.
     """
     return DatasetSource(data) if isinstance(data, tf.data.Dataset) else None
 
@@ -56,13 +62,14 @@ class DatasetSource:
     Attributes:
         provenance: What the manifest will say of the pipeline.
         origin: The Python functions that it calls, of which its graph says nothing.
-        is_costly: Whether graph and functions are known, so that samples tell whether it is another.
+        is_costly: Whether graph and functions say it all, so that samples tell whether it is another.
     """
 
     can_start_anywhere = True
     has_final_spec = True
 
     def __init__(self, dataset: Dataset) -> None:
+        require_eager("to read a tf.data pipeline")
         if _is_endless(dataset):
             raise UnsupportedDataError(
                 "the dataset never ends (its cardinality is infinite): cache it before repeat(), or "
@@ -77,8 +84,8 @@ class DatasetSource:
         graph = graph_of(dataset)
         sha256 = graph.sha256() if graph else None
         self.provenance = {"graph": sha256} if sha256 else {}
-        self.origin = _python_functions(graph) if graph else None
-        self.is_costly = self.origin is not None
+        self.origin = python_functions(graph) if graph else None
+        self.is_costly = self.origin is not None and graph is not None and not graph.has_unknown_content()
         # What shuffles or holds a cache would write all of that down, too.
         self._states = States(None if graph is None or graph.holds_records() else sha256)
         self._pass: _Pass | None = None
@@ -136,27 +143,46 @@ class DatasetSource:
                 raise UnsupportedDataError(NO_RECORDS) from None
             return None
         except Exception as error:
-            error.add_note(f"while reading the records from {first} on of the tf.data pipeline")
+            failing = self._failing()
+            which = f"the records from {first} on" if failing is None else f"record {failing}"
+            error.add_note(f"while reading {which} of the tf.data pipeline")
             raise
         tensors = self._tensors(batch, lambda _, value: [value]) if self._is_plain else batch
         return self._columns(tensors, first)
 
-    def _batched(self) -> Dataset:
-        """Return the pipeline in batches: of flat tuples of tensors, or of its elements if all are dense."""
+    def _failing(self) -> int | None:
+        """Return the first record that fails where they are read one by one; ``None`` if none does in time.
+
+        tf.data's error has no number in it, and iterators' states are those of chunks: so it reads from the
+        start.
+        """
+        limit_s = time.monotonic() + _SEARCH_S
+        number = 0
+        try:
+            for _ in self._elements().with_options(_in_order()):
+                number += 1
+                if time.monotonic() > limit_s:
+                    return None
+        except tf.errors.OpError:
+            return number
+        return None
+
+    def _elements(self) -> Dataset:
+        """Return the pipeline as it is if all is dense, or of flat tuples of tensors that can be batched."""
         is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks those, and only those
 
         def split(*element: Any) -> tuple[Tensor, ...]:
             return tuple(self._tensors(element if is_tuple else element[0], Component.split))
 
+        return self._dataset if self._is_plain else self._dataset.map(as_it_is(split))
+
+    def _batched(self) -> Dataset:
+        """Return the elements in batches."""
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
         count = max(1, min(_CHUNK_BYTES // max(1, fixed), *map(_most, self._components)))
-        if self._is_plain:
-            batched = self._dataset.batch(count)
-        else:
-            batched = self._dataset.map(as_it_is(split)).ragged_batch(count)
-        options = tf.data.Options()
-        options.deterministic = True
-        return batched.prefetch(2).with_options(options)
+        elements = self._elements()
+        batched = elements.batch(count) if self._is_plain else elements.ragged_batch(count)
+        return batched.prefetch(2).with_options(_in_order())
 
     @property
     def _is_plain(self) -> bool:
@@ -208,6 +234,12 @@ class _Pass:
         self.columns, count = found
         self.first, self.end = self.end, self.end + count
         return True
+
+
+def _in_order() -> Any:  # options of tf.data
+    options = tf.data.Options()
+    options.deterministic = True
+    return options
 
 
 def _most(component: Component) -> int:
@@ -263,7 +295,7 @@ def graph_of(dataset: Dataset) -> Graph | None:
     return Graph(definition)
 
 
-def _python_functions(graph: Graph) -> list[Any] | None:
+def python_functions(graph: Graph) -> list[Any] | None:
     """Return the Python functions that a pipeline calls; ``None`` if they can't be had."""
     # No public name leads from a graph to its functions.
     registry: Any = getattr(script_ops, "_py_funcs", None)
@@ -283,5 +315,5 @@ def _warn_of_what_varies(graph: Graph | None) -> None:
             f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: "
             f"{mend}",
             UserWarning,
-            stacklevel=2,
+            stacklevel=users_level("tensorflow"),
         )

@@ -11,6 +11,7 @@ from yogadl.adapters._tensorflow.parts import (
     Part,
     RaggedPart,
     RowsPart,
+    StackedPart,
     VaryingPart,
 )
 from yogadl.adapters._tensorflow.specs import DTYPES, TypeSpec, is_ragged
@@ -74,8 +75,5 @@ def _part_of(path: str, leaf: Leaf, number: int, is_batched: bool) -> Part:
     if not is_batched:
         return VaryingPart(path, leaf, number)
     if leaf.shape is None:
-        raise UnsupportedDataError(
-            f"the values of field {path!r} differ in how many dimensions they have, so no batch can be made "
-            "of them: leave out batch_size, or choose the other fields by ref.fields(...)"
-        )
+        return StackedPart(path, leaf, number)
     return RowsPart(path, leaf, number)
