@@ -231,8 +231,8 @@ def check_size(position: int, size_bytes: int) -> None:
     if size_bytes > MAX_LEAF_BYTES:
         raise BadValueError(
             position,
-            f"takes {size_bytes / 2**30:.1f} GiB, more than the {MAX_LEAF_BYTES / 2**30:.2f} GiB that one "
-            "value may; split it into several records",
+            f"takes {size_bytes:,} bytes, more than the {MAX_LEAF_BYTES:,} (2 GiB less 1 MiB) that one value "
+            "may; split it into several records",
         )
 
 

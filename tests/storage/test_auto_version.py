@@ -447,6 +447,76 @@ def test_code_of_every_kind_counts(storage, load, number):
     assert len(auto(storage, load(**{**KINDS, module: edited}).build)) == 2
 
 
+# What a class or a function is given after its own text.
+LATER = {
+    "a method": "def label(self): return 1\nRecords.label = label",
+    "a method, by setattr": "setattr(Records, 'label', lambda self: 1)",
+    "a method of a base class": "def label(self): return 1\nBase.label = label",
+    "a wrapped method": (
+        "def wrapped(function):\n    return lambda self: function(self) + 1\n"
+        "Records.label = wrapped(Records.label)"
+    ),
+    "a property": "Records.label = property(lambda self: lambda: 1)",
+    "a static method": "Records.label = staticmethod(lambda: 1)",
+    "a class method": "Records.label = classmethod(lambda cls: 1)",
+    "an operator": (
+        "def add(self, other): return 1\nRecords.__add__ = add\nRecords.label = lambda self: self + 1"
+    ),
+    "a dict of the class": "Records.known['label'] = lambda self: 1",
+    "a list of the class": "Records.steps.append(lambda: 1)",
+    "a function of a function": "call.inner = lambda: 1",
+    "a method of a dataclass": "Data.label = lambda self: 1",
+    "a method of a named tuple": "Row.label = lambda self: 1",
+}
+
+
+@pytest.mark.parametrize("later", LATER.values(), ids=LATER)
+def test_what_is_set_on_a_class_or_a_function_later_counts(storage, load, later):
+    code = f"""
+import collections
+import dataclasses
+
+
+class Base:
+    def label(self):
+        return 0
+
+
+class Records(Base):
+    known = {{"label": lambda self: 0}}
+    steps = []
+
+
+@dataclasses.dataclass
+class Data:
+    size: int = 3
+
+    def label(self):
+        return 0
+
+
+Row = collections.namedtuple("Row", "size")
+Row.label = lambda self: 0
+
+
+def call():
+    return call.inner()
+
+
+call.inner = lambda: 0
+{later}
+
+
+def build():
+    made = Records()
+    return [made.label(), made.known["label"](made), *(step() for step in made.steps), call(),
+            Data().label(), Row(3).label()]
+"""
+    assert len(auto(storage, load(data=code).build)) == 1
+    assert len(auto(storage, load(data=code).build)) == 1
+    assert len(auto(storage, load(data=code.replace(later, later.replace("1", "2"))).build)) == 2
+
+
 @pytest.mark.parametrize("name", ["SIZE", "DEPTH"])
 def test_a_class_that_a_script_changes_counts_as_it_is(storage, load, monkeypatch, name):
     project = load(**KINDS)

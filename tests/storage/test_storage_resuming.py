@@ -67,7 +67,15 @@ class Images:
         label = i
         if i == 20:
             label = self.transform(label_of(i)) * SCALE * self.settings.scale + NAMES["dog"] + self.labels[i]
+            label += self.shift() * Known.settings.scale
         return {"image": np.zeros(400, np.uint8), "label": label}
+
+
+Images.shift = lambda self: 5
+
+
+class Known:
+    settings = Settings(1)
 
 
 def images(scale=1):
@@ -80,6 +88,8 @@ CHANGES = {
     "a method": ("label = self", "label = 1 + self"),
     "an object's attribute": ("self.scale = scale", "self.scale = scale + 1"),
     "a lambda that an object holds": ("lambda label: label", "lambda label: -label"),
+    "a method that a class was given later": ("lambda self: 5", "lambda self: 6"),
+    "an object that a class holds": ("settings = Settings(1)", "settings = Settings(2)"),
     "a value amid a long list": ("list(range(200_000))", "[*range(20), -1, *range(21, 200_000)]"),
 }
 

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import sys
 from collections import deque
@@ -22,6 +23,7 @@ from yogadl.storage._provenance.values import ValueForms, is_plain, shown_object
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()
+_LOOKED_AT: Final = 1_000  # of the items of a container
 _CACHED: Final = type(functools.lru_cache(len))
 # What a module knows of itself: where it lies and how it was started, which builds nothing.
 _OF_A_MODULE: Final = frozenset(
@@ -276,6 +278,11 @@ class _Walk:
                 self._add_value(
                     f"default of {parameter!r} in {name}", f"{key} ={parameter}", parameter, value
                 )
+        for attribute, value in sorted(vars(function).items()):
+            held = list(_held_functions(value))
+            if held and not _is_internal(attribute):
+                where = f"attribute {name}.{attribute}"
+                self._add(where, f"{key} .{attribute}", self._values.form(held, where), "")
         closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         self._add_references(code, name, key, closure, function.__globals__)
 
@@ -288,14 +295,40 @@ class _Walk:
         self._add(f"bases of {label}", f"{key} bases", self._values.form(cls.__bases__, label), "")
         for name, value in sorted(vars(cls).items()):
             # By value, too: `Config.SIZE = 64` in a script changes no code of Config.
-            if is_plain(value) and not _is_internal(name):
+            if not _is_internal(name) and (is_plain(value) or (self._thorough and not self._refuses)):
                 self._add_value(f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}", name, value)
+        for name, functions in self._set_later(cls):
+            where = f"attribute {label.partition(' ')[2]}.{name}"
+            self._add(where, f"{key} .{name}", self._values.form(functions, where), "")
         closure: dict[str, Any] = {}
         for function in _functions_of(cls):
             closure |= dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else next((f.__globals__ for f in _functions_of(cls)), {})
         self._add_references(code, label.partition(" ")[2], key, closure, names)
+
+    def _set_later(self, cls: type) -> Iterator[tuple[str, list[FunctionType]]]:
+        """Yield what of a class's functions is not in its text: set from outside, or made by a decorator."""
+        module = vars(sys.modules.get(cls.__module__, cls))
+        for name, member in sorted(vars(cls).items()):
+            if name.startswith("__annotate"):
+                continue  # what Python 3.14 makes of annotations
+            found = [
+                function
+                for function in _held_functions(member)
+                if function.__globals__ is not module
+                or function.__code__.co_qualname.rpartition(".")[0] != cls.__qualname__
+            ]
+            # Not what was made for a class from its fields: a dataclass's comparison, a named tuple's.
+            if _is_internal(name) or "_fields" in vars(cls):
+                found = [
+                    function
+                    for function in found
+                    if not function.__code__.co_filename.startswith("<")
+                    and not self._libraries.have_function(function)
+                ]
+            if found:
+                yield name, found
 
     def _add_members(self, cls: type, label: str, key: str) -> None:
         """Add what a class without source has: one made by `exec`, namedtuple, Enum(...), type(...)."""
@@ -432,10 +465,25 @@ def _functions_of(cls: type) -> Iterator[FunctionType]:
     for name, member in sorted(vars(cls).items()):
         if name.startswith("__annotate"):
             continue  # what Python 3.14 makes of annotations
-        inner = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel", "func")]
-        for function in (member, *inner):
-            if isinstance(function, FunctionType):
-                yield function
+        yield from _functions_in(member)
+
+
+def _held_functions(value: Any) -> Iterator[FunctionType]:  # whatever a class or a function has
+    """Yield the functions in a value, also in a dict, list, tuple or set, such as a registry."""
+    if type(value) is dict:
+        value = (*value.values(),)
+    if type(value) in (tuple, list, set, frozenset):
+        held = itertools.chain.from_iterable(map(_held_functions, itertools.islice(value, _LOOKED_AT)))
+        yield from sorted(held, key=lambda function: function.__code__.co_qualname)
+    else:
+        yield from _functions_in(value)
+
+
+def _functions_in(member: Any) -> Iterator[FunctionType]:  # a function, a property, a class method, ...
+    inner = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel", "func")]
+    for function in (member, *inner):
+        if isinstance(function, FunctionType):
+            yield function
 
 
 def _is_internal(name: str) -> bool:
