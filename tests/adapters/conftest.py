@@ -1,0 +1,15 @@
+"""What tests of adapters leave as they found it."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_seed_of_tensorflow_stays() -> Iterator[None]:
+    """Take back a seed that a test set: it would be in the graph of every pipeline that another makes."""
+    yield
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if context is not None and context.global_seed() is not None:
+        sys.modules["tensorflow"].random.set_seed(None)
