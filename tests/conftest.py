@@ -69,6 +69,14 @@ else:
     hypothesis.settings.load_profile("same")
 
 
+@pytest.fixture
+def storage(tmp_path):
+    """Return an empty storage of the test's own."""
+    import yogadl
+
+    return yogadl.open_storage(tmp_path / "caches")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bare",

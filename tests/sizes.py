@@ -86,6 +86,17 @@ def scaled(sizes: Mapping[str, int] = SCALED) -> Iterator[None]:
         yield
 
 
+def made_small(sizes: Mapping[str, int]):
+    """Return a fixture that gives constants these values in every test of the module that it is in."""
+
+    @pytest.fixture(autouse=True)
+    def small() -> Iterator[None]:
+        with bounded(processor_s=60), scaled(sizes):
+            yield
+
+    return small
+
+
 def around(limit: int) -> list[int]:
     """Return sizes just below a limit, at it, just above and several times as large."""
     return [limit - 1, limit, limit + 1, 3 * limit]
@@ -164,6 +175,12 @@ def check_reads(ref, records: Sequence[dict[str, object]], batch: int = 3) -> No
         batches = list(stream.batch(batch).prefetch(depth))
         for first, found in zip(range(0, len(order), batch), batches, strict=True):
             check_batch(found, [records[number] for number in order[first : first + batch]])
+
+
+def shuffled(ref, records: Sequence[dict[str, object]]):
+    """Return a shuffled stream, and the records in the order in which it is to give them."""
+    stream = ref.stream(shuffle=True, shuffle_seed=1)
+    return stream, [records[number] for number in stream.indices().tolist()]
 
 
 def check_batch(found, records: Sequence[dict[str, object]]) -> None:

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sizes import SCALED, around, arrangements, bounded, check_reads, constant, records_of, scaled
+from sizes import SCALED, around, arrangements, check_reads, constant, made_small, records_of
 
-import yogadl
 from yogadl._sources import open_source
 from yogadl.adapters import arrays
 
@@ -43,15 +42,7 @@ OF_RECORDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def small():
-    with bounded(), scaled(SMALLER):
-        yield
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
+small = made_small(SMALLER)
 
 
 def sources(table, folder):

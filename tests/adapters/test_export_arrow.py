@@ -16,11 +16,6 @@ RNG = np.random.default_rng(7)
 COUNT = 23
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
 @pytest.fixture(params=["parquet", "arrow"])
 def exported(request, storage, tmp_path, monkeypatch):
     """Export any source and return the table that is in the file."""

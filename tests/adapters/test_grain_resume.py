@@ -47,28 +47,20 @@ def taken(iterable, count):
     return [ids([batch]) for batch in itertools.islice(iterable, count)]
 
 
-@DROPS
-def test_a_loaders_own_state_goes_on(drop):
-    whole = all_batches(drop)
+def loader_of_all(drop):
+    return make_loader(shuffled(), drop, epochs=EPOCHS)
 
-    def make():
-        return make_loader(shuffled(), drop, epochs=EPOCHS)
 
-    for delivered, iterator in stops(make):
-        again = iter(make())
-        again.set_state(iterator.get_state())
-        assert delivered + taken(again, 99) == whole
+def dataset_of_all(drop):
+    return make_dataset(shuffled(), drop).repeat(EPOCHS).to_iter_dataset(NO_THREADS)
 
 
 @DROPS
-def test_a_datasets_own_state_goes_on(drop):
+@pytest.mark.parametrize("make", [loader_of_all, dataset_of_all])
+def test_grains_own_state_goes_on(make, drop):
     whole = all_batches(drop)
-
-    def make():
-        return make_dataset(shuffled(), drop).repeat(EPOCHS).to_iter_dataset(NO_THREADS)
-
-    for delivered, iterator in stops(make):
-        again = iter(make())
+    for delivered, iterator in stops(lambda: make(drop)):
+        again = iter(make(drop))
         again.set_state(iterator.get_state())
         assert delivered + taken(again, 99) == whole
 
@@ -76,7 +68,7 @@ def test_a_datasets_own_state_goes_on(drop):
 @DROPS
 def test_a_cursor_goes_on_in_a_loop_that_counts_its_own_epochs(drop):
     whole = all_batches(drop)
-    for delivered, iterator in stops(lambda: make_loader(shuffled(), drop, epochs=EPOCHS)):
+    for delivered, iterator in stops(lambda: loader_of_all(drop)):
         cursor = yogadl_grain.cursor(iterator)
         rest = []
         for epoch in range(cursor["epoch"], EPOCHS):
@@ -90,7 +82,7 @@ def test_a_cursor_goes_on_in_a_loop_that_counts_its_own_epochs(drop):
 @DROPS
 def test_a_cursor_goes_on_in_what_has_no_end(drop):
     whole = all_batches(drop)
-    for delivered, iterator in stops(lambda: make_loader(shuffled(), drop, epochs=EPOCHS)):
+    for delivered, iterator in stops(lambda: loader_of_all(drop)):
         stream, left = shuffled(cursor=yogadl_grain.cursor(iterator)), len(whole) - len(delivered)
         assert delivered + taken(make_loader(stream, drop, epochs=None), left) == whole
         repeated = endless(make_dataset(stream, drop, skip_finished_epoch=True))

@@ -5,9 +5,8 @@ import itertools
 import grain
 import numpy as np
 import pytest
-from sizes import SCALED, around, arrangements, bounded, constant, records_of, scaled
+from sizes import SCALED, around, arrangements, constant, made_small, records_of, shuffled
 
-import yogadl
 from yogadl.adapters import grain as adapter
 
 SMALLER = SCALED | {
@@ -16,21 +15,12 @@ SMALLER = SCALED | {
 }
 
 
-@pytest.fixture(autouse=True)
-def small():
-    with bounded(processor_s=60), scaled(SMALLER):
-        yield
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
+small = made_small(SMALLER)
 
 
 def check_dataset(ref, records):
     """Fail unless Grain gives exactly these records: all of them, and every third."""
-    stream = ref.stream(shuffle=True, shuffle_seed=1)
-    expected = [records[number] for number in stream.indices().tolist()]
+    stream, expected = shuffled(ref, records)
     dataset = adapter.map_dataset(stream)
     for some, wanted in ((dataset, expected), (dataset[1::3], expected[1::3])):
         found = [some[number] for number in range(len(wanted))]

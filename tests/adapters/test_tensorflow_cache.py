@@ -18,11 +18,6 @@ from yogadl.adapters._tensorflow.source import graph_of
 from yogadl.errors import ConfigurationError
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path)
-
-
 def squares(ran=None, factor=1):
     def gen():
         if ran is not None:

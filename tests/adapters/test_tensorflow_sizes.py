@@ -5,9 +5,19 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from sizes import SCALED, around, arrangements, bounded, check_reads, constant, records_of, scaled, value
+from sizes import (
+    SCALED,
+    around,
+    arrangements,
+    check_reads,
+    constant,
+    made_small,
+    records_of,
+    scaled,
+    shuffled,
+    value,
+)
 
-import yogadl
 from yogadl._sources import open_source
 from yogadl.adapters import tensorflow as adapter
 from yogadl.adapters._tensorflow import states
@@ -33,15 +43,7 @@ OF_RECORDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def small():
-    with bounded(processor_s=60), scaled(SMALLER):
-        yield
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
+small = made_small(SMALLER)
 
 
 def pipeline(kind, records):
@@ -54,8 +56,7 @@ def pipeline(kind, records):
 
 def check_dataset(ref, records):
     """Fail unless tf.data gives exactly these records, one by one and in batches."""
-    stream = ref.stream(shuffle=True, shuffle_seed=1)
-    expected = [records[number] for number in stream.indices().tolist()]
+    stream, expected = shuffled(ref, records)
     found = list(adapter.make_tf_dataset(stream).as_numpy_iterator())
     assert len(found) == len(expected)
     for one, record in zip(found, expected, strict=True):

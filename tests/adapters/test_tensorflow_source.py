@@ -23,11 +23,6 @@ DTYPES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path)
-
-
 def stored(storage, dataset, **options):
     storage.submit(dataset, "set", "1", **options)
     return storage.fetch("set", "1")

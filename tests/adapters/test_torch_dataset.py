@@ -24,11 +24,6 @@ ML_DTYPES = (
 )
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path)
-
-
 def stored(storage, data):
     storage.submit(data, "set", "1")
     return storage.fetch("set", "1")

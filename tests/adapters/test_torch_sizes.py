@@ -5,9 +5,18 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from sizes import SCALED, around, arrangements, bounded, check_reads, constant, records_of, scaled, value
+from sizes import (
+    SCALED,
+    around,
+    arrangements,
+    check_reads,
+    constant,
+    made_small,
+    records_of,
+    shuffled,
+    value,
+)
 
-import yogadl
 from yogadl._sources import open_source
 from yogadl.adapters import torch as adapter
 
@@ -30,15 +39,7 @@ OF_VALUES = [
 OF_RECORDS = ["adapters._torch.iterable._READ_RECORDS", "adapters._torch.source._MOST_RECORDS"]
 
 
-@pytest.fixture(autouse=True)
-def small():
-    with bounded(processor_s=60), scaled(SMALLER):
-        yield
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
+small = made_small(SMALLER)
 
 
 def plain(column):
@@ -47,8 +48,7 @@ def plain(column):
 
 def check_batches(ref, records, workers):
     """Fail unless loader and dataset give exactly these records, read by forked workers or none."""
-    stream = ref.stream(shuffle=True, shuffle_seed=1)
-    expected = [records[number] for number in stream.indices().tolist()]
+    stream, expected = shuffled(ref, records)
     options = {"multiprocessing_context": "fork"} if workers else {}  # with the constants as they are here
     loader = adapter.make_dataloader(stream, 3, num_workers=workers, **options)
     first = 0

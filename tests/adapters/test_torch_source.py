@@ -45,11 +45,6 @@ class Streaming(IterableDataset):
         return ({"x": torch.arange(i), "name": str(i)} for i in range(20))
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path)
-
-
 def stored(storage, data):
     storage.submit(data, "set", "1")
     return storage.fetch("set", "1")

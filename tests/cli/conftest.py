@@ -36,11 +36,6 @@ def yoga(capsys):
 
 
 @pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
-@pytest.fixture
 def root(storage):
     return storage.folder.root
 

@@ -17,11 +17,6 @@ from yogadl._format.arrays import ArrayFile
 from yogadl.errors import CacheFormatError
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
 def mixed_records(count):
     """Return records of every kind of field; 'late' varies only in the second half, 'rank' by rank."""
     rng = np.random.default_rng(1)

@@ -76,11 +76,6 @@ def ending():
 
 
 @pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
-@pytest.fixture
 def scale():
     with scaled():
         yield

@@ -1,13 +1,6 @@
-"""A storage of its own for each test."""
+"""Caches of any source."""
 
 import pytest
-
-import yogadl
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
 
 
 @pytest.fixture
