@@ -19,12 +19,17 @@ from typing import Any, Final
 from yogadl.errors import ConfigurationError
 from yogadl.storage._provenance.code import Code, CodeReader
 from yogadl.storage._provenance.modules import Libraries, is_ours, module_name, package_of, place_in_project
-from yogadl.storage._provenance.values import ValueForms, is_plain, shown_object, shown_value
+from yogadl.storage._provenance.values import (
+    CACHED,
+    LOOKED_AT,
+    ValueForms,
+    is_plain,
+    shown_object,
+    shown_value,
+)
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()
-_LOOKED_AT: Final = 1_000  # of the items of a container
-_CACHED: Final = type(functools.lru_cache(len))
 # What a module knows of itself: where it lies and how it was started, which builds nothing.
 _OF_A_MODULE: Final = frozenset(
     {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__cached__"}
@@ -141,7 +146,7 @@ def builder_of(
 
 def _seen_through(function: Any) -> Any:  # anything that can be called
     """Return what is called without wrappers that return what it returns: functools.cache, and our own."""
-    is_one = isinstance(function, _CACHED) or (
+    is_one = isinstance(function, CACHED) or (
         isinstance(function, FunctionType) and is_ours(function.__code__.co_filename)
     )
     if is_one and hasattr(function, "__wrapped__"):
@@ -294,12 +299,12 @@ class _Walk:
         self._add(label, key, code.content, code.text)
         self._add(f"bases of {label}", f"{key} bases", self._values.form(cls.__bases__, label), "")
         for name, value in sorted(vars(cls).items()):
+            where, place = f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}"
             # By value, too: `Config.SIZE = 64` in a script changes no code of Config.
             if not _is_internal(name) and (is_plain(value) or (self._thorough and not self._refuses)):
-                self._add_value(f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}", name, value)
-        for name, functions in self._set_later(cls):
-            where = f"attribute {label.partition(' ')[2]}.{name}"
-            self._add(where, f"{key} .{name}", self._values.form(functions, where), "")
+                self._add_value(where, place, name, value)
+            elif functions := self._set_later(cls, name, value):
+                self._add(where, place, self._values.form(functions, where), "")
         closure: dict[str, Any] = {}
         for function in _functions_of(cls):
             closure |= dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -307,28 +312,26 @@ class _Walk:
         names = vars(module) if module else next((f.__globals__ for f in _functions_of(cls)), {})
         self._add_references(code, label.partition(" ")[2], key, closure, names)
 
-    def _set_later(self, cls: type) -> Iterator[tuple[str, list[FunctionType]]]:
-        """Yield what of a class's functions is not in its text: set from outside, or made by a decorator."""
+    def _set_later(self, cls: type, name: str, member: Any) -> list[FunctionType]:
+        """Return a member's functions that are not in the class's text: set from outside, or decorated."""
+        if name.startswith("__annotate"):
+            return []  # what Python 3.14 makes of annotations
         module = vars(sys.modules.get(cls.__module__, cls))
-        for name, member in sorted(vars(cls).items()):
-            if name.startswith("__annotate"):
-                continue  # what Python 3.14 makes of annotations
+        found = [
+            function
+            for function in _held_functions(member)
+            if function.__globals__ is not module
+            or function.__code__.co_qualname.rpartition(".")[0] != cls.__qualname__
+        ]
+        # Not what was made for a class from its fields: a dataclass's comparison, a named tuple's.
+        if _is_internal(name) or "_fields" in vars(cls):
             found = [
                 function
-                for function in _held_functions(member)
-                if function.__globals__ is not module
-                or function.__code__.co_qualname.rpartition(".")[0] != cls.__qualname__
+                for function in found
+                if not function.__code__.co_filename.startswith("<")
+                and not self._libraries.have_function(function)
             ]
-            # Not what was made for a class from its fields: a dataclass's comparison, a named tuple's.
-            if _is_internal(name) or "_fields" in vars(cls):
-                found = [
-                    function
-                    for function in found
-                    if not function.__code__.co_filename.startswith("<")
-                    and not self._libraries.have_function(function)
-                ]
-            if found:
-                yield name, found
+        return found
 
     def _add_members(self, cls: type, label: str, key: str) -> None:
         """Add what a class without source has: one made by `exec`, namedtuple, Enum(...), type(...)."""
@@ -473,7 +476,7 @@ def _held_functions(value: Any) -> Iterator[FunctionType]:  # whatever a class o
     if type(value) is dict:
         value = (*value.values(),)
     if type(value) in (tuple, list, set, frozenset):
-        held = itertools.chain.from_iterable(map(_held_functions, itertools.islice(value, _LOOKED_AT)))
+        held = itertools.chain.from_iterable(map(_held_functions, itertools.islice(value, LOOKED_AT)))
         yield from sorted(held, key=lambda function: function.__code__.co_qualname)
     else:
         yield from _functions_in(value)

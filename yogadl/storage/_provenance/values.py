@@ -34,8 +34,8 @@ _CONTAINERS: Final = (tuple, list, set, frozenset, dict)
 # Beyond these, a warning that may never come is not worth the time: see `ValueForms`, `thorough`.
 _CHEAP_BYTES: Final = 64 * 2**20
 _CHEAP_ITEMS: Final = 100_000
-_CACHED: Final = type(functools.lru_cache(len))
-_LOOKED_AT: Final = 1_000
+CACHED: Final = type(functools.lru_cache(len))
+LOOKED_AT: Final = 1_000  # of the items of a container
 _INLINE: Final = 200
 
 
@@ -113,7 +113,7 @@ class ValueForms:
             # What jax.jit and the like keep for themselves is not what they return; functools.cache adds
             # nothing at all.
             inner = self.form(wrapped, where)
-            return inner if isinstance(value, _CACHED) else f"{self._type(value, where)} of {inner}"
+            return inner if isinstance(value, CACHED) else f"{self._type(value, where)} of {inner}"
         if not self._thorough:
             return self._type(value, where)
         if hasattr(type(value), "__dlpack__") and hasattr(type(value), "__array__"):
@@ -259,9 +259,9 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return type(value) is np.ndarray and not value.dtype.hasobject
     if type(value) is dict:
-        return all(map(is_plain, itertools.islice(itertools.chain(*value.items()), _LOOKED_AT)))
+        return all(map(is_plain, itertools.islice(itertools.chain(*value.items()), LOOKED_AT)))
     if type(value) in _CONTAINERS:
-        return all(map(is_plain, itertools.islice(value, _LOOKED_AT)))
+        return all(map(is_plain, itertools.islice(value, LOOKED_AT)))
     return type(value) in _SCALARS or isinstance(value, np.generic | np.dtype | PurePath)
 
 
@@ -269,7 +269,7 @@ def shown_value(name: str, value: Any) -> str:
     """Return a value as people read it, in one line; not one that may be a secret by its name."""
     if _SECRET.search(name) and isinstance(value, str | bytes):
         return "(not shown)"
-    if type(value) in _CONTAINERS and len(value) > _LOOKED_AT:
+    if type(value) in _CONTAINERS and len(value) > LOOKED_AT:
         return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, np.ndarray) and value.dtype != object:
         if value.nbytes > _CHEAP_BYTES:
