@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from _measure import Settings, batches_of, check_equal, say
+
+import yogadl
 
 Columns = dict[str, Any]
 
@@ -84,3 +87,20 @@ def payload_bytes(columns: Mapping[str, Any]) -> int:
         column.nbytes if isinstance(column, np.ndarray) else sum(map(len, column))
         for column in columns.values()
     )
+
+
+def built(settings: Settings, data: DataSet) -> tuple[Columns, yogadl.Storage]:
+    """Make a set and build version 1 of "set" from it, in a storage in the benchmark's folder "cache"."""
+    records = settings.scaled(data.records)
+    say(f"{data.name}: {records:,} records")
+    columns = data.make(records)
+    storage = yogadl.open_storage(settings.path("cache"))
+    storage.submit(columns, "set", "1")
+    return columns, storage
+
+
+def check_epoch(loader: Any, columns: Columns, data: DataSet) -> None:
+    """End the benchmark unless a loader's first epoch is what its stream says."""
+    wanted = batches_of(loader.stream.indices(), data.batch)
+    for ours, chosen in zip(loader.at(epoch=0), wanted, strict=True):
+        check_equal(ours, take(columns, chosen), data.name)

@@ -15,14 +15,11 @@ from _measure import (
     Settings,
     at_least,
     at_most,
-    batches_of,
-    check_equal,
     clear,
     drain,
     interleave,
     main,
     rate,
-    say,
 )
 from _sets import DataSet
 
@@ -73,17 +70,10 @@ class Clock:
 
 def measure_share(settings: Settings, data: DataSet, order: yogadl.Blocks, bar: Any) -> None:
     """Print the row of one set."""
+    columns, storage = _sets.built(settings, data)
     records = settings.scaled(data.records)
-    say(f"{data.name}: {records:,} records")
-    columns = data.make(records)
-    root = settings.path("cache")
-    storage = yogadl.open_storage(root)
-    storage.submit(columns, "set", "1")
     loader = storage.fetch("set", "1").stream(shuffle=order, shuffle_seed=1).batch(data.batch)
-    wanted = batches_of(loader.stream.indices(), data.batch)
-    for ours, chosen in zip(loader.at(epoch=0), wanted, strict=True):
-        check_equal(ours, _sets.take(columns, chosen), data.name)
-    del ours
+    _sets.check_epoch(loader, columns, data)
     shares, nanoseconds = [], []
 
     def epoch() -> None:
@@ -95,7 +85,7 @@ def measure_share(settings: Settings, data: DataSet, order: yogadl.Blocks, bar: 
 
     times = interleave({"ours": epoch}, settings.rounds)
     shares, nanoseconds = shares[-settings.rounds :], nanoseconds[-settings.rounds :]
-    clear(root)
+    clear(settings.path("cache"))
     details = f"{rate(records, times['ours'])}; {np.median(nanoseconds):.0f} ns an index; {order}"
     settings.row(f"Blocks order, share of an epoch's time, {data.name}", bar, shares, details, unit=" %")
 

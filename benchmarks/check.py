@@ -12,19 +12,14 @@ from typing import Any
 import _sets
 from _measure import (
     Settings,
-    batches_of,
-    check_equal,
     clear,
     drain,
     interleave,
     main,
     rate,
     ratios,
-    say,
 )
 from _sets import DataSet
-
-import yogadl
 
 SETS = (_sets.VECTORS, _sets.SMALL_IMAGES, _sets.TOKENS, _sets.VARYING)
 
@@ -37,12 +32,8 @@ def measure(settings: Settings) -> None:
 
 def measure_set(settings: Settings, data: DataSet) -> None:
     """Print the rows of one set: the first batch, the first epoch, and those that come later."""
+    columns, storage = _sets.built(settings, data)
     records = settings.scaled(data.records)
-    say(f"{data.name}: {records:,} records")
-    columns = data.make(records)
-    root = settings.path("cache")
-    storage = yogadl.open_storage(root)
-    storage.submit(columns, "set", "1")
 
     def opened(check: bool) -> Any:  # a stream of batches
         return storage.fetch("set", "1", check=check).stream(shuffle=True, shuffle_seed=1).batch(data.batch)
@@ -53,12 +44,9 @@ def measure_set(settings: Settings, data: DataSet) -> None:
     batch = beside(lambda check: next(iter(opened(check))))
     first = beside(lambda check: drain(iter(opened(check))))
     loaders = {check: opened(check) for check in (False, True)}
-    wanted = batches_of(loaders[True].stream.indices(), data.batch)
-    for ours, chosen in zip(loaders[True].at(epoch=0), wanted, strict=True):
-        check_equal(ours, _sets.take(columns, chosen), data.name)
-    del ours
+    _sets.check_epoch(loaders[True], columns, data)
     later = beside(lambda check: drain(iter(loaders[check])))
-    clear(root)
+    clear(settings.path("cache"))
     what = f"with a check, {data.name}, batch {data.batch}"
     plain_ms, checked_ms = (1e3 * statistics.median(batch[name]) for name in ("plain", "check"))
     more_ms = [1e3 * (ours - theirs) for ours, theirs in zip(batch["check"], batch["plain"], strict=True)]

@@ -25,7 +25,6 @@ from _measure import (
     main,
     rate,
     ratios,
-    say,
 )
 from _sets import Columns, DataSet
 
@@ -43,19 +42,14 @@ def measure(settings: Settings) -> None:
 
 def measure_set(settings: Settings, data: DataSet) -> None:
     """Measure one set: in the batch size of its bar, and where "64 for images" might mean it, too, in 64."""
-    records = settings.scaled(data.records)
-    say(f"{data.name}: {records:,} records")
-    columns = data.make(records)
-    root = settings.path("cache")
-    storage = yogadl.open_storage(root)
-    storage.submit(columns, "set", "1")
+    columns, storage = _sets.built(settings, data)
     ref = storage.fetch("set", "1")
     against_memory(settings, data, columns, ref)
     if data in (_sets.SMALL_IMAGES, _sets.VARYING):
         against_memory(settings, replace(data, batch=64), columns, ref)
     if data in LMDB_SETS:
         against_lmdb(settings, data, columns, ref)
-    clear(root)
+    clear(settings.path("cache"))
 
 
 def epochs(ref: yogadl.RecordsRef, size: int) -> Callable[[], Iterator[Any]]:
@@ -69,9 +63,7 @@ def against_memory(settings: Settings, data: DataSet, columns: Columns, ref: yog
     stream = ref.stream(shuffle=True, shuffle_seed=1)
     wanted = batches_of(stream.indices(), data.batch)
     loader = stream.batch(data.batch)
-    for ours, chosen in zip(loader.at(epoch=0), wanted, strict=True):
-        check_equal(ours, _sets.take(columns, chosen), data.name)
-    del ours
+    _sets.check_epoch(loader, columns, data)
     next_epoch = epochs(ref, data.batch)
     times = interleave(
         {

@@ -26,7 +26,6 @@ from _measure import (
     main,
     rate,
     ratios,
-    say,
 )
 
 import yogadl
@@ -49,12 +48,8 @@ def measure(settings: Settings) -> None:
 
 def measure_epochs(settings: Settings, data: _sets.DataSet, bar: Any) -> None:
     """Print the rows of one set."""
+    columns, storage = _sets.built(settings, data)
     records = settings.scaled(data.records)
-    say(f"{data.name}: {records:,} records")
-    columns = data.make(records)
-    root = settings.path("cache")
-    storage = yogadl.open_storage(root)
-    storage.submit(columns, "set", "1")
     ref = storage.fetch("set", "1")
     stream = ref.stream(shuffle=True, shuffle_seed=1)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
@@ -95,7 +90,7 @@ def measure_epochs(settings: Settings, data: _sets.DataSet, bar: Any) -> None:
             f"{rate(records, times[name])}; {baseline}",
             " x",
         )
-    clear(root)
+    clear(settings.path("cache"))
 
 
 def drain(batches: Iterator[Any]) -> None:

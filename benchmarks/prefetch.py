@@ -37,15 +37,10 @@ COLD_RECORDS = 250_000
 def measure(settings: Settings) -> None:
     """Measure `prefetch(2)` in a thread, and reading ahead of a cold page cache."""
     for data in FIXED:
-        records = settings.scaled(data.records)
-        say(f"{data.name}: {records:,} records")
-        columns = data.make(records)
-        root = settings.path("cache")
-        storage = yogadl.open_storage(root)
-        storage.submit(columns, "set", "1")
+        columns, storage = _sets.built(settings, data)
         ref = storage.fetch("set", "1")
         against_memory(settings, data, columns, ref)
-        clear(root)
+        clear(settings.path("cache"))
     cold(settings)
 
 

@@ -11,7 +11,7 @@ import tracemalloc
 
 import _sets
 import numpy as np
-from _measure import Settings, at_most, check_equal, clear, in_child, main, say
+from _measure import Settings, at_most, check_equal, clear, in_child, main
 
 import yogadl
 
@@ -31,12 +31,8 @@ def measure(settings: Settings) -> None:
 
 def first_batch(settings: Settings, processes: int) -> None:
     """Print the rows of the first batch after opening, from the epoch's start and from near its end."""
+    columns, storage = _sets.built(settings, DATA)
     records = settings.scaled(DATA.records)
-    say(f"{DATA.name}: {records:,} records")
-    columns = DATA.make(records)
-    root = settings.path("cache")
-    storage = yogadl.open_storage(root)
-    storage.submit(columns, "set", "1")
     stream = storage.fetch("set", "1").stream(shuffle=True, shuffle_seed=1)
     for share in STARTS:
         delivered = int(records * share)
@@ -48,7 +44,7 @@ def first_batch(settings: Settings, processes: int) -> None:
             in_child(
                 __file__,
                 "read_first",
-                root=str(root),
+                root=str(settings.path("cache")),
                 cursor=cursor if share else None,
                 expected=str(settings.path("expected.json")),
             )
@@ -62,7 +58,7 @@ def first_batch(settings: Settings, processes: int) -> None:
         )
         details = "with open_storage, fetch, and the modules that they import"
         settings.row(f"the same with opening, from {share:.0%}", at_most(30, " ms"), everything, details)
-    clear(root)
+    clear(settings.path("cache"))
 
 
 def read_first(root: str, cursor: dict[str, object] | None, expected: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import _sets
-from _measure import Settings, at_least, at_most, check_equal, clear, interleave, main, rate, ratios, say
+from _measure import Settings, at_least, at_most, check_equal, clear, interleave, main, rate, ratios
 from _sets import Columns, DataSet
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -42,12 +42,8 @@ def drain(dataset: Any) -> None:
 
 def measure_set(settings: Settings, data: DataSet, bar: float) -> None:
     """Measure one set in batches; small images also record by record and against `from_generator`."""
+    columns, storage = _sets.built(settings, data)
     records = settings.scaled(data.records)
-    say(f"{data.name}: {records:,} records")
-    columns = data.make(records)
-    root = settings.path("cache")
-    storage = yogadl.open_storage(root)
-    storage.submit(columns, "set", "1")
     ref = storage.fetch("set", "1")
     stream = ref.stream(shuffle=True, shuffle_seed=1)
     ours = adapter.make_tf_dataset(stream, data.batch)
@@ -78,7 +74,7 @@ def measure_set(settings: Settings, data: DataSet, bar: float) -> None:
                      rate(len(few), times["generator"]))  # fmt: skip
         settings.row("record by record, then batch, against its batches", at_least(0.5),
                      ratios(times["ours"], times["records"]), rate(records, times["records"]))  # fmt: skip
-    clear(root)
+    clear(settings.path("cache"))
 
 
 def check(ours: Any, stream: Any, columns: Columns, data: DataSet) -> None:
