@@ -134,7 +134,8 @@ def test_columns_of_different_lengths_are_refused_by_name():
     [
         ({"a": 3}, "column 'a' is a int; .*for a single record, give a list"),
         ({"a": "text"}, "column 'a' is a str"),
-        ({"a": np.array(3)}, "column 'a' is a ndarray"),
+        ({"a": np.array(3)}, "column 'a' is an array of no dimension"),
+        ((np.array(3), np.arange(2)), "column '0' is an array of no dimension"),
         ({"a": [None]}, "record 0: field 'a' is None"),
         ({"a": [1, None]}, "record 1: field 'a' is None"),
         ({"a": [1, 2.5]}, "record 1: field 'a' has dtype float64, but the records before have int64"),
@@ -149,6 +150,45 @@ def test_columns_of_different_lengths_are_refused_by_name():
 def test_columns_that_cant_be_stored_are_named(data, says):
     with pytest.raises(UnsupportedDataError, match=says):
         records_of(data)
+
+
+class Refuses:
+    """Offers an array, and fails to make it."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("no memory")
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        ([{"a": Refuses()}], "record 0: field 'a'"),
+        ([{"a": 1.0}, {"a": Refuses()}], "record 1: field 'a'"),
+        ({"a": [np.zeros(2), Refuses()]}, "record 1: field 'a'"),
+        ({"a": {"b": [Refuses()]}}, "record 0: field 'a/b'"),
+        ([Refuses()], "record 0: the record itself"),
+    ],
+    ids=str,
+)
+def test_a_value_that_cant_be_made_an_array_is_named_with_its_error(data, where):
+    with pytest.raises(UnsupportedDataError, match=f"{where} can't be made an array: .*no memory") as caught:
+        records_of(data)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_an_array_of_no_dimension_is_no_source():
+    with pytest.raises(UnsupportedDataError, match="an array of no dimension, 5, is no source"):
+        open_source(np.array(5))
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (3, 4)])
+def test_a_column_of_arrays_as_objects_is_a_column_of_arrays(lengths):
+    column = np.empty(2, object)
+    column[:] = [np.arange(length, dtype=np.float64) for length in lengths]
+    found = records_of({"a": column})
+    assert [record["a"].tolist() for record in found] == [list(range(length)) for length in lengths]
+    with pytest.raises(UnsupportedDataError, match="record 2: field 'a' has dtype str"):
+        records_of({"a": np.array([*column, "text"], object)})
 
 
 def test_arrays_are_read_as_slices_without_a_copy():

@@ -255,7 +255,11 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
         if allow_pickle:
             return Leaf(OBJECT)
         raise BadValueError(0, _refusal(value))
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        problem = f"can't be made an array: {type(error).__name__}: {error}"
+        raise BadValueError(0, problem) from error
     if array.ndim > MAX_DIMENSIONS:
         raise BadValueError(0, f"has {array.ndim} dimensions, more than {MAX_DIMENSIONS}; reshape it")
     if is_too_large(array.shape):
@@ -415,7 +419,7 @@ def leaf_of_at(position: int, value: object) -> Leaf:
         return leaf_of(value)
     except BadValueError as error:
         # The records before decided how this field is stored: pickling is no way out any more.
-        raise BadValueError(position, error.problem.replace(f", {_PICKLE}", "")) from None
+        raise BadValueError(position, error.problem.replace(f", {_PICKLE}", "")) from error.__cause__
 
 
 def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:

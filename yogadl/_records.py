@@ -102,7 +102,7 @@ class SourceRecords:
             except BadShapeError as error:
                 raise self._unforeseen(number, int(indices[error.position]), error.shape) from None
             except BadValueError as error:
-                raise refuse(field.name, int(indices[error.position]), error.problem) from None
+                raise refuse(field.name, int(indices[error.position]), error.problem) from error.__cause__
         return found
 
     def _unforeseen(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:

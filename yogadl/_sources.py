@@ -97,6 +97,10 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
         return adapted
     if isinstance(data, str | bytes | bytearray | os.PathLike):
         raise UnsupportedDataError(_of_text(data))
+    if isinstance(data, np.ndarray) and data.ndim == 0:
+        raise UnsupportedDataError(
+            f"an array of no dimension, {data}, is no source of records: give one with an item for each"
+        )
     if _has_columns(data):
         return RecordsSource(data, allow_pickle=allow_pickle)
     if is_arrays(data):
@@ -159,6 +163,8 @@ def _is_source(data: Any) -> bool:
 
 def has_random_access(data: Any) -> bool:
     """Return whether `data` has a length and items by position."""
+    if isinstance(data, np.ndarray):
+        return data.ndim > 0
     return (
         hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes)
     )
@@ -172,7 +178,7 @@ def is_arrays(data: Any) -> bool:
         return bool(data)
     # A tuple of dicts is a sequence of records, whatever is in them.
     columns = isinstance(data, tuple) and all(isinstance(item, np.ndarray | tuple) for item in data)
-    return columns and bool(data) and all(is_arrays(item) for item in data)
+    return columns and any(is_arrays(item) for item in data)
 
 
 def _has_columns(data: Any) -> bool:
@@ -252,19 +258,22 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
         return NamedTupleNode(type(data).__name__, tuple(data._fields), tuple(map(child, data._fields, data)))
     if isinstance(data, tuple):
         return SequenceNode("tuple", tuple(child(i, item) for i, item in enumerate(data)))
-    if not has_random_access(data) or (isinstance(data, np.ndarray) and data.ndim == 0):
+    if not has_random_access(data):
+        what = "an array of no dimension" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
         raise UnsupportedDataError(
-            f"column {path!r} is a {type(data).__name__}; a dict stands for columns, each an array or a list "
+            f"column {path!r} is {what}; a dict stands for columns, each an array or a list "
             "as long as there are records (for a single record, give a list of one dict)"
         )
     if not len(data):
         raise UnsupportedDataError(NO_RECORDS)
     lengths[path] = len(data)
+    if isinstance(data, np.ndarray) and data.dtype == object and data.ndim == 1 and not is_masked(data):
+        data = data.tolist()  # any values, as a list's are
     columns.append(data)
     try:
         return leaf_of(data if is_masked(data) else data[0], allow_pickle)
     except BadValueError as error:
-        raise refuse(path, 0, error.problem) from None
+        raise refuse(path, 0, error.problem) from error.__cause__
 
 
 NO_RECORDS: Final = (
@@ -276,7 +285,7 @@ def _column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any
     try:
         return column_of(field.leaf, values if isinstance(values, list) else list(values))
     except BadValueError as error:
-        raise refuse(field.name, first_record + error.position, error.problem) from None
+        raise refuse(field.name, first_record + error.position, error.problem) from error.__cause__
 
 
 def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Columns:

@@ -256,7 +256,7 @@ def _node_of(value: object, path: str, number: int, allow_pickle: bool, depth: i
     try:
         return leaf_of(value, allow_pickle)
     except BadValueError as error:
-        raise refuse(path, number, error.problem) from None
+        raise refuse(path, number, error.problem) from error.__cause__
 
 
 def check_keys(keys: Iterable[Any], path: str, number: int) -> None:

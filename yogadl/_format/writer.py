@@ -87,7 +87,7 @@ class CacheWriter:
                 stored.append(stored_column(field.leaf, column))
                 leaves.append(widened(field.leaf, stored[-1]))
             except BadValueError as error:
-                raise refuse(field.name, self.records + error.position, error.problem) from None
+                raise refuse(field.name, self.records + error.position, error.problem) from error.__cause__
         if leaves != [field.leaf for field in self.spec.fields]:
             # A part in progress keeps its spec: how a field is stored is decided part by part.
             self._end_part()
