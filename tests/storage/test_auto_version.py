@@ -447,6 +447,56 @@ def test_code_of_every_kind_counts(storage, load, number):
     assert len(auto(storage, load(**{**KINDS, module: edited}).build)) == 2
 
 
+# What lies in a class and is neither plain nor code: the file is the same, the object another.
+HELD = {
+    "an object": "Resize(SIZE)",
+    "a method of an object": "Resize(SIZE).apply",
+    "a function called with it": "functools.partial(apply, SIZE)",
+    "an object in a list": "[Resize(SIZE)]",
+    "an object in a dict": "{'first': [1, Resize(SIZE)]}",
+}
+
+
+@pytest.mark.parametrize("owner", ["Config", "Base"])
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_an_object_in_the_body_of_a_class_counts(storage, load, monkeypatch, held, owner):
+    bodies = {"Base": "pass", "Config": "pass", owner: f"transform = {held}"}
+    code = f"""
+import abc
+import functools
+import os
+
+SIZE = int(os.environ["SIZE"])
+
+
+def apply(size):
+    return size
+
+
+class Resize:
+    def __init__(self, size):
+        self.size = size
+
+    def apply(self):
+        return self.size
+
+
+class Base(abc.ABC):
+    {bodies["Base"]}
+
+
+class Config(Base):
+    {bodies["Config"]}
+
+
+def build():
+    return [Config is not None]
+"""
+    for size, count in ((1, 1), (1, 1), (2, 2)):
+        monkeypatch.setenv("SIZE", str(size))
+        assert len(auto(storage, load(data=code).build)) == count
+
+
 # What a class or a function is given after its own text.
 LATER = {
     "a method": "def label(self): return 1\nRecords.label = label",

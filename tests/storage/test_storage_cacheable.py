@@ -2,6 +2,9 @@
 
 import functools
 import inspect
+import os
+import subprocess
+import sys
 import threading
 import warnings
 from textwrap import dedent
@@ -352,6 +355,76 @@ def test_a_different_argument_is_a_change(before, after):
 def test_a_set_is_described_the_same_in_every_process():
     described = describe_builder(lambda value: value, ({"c", "a", "b"},), {})["arguments"]["value"]
     assert described.index("a") < described.index("b") < described.index("c")
+
+
+def test_sets_inside_of_an_argument_are_described_the_same_in_every_process():
+    code = (
+        "from yogadl.storage._provenance.provenance import describe_builder\n"
+        "words = {'c', 'a', 'b', 'd'}\n"
+        "value = [words, {'words': words, 1: (words, [frozenset(words)], (words,))}]\n"
+        "print(describe_builder(lambda value: value, (value,), {})['arguments']['value'])"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(found) == 1
+
+
+SCRIPT = """
+import sys
+import yogadl
+
+FACTOR = 2
+
+
+def scaled(number):
+    return number * FACTOR
+
+
+@yogadl.open_storage(sys.argv[1]).cacheable("numbers", "1")
+def numbers(count=3):
+    return [scaled(number) for number in range(count)]
+
+
+print(numbers().gather([1])[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("FACTOR = 2", "FACTOR = 3", "FACTOR: 2 -> 3"),
+        ("number * FACTOR", "number + FACTOR", "scaled: 'return number * FACTOR' ->"),
+        ("range(count)]", "range(1, count + 1)]", "its source code"),
+        ("", "", ""),
+    ],
+)
+def test_a_script_copied_to_a_file_of_another_name_is_compared_as_before(tmp_path, old, new, says):
+    def run(name, text):
+        script = tmp_path / name
+        script.write_text(text)
+        command = [sys.executable, "-W", "always", str(script), str(tmp_path / "caches")]
+        child = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert child.stdout == "2\n"
+        return child.stderr
+
+    assert run("first.py", SCRIPT) == ""
+    warning = run("second.py", SCRIPT.replace(old, new) if old else SCRIPT)
+    assert ("was built by other code" in warning) == bool(says)
+    assert says in warning
+    assert warning.count("->") == bool(says)
+
+
+def test_what_was_described_without_keys_is_compared_by_name():
+    then = {"ingredients": [["global m.SIZE", "1", "1"], ["function m.f", "2", ""]]}
+    now = {"ingredients": [["global m.SIZE", "3", "2", "builder  SIZE"], ["function m.f", "2", "", "f"]]}
+    assert difference(then, now) == "global m.SIZE: 1 -> 2"
 
 
 def test_code_written_by_another_python_in_other_quotes_is_the_same():

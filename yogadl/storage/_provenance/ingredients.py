@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from yogadl.errors import ConfigurationError
@@ -90,7 +90,7 @@ class Builder:
         found: dict[str, list[str]] = {}
         for ingredient in self.ingredients:
             # One for each global, whoever reads it.
-            found.setdefault(ingredient.label, [ingredient.sha256, ingredient.text])
+            found.setdefault(ingredient.label, [ingredient.sha256, ingredient.text, ingredient.key])
         return {
             "function": self.function,
             "source": self.source,
@@ -301,7 +301,7 @@ class _Walk:
         for name, value in sorted(vars(cls).items()):
             where, place = f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}"
             # By value, too: `Config.SIZE = 64` in a script changes no code of Config.
-            if not _is_internal(name) and (is_plain(value) or (self._thorough and not self._refuses)):
+            if not _is_internal(name) and (is_plain(value) or (self._thorough and self._counts(value))):
                 self._add_value(where, place, name, value)
             elif functions := self._set_later(cls, name, value):
                 self._add(where, place, self._values.form(functions, where), "")
@@ -311,6 +311,13 @@ class _Walk:
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else next((f.__globals__ for f in _functions_of(cls)), {})
         self._add_references(code, label.partition(" ")[2], key, closure, names)
+
+    def _counts(self, member: Any) -> bool:
+        """Return whether a class's member counts as a value, and not as the text of the class does."""
+        if not self._refuses or isinstance(member, MethodType | functools.partial):
+            return True
+        # Functions and all that makes attributes of them; what abc keeps to itself.
+        return not hasattr(type(member), "__get__") and type(member).__module__ != "_abc"
 
     def _set_later(self, cls: type, name: str, member: Any) -> list[FunctionType]:
         """Return a member's functions that are not in the class's text: set from outside, or decorated."""

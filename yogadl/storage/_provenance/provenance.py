@@ -5,7 +5,7 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -143,7 +143,7 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
                 )
     changes += [
         str(change)
-        for change in _differences(_ingredients(then) or {}, _ingredients(now) or {})
+        for change in _differences(_ingredients(then) or [], _ingredients(now) or [])
         # What one of them lacks, the code that reads it tells; of code without source nothing can be told.
         if change.before not in ("", _ABSENT) and change.after not in ("", _ABSENT)
         if change.what not in said
@@ -241,30 +241,54 @@ def _shown(value: object) -> str:
     return f"{value!s:.{_SHOWN}}"
 
 
-def _ingredients(builder: dict[str, Any]) -> dict[str, tuple[str, str]] | None:
-    """Return hash and text of each ingredient, by its label; ``None`` if it does not say."""
-    found = {}
+@dataclass(frozen=True)
+class _Known:
+    """What a manifest says of an ingredient; see `Ingredient`. Older ones say no key."""
+
+    label: str
+    sha256: str
+    text: str
+    key: str = ""
+
+
+def _ingredients(builder: dict[str, Any]) -> list[_Known] | None:
+    """Return what it says of each ingredient; ``None`` if it does not say."""
+    found = []
     listed = builder.get("ingredients")
     for one in listed if isinstance(listed, list) else [None]:
-        if not isinstance(one, list) or list(map(type, one)) != [str, str, str]:
+        if not isinstance(one, list) or list(map(type, one)) not in ([str] * 3, [str] * 4):
             return None
-        label, sha256, text = one
-        found[label] = (sha256, text)
+        found.append(_Known(*one))
     return found
 
 
-def _differences(then: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> list[Difference]:
+def _pairs(then: list[_Known], now: list[_Known]) -> Iterator[tuple[_Known | None, _Known | None]]:
+    """Yield what belongs together: what is the same to the builder, wherever it lies, or has one name."""
+    by_key = {one.key: one for one in now if one.key}
+    by_label = {one.label: one for one in now}
+    taken: set[str] = set()
+    for one in then:
+        other = by_key.get(one.key) or by_label.get(one.label)
+        if other is not None and other.label in taken:
+            other = None
+        if other is not None:
+            taken.add(other.label)
+        yield one, other
+    yield from ((None, one) for one in now if one.label not in taken)
+
+
+def _differences(then: list[_Known], now: list[_Known]) -> list[Difference]:
     found = []
-    for label in [*then, *(label for label in now if label not in then)]:
-        before, after = then.get(label), now.get(label)
+    for before, after in _pairs(then, now):
+        known = after or before
+        assert known is not None  # of each pair one is there
         if before is None or after is None:
-            known = before or after or ("", "")
-            text = _first_line(known[1])
-            found.append(Difference(label, text if before else _ABSENT, text if after else _ABSENT))
-        elif before[0] != after[0]:
-            is_code = label.startswith(("function ", "class ", "module ")) and before[1] and after[1]
-            texts = before[1], after[1]
-            found.append(Difference(label, *(changed_lines(*texts) if is_code else map(_shown, texts))))
+            text = _first_line(known.text)
+            found.append(Difference(known.label, text if before else _ABSENT, text if after else _ABSENT))
+        elif before.sha256 != after.sha256:
+            texts = before.text, after.text
+            is_code = known.label.startswith(("function ", "class ", "module ")) and all(texts)
+            found.append(Difference(known.label, *(changed_lines(*texts) if is_code else map(_shown, texts))))
     return found
 
 

@@ -275,9 +275,24 @@ def shown_value(name: str, value: Any) -> str:
         if value.nbytes > _CHEAP_BYTES:
             return f"array {value.dtype}{list(value.shape)}"
         return f"array {value.dtype}{list(value.shape)} {_sha256_of(value)[:16]}"
+    try:
+        text = _text_of(value)
+    except RecursionError:
+        text = repr(value)
+    return shortened(_ADDRESS.sub("", text))
+
+
+def _text_of(value: Any) -> str:
+    """Return a value's `repr`, with the items of each set in order: that of strings differs by process."""
     if isinstance(value, set | frozenset):
-        value = sorted(map(repr, value))  # a set of strings has another order in every process
-    return shortened(_ADDRESS.sub("", repr(value)))
+        return repr(sorted(map(_text_of, value)))
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_text_of(key)}: {_text_of(item)}' for key, item in value.items())}}}"
+    if type(value) is list:
+        return f"[{', '.join(map(_text_of, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(_text_of, value))}{',' * (len(value) == 1)})"
+    return repr(value)
 
 
 def shown_object(value: Any, form: str) -> str:
