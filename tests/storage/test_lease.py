@@ -177,6 +177,24 @@ def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
             lease.check()
 
 
+def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobody_elses(
+    leases: Leases, bucket: LocalBucket
+) -> None:
+    with leases.held(KEY) as first:
+        assert first is not None
+        first.drop()
+        for name in objects(bucket):
+            bucket.delete(f"{_names.leases(KEY)}/{name}")
+        with leases.held(KEY) as second:
+            assert second is not None
+            assert second.epoch == first.epoch == 1
+            with pytest.raises(LostRightError):
+                first.check()
+            first.end(None)
+            assert not second.is_lost()
+            assert leases.is_held(KEY.id, time.time())
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])
 def test_a_lease_that_says_nothing_sensible_is_waited_out(bucket: LocalBucket, body: bytes) -> None:
     bucket.put(_names.lease(KEY, 1), body)
