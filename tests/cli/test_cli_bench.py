@@ -42,7 +42,7 @@ def test_json_has_stable_keys(bench, squares, root):
 )
 def test_short_batches_are_counted_as_what_they_are(records, batch, batches, counted, monkeypatch):
     monkeypatch.setattr(_bench.time, "perf_counter", iter([0.0, *[0.1] * (batches - 1), 1.0]).__next__)
-    measured = _bench._measure(iter(range(99)), records, batch, 1.0)
+    measured = _bench._measure(iter(range(99)), records, batch, 1.0, _bench.Bar("measuring", 1.0, "s"))
     assert (measured.records, measured.elapsed_s) == (counted, 1.0)
 
 

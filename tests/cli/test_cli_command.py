@@ -72,6 +72,32 @@ def test_a_command_loads_no_other(squares, root):
     assert {"tqdm", "cloudpickle"} & loaded == set()
 
 
+@pytest.mark.parametrize("words", [["head", "a", "1", "--bogus"], ["head", "a", "1", "2"], ["head", "a"]])
+def test_a_word_too_many_or_too_few_shows_the_usage_of_the_command(yoga, words):
+    ended = yoga(*words)
+    assert ended.code == 2
+    assert ended.err.startswith("usage: yogadl head ")
+    assert "yogadl head: error: " in ended.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["\x1b[31m"],
+        ["ls", "a", "\x1b[31m"],
+        ["head", "a", "1", "-n", "\x1b[31m"],
+        ["head", "\x1b[31m", "1", "-s", "."],
+        ["ls", "-s", "\x1b[31m"],
+    ],
+    ids=repr,
+)
+def test_nothing_that_steers_a_terminal_is_printed(yoga, words):
+    ended = yoga(*words)
+    assert ended.code in (1, 2)
+    assert "\x1b" not in ended.out + ended.err
+    assert "\\x1b[31m" in ended.err
+
+
 @pytest.mark.parametrize("words", [[], ["lss"], ["ls", "--nonsense"], ["head", "squares"], ["info"]])
 def test_arguments_that_make_no_sense_end_with_2(words, yoga):
     ended = yoga(*words)

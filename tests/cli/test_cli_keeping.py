@@ -95,12 +95,17 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("delay_s", "is_shown"), [(0.0, True), (2.0, False)])
-def test_the_bar_is_for_what_takes_long(delay_s, is_shown, squares, root, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [(["verify", "--all"], "verifying:"), (["bench", "squares", "1", "--seconds", "0.1"], "measuring:")],
+    ids=["verify", "bench"],
+)
+def test_the_bar_is_for_what_takes_long(words, title, delay_s, is_shown, squares, root, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(output, "_DELAY_S", delay_s)
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert main(["verify", "--all", "-s", str(root)]) == 0
-    assert ("verifying:" in terminal.getvalue()) == is_shown
+    assert main([*words, "-s", str(root)]) == 0
+    assert (title in terminal.getvalue()) == is_shown
     assert terminal.getvalue().rpartition("\r")[2].strip() == ""  # nothing is left of it
 
 

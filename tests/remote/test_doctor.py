@@ -153,6 +153,23 @@ def test_what_a_store_refuses_is_one_problem_with_its_reason(
         ended = doctor(s3_place.through(proxy.url))
     assert ended.code == 1
     assert said in ended.out
+    assert ended.out.count(code) == 1
+
+
+def test_without_credentials_it_says_so_once(
+    doctor: Callable[..., Ended], s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "absent"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    endpoint = s3_place.options["endpoint_url"]
+    ended = doctor(s3_place.url, "--endpoint-url", endpoint, "--mirror", tmp_path / "mirror")
+    assert ended.code == 1
+    assert ended.out.count("no credentials were found") == 1
+    assert "--profile" in ended.out
+    assert ended.out.endswith("Problems found: 1.\n")
 
 
 def test_a_store_that_is_not_there_is_said_in_time(doctor: Callable[..., Ended]) -> None:

@@ -269,6 +269,33 @@ def test_push_and_pull_and_read(
     assert ended.code == 0
 
 
+def test_pull_from_one_store_to_another_has_options_for_each(
+    yoga: Callable[..., Ended],
+    s3_place: Place,
+    gcs_place: Place,
+    ministack_place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket_with(tmp_path / "caches", "a")
+    for name, value in s3_place.options["client_options"].items():
+        monkeypatch.setenv({"region_name": "AWS_DEFAULT_REGION"}.get(name, name.upper()), value)
+    endpoint = "endpoint_url"
+    of_s3 = ["--endpoint-url", s3_place.options[endpoint]]
+    assert yoga("push", "a", "1", s3_place.url, "-s", tmp_path / "caches", *of_s3).code == 0
+    to_gcs = ["--to-endpoint-url", gcs_place.options[endpoint], "--to-anonymous"]
+    ended = yoga("pull", "a", "1", "--from", s3_place.url, *of_s3, "--to", gcs_place.url, *to_gcs)
+    assert (ended.code, ended.err) == (0, "")
+    of_gcs = ["--endpoint-url", gcs_place.options[endpoint], "--anonymous"]
+    to_s3 = ["--to-endpoint-url", ministack_place.options[endpoint]]
+    ended = yoga("push", "a", "1", ministack_place.url, "-s", gcs_place.url, *of_gcs, *to_s3)
+    assert (ended.code, ended.err) == (0, "")
+    of_third = ["--endpoint-url", ministack_place.options[endpoint]]
+    folder = tmp_path / "copies"
+    assert yoga("pull", "a", "1", "--from", ministack_place.url, *of_third, "--to", folder).code == 0
+    assert is_same(yogadl.open_storage(tmp_path / "caches"), yogadl.open_storage(folder))
+
+
 def test_push_as_json_has_stable_keys(
     yoga: Callable[..., Ended], caches: CacheStorage, tmp_path: Path
 ) -> None:

@@ -13,10 +13,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from yogadl._version import library_version
 from yogadl.cli._errors import error_line
+from yogadl.cli._output import note, plain
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
@@ -90,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a name that this terminal can't show is no error
     words = sys.argv[1:] if argv is None else argv
     try:
-        arguments = _parser(words).parse_args(words)
+        arguments = _parsed(words)
         with _warnings_in_one_line():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -100,10 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except (YogaError, OSError) as error:
-        print(f"yogadl: {error_line(error)}", file=sys.stderr)
+        note(error_line(error))
         return _FAILED
     except KeyboardInterrupt:
-        print("yogadl: interrupted", file=sys.stderr)
+        note("interrupted")
         return _INTERRUPTED
 
 
@@ -114,9 +115,25 @@ def command_named(name: str) -> Command:
     return command
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuse words without printing what of them could steer a terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        """Show the usage and what is wrong, and leave."""
+        super().error(plain(message))
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments; what a sub-command does not know is refused with its own usage."""
+    arguments, unknown = _parser(words).parse_known_args(words)
+    if unknown:
+        arguments.refuse(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser, with the arguments of just that sub-command that these words name."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="yogadl",
         usage="yogadl COMMAND ...",
         description="Build, read and look after caches of datasets.",
@@ -178,7 +195,7 @@ def _warnings_in_one_line() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if filename.startswith(here):
-            print(f"yogadl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+            note(f"warning: {' '.join(str(message).split())}")
         else:
             before(message, category, filename, lineno, file, line)
 

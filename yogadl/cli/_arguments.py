@@ -51,6 +51,17 @@ def add_bucket_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the bucket that is copied to, where they are not those of the other one."""
+    group = parser.add_argument_group(
+        "the bucket to copy to, where it is reached by other means than the one it comes from"
+    )
+    group.add_argument("--to-endpoint-url", metavar="URL", help="where its store answers")
+    group.add_argument("--to-region", metavar="REGION", help="its region")
+    group.add_argument("--to-profile", metavar="NAME", help="the profile of the AWS configuration to use")
+    group.add_argument("--to-anonymous", action="store_true", help="write to it without credentials")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option for scripts."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")

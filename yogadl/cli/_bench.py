@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from yogadl._dataref import RecordsRef
 from yogadl.cli._arguments import add_json, add_key, add_storage, amount, whole
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import counted, say, say_json, size, table
+from yogadl.cli._output import Bar, counted, say, say_json, size, table
 
 _BATCH: Final = 256
 _SECONDS: Final = 5.0
 _SAMPLE_BYTES: Final = 256 * 2**20
 _BLOCK_BYTES: Final = 512  # what Linux counts blocks in, whatever the disk has
 _COLD_SHARE: Final = 0.01
+_SHOW_S: Final = 0.5
 _TITLES: Final = {"shuffled": "shuffled", "in_order": "in order", "ram": "numpy in RAM, shuffled"}
 
 Column = NDArray[Any] | list[Any]
@@ -100,10 +101,11 @@ def run(arguments: argparse.Namespace) -> int:
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
     # The cache first, as it was found: the sample would bring some of it into memory.
-    shuffled = _measure(_cached(ref, batch, True), len(ref), batch, seconds)
-    in_order = _measure(_cached(ref, batch, False), len(ref), batch, seconds)
-    sample = _take_sample(ref)
-    memory = _measure(sample.batches(batch), sample.records, batch, seconds)
+    with Bar("measuring", len(_TITLES) * seconds, "s") as bar:
+        shuffled = _measure(_cached(ref, batch, True), len(ref), batch, seconds, bar)
+        in_order = _measure(_cached(ref, batch, False), len(ref), batch, seconds, bar)
+        sample = _take_sample(ref)
+        memory = _measure(sample.batches(batch), sample.records, batch, seconds, bar)
     found = {"shuffled": shuffled, "in_order": in_order, "ram": memory}
     if arguments.json:
         document = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
@@ -137,16 +139,20 @@ def _cached(ref: RecordsRef, batch: int, shuffle: bool) -> Iterator[Any]:
     return iter(ref.stream(shuffle=shuffle).batch(batch, epochs=None))
 
 
-def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float) -> _Measured:
+def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, bar: Bar) -> _Measured:
     """Read batches, of so many records an epoch, for that long."""
     count, disk_before = 0, _read_blocks()
-    started = time.perf_counter()
+    started = shown = time.perf_counter()
     until = started + seconds
     for _ in batches:
         count += 1
         now = time.perf_counter()
         if now >= until:
             break
+        if now >= shown + _SHOW_S:  # seldom: it is not to be measured
+            bar.add(now - shown)
+            shown = now
+    bar.add(until - shown)
     disk_bytes = (_read_blocks() - disk_before) * _BLOCK_BYTES if sys.platform == "linux" else None
     epochs, rest = divmod(count, -(-records // batch))  # an epoch's last batch is short
     return _Measured(epochs * records + rest * batch, now - started, disk_bytes)

@@ -10,7 +10,7 @@ from yogadl.storage._copy import copy
 
 def copy_to(storage: CacheStorage, location: str, arguments: argparse.Namespace) -> int:
     """Copy the version that was asked for to the storage at a location."""
-    target = open_at(location, arguments)
+    target = open_at(location, _for_target(storage.location, location, arguments))
     info = storage.info(arguments.id, arguments.version)
     with Bar("copying", info.size_bytes) as bar:
         is_new = copy(
@@ -41,3 +41,17 @@ def copy_to(storage: CacheStorage, location: str, arguments: argparse.Namespace)
     else:
         say(f"{info.id} {info.version} is in {target.location} already.")
     return 0
+
+
+def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments with the options of the target's bucket in place of the source's.
+
+    A target of the same kind, or one of a folder's caches, has those without "to-", but for what has its own.
+    """
+    own = {name: getattr(arguments, f"to_{name}") for name in ("endpoint_url", "region", "profile")}
+    others = "://" in source and source.partition("://")[0] != target.partition("://")[0]
+    if not others:
+        own = {name: value or getattr(arguments, name) for name, value in own.items()}
+    # Who reads a public bucket without credentials can rarely write without them.
+    anonymous = arguments.to_anonymous or (arguments.anonymous and "://" not in source)
+    return argparse.Namespace(**(vars(arguments) | own | {"anonymous": anonymous}))

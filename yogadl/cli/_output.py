@@ -136,7 +136,7 @@ def duration(elapsed_s: float) -> str:
 class Bar:
     """Show how much is done: on stderr, if that is a terminal, and only after two seconds."""
 
-    def __init__(self, title: str, total: int, unit: str = "B") -> None:
+    def __init__(self, title: str, total: float, unit: str = "B") -> None:
         from tqdm import tqdm
 
         self._bar = tqdm(
@@ -158,7 +158,11 @@ class Bar:
 
     def show(self, done: float) -> None:
         """Move to where so much is done."""
-        self._bar.update(done - self._bar.n)
+        self.add(done - self._bar.n)
+
+    def add(self, done: float) -> None:
+        """Move on by so much."""
+        self._bar.update(done)
 
     def clear(self) -> None:
         """Make room for a line of text; the bar comes back when it moves."""

@@ -7,12 +7,13 @@ copied into another storage, such as a folder of caches, and is the same there, 
 Example:
   yogadl pull squares 1 --from s3://bucket/caches --mirror /nvme/mirror
   yogadl pull squares 1 --from s3://bucket/caches --to /data/caches
+  yogadl pull squares 1 --from s3://bucket/caches --endpoint-url http://store:9000 --to gs://bucket/caches
 """
 
 import argparse
 
 from yogadl._key import DatasetKey
-from yogadl.cli._arguments import add_json, add_key, add_storage
+from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
 from yogadl.cli._copying import copy_to
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import Bar, counted, mended, say, say_json, size
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="with --to: put it in place of another version of that name"
     )
+    add_target_options(parser)
     add_json(parser)
 
 

@@ -11,7 +11,7 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_json, add_key, add_storage
+from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
 from yogadl.cli._copying import copy_to
 from yogadl.cli._location import open_existing
 
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="put it in place of another version of that name"
     )
+    add_target_options(parser)
     add_json(parser)
 
 

@@ -21,6 +21,7 @@ from yogadl._size import in_words
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, Object, read
 from yogadl.storage._buckets.conditions import check_conditions
+from yogadl.storage._buckets.store_errors import CredentialsError
 from yogadl.storage._mirror.flock import open_lock, try_lock
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mounts import file_system, is_network
@@ -86,7 +87,7 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
     try:
         first = next(bucket.list(), None)
     except StorageError as error:
-        if error.errno != errno.EACCES:
+        if error.errno != errno.EACCES or isinstance(error, CredentialsError):
             yield _trouble("access", error, "correct the URL or the options")
             return  # nothing else can work
         yield _trouble(
@@ -187,7 +188,9 @@ def _conditions(bucket: Bucket, name: str) -> Finding:
 
 def _trouble(what: str, error: StorageError, mend: str) -> Finding:
     """Tell an error of a store; `mend` is for what it forbids."""
-    if error.errno == errno.EACCES:
+    if isinstance(error, CredentialsError):
+        mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
+    elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
     return Finding(what, State.PROBLEM, _line(error), _MENDS.get(error.errno or 0, mend))
 

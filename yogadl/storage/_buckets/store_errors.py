@@ -38,6 +38,11 @@ class Trouble(enum.Enum):
     OTHER = (errno.EIO, "the store refused")
 
 
+class CredentialsError(StorageError):
+    """Say that the store takes nothing from us, whatever is asked of it."""
+
+
+_OF_CREDENTIALS: Final = (Trouble.NO_CREDENTIALS, Trouble.WRONG_SECRET, Trouble.EXPIRED)
 # Longer answers are a proxy's web page.
 _MOST_DETAIL: Final = 300
 
@@ -55,7 +60,8 @@ def refusal(trouble: Trouble, verb: Verb, what: str, mend: str, detail: str) -> 
     number, reason = trouble.value
     if mend:
         reason += f": {mend}"
-    return StorageError(number, f"can't {verb.value} {what}: {reason} ({_short(detail)})")
+    kind = CredentialsError if trouble in _OF_CREDENTIALS else StorageError
+    return kind(number, f"can't {verb.value} {what}: {reason} ({_short(detail)})")
 
 
 def strange(verb: Verb, what: str, error: Exception) -> StorageError:
