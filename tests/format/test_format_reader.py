@@ -1,6 +1,8 @@
 """Gathering from parts that are mapped, not mapped, or only some of them."""
 
 import gc
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -190,3 +192,38 @@ def test_a_reader_that_nobody_holds_lets_go_of_its_mapping_at_once(tmp_path):
         assert part not in Path("/proc/self/maps").read_text()
     finally:
         gc.enable()
+
+
+CROWDED = """
+import mmap
+import sys
+from pathlib import Path
+import yogadl
+
+storage = yogadl.open_storage(sys.argv[1], mapped=sys.argv[2] == "mapped")
+ref = storage.fetch("d", "1")
+held, left = [], int(Path("/proc/sys/vm/max_map_count").read_text())
+while left > 0:  # two that lie side by side are one, unless they may be used in different ways
+    try:
+        held.append(mmap.mmap(-1, 4096, prot=mmap.PROT_READ | (len(held) % 2 and mmap.PROT_WRITE)))
+    except OSError:
+        break
+    left -= 1
+try:
+    print(ref.gather(range(9))["x"].tolist())
+except yogadl.errors.StorageError as error:
+    held.clear()
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/sys/vm/max_map_count").exists(), reason="the limit is Linux's")
+def test_with_more_mappings_than_a_process_may_have_the_error_says_what_to_raise(tmp_path):
+    yogadl.open_storage(tmp_path).submit({"x": np.arange(9)}, "d", "1", part_bytes=20)
+
+    def read(how):
+        command = [sys.executable, "-c", CROWDED, str(tmp_path), how]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert "vm.max_map_count" in read("mapped")
+    assert read("not") == f"{list(range(9))}\n"

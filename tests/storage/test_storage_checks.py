@@ -1,5 +1,6 @@
 """What damage is found when a cache is read with `check=True`, and when a mirror is verified or filled."""
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -12,7 +13,7 @@ import pytest
 import yogadl
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
-from yogadl.errors import CacheFormatError
+from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _mounts
 
 RECORDS = 500
@@ -269,3 +270,19 @@ def test_whatever_is_damaged_in_a_mirror_is_found_and_brought_anew(
     assert os.pread(descriptor, len(content), 0) == new
     os.close(descriptor)
     assert storage.verify("d", "1").mended == ()
+
+
+@pytest.mark.parametrize("way", ["verify", "read"])
+def test_an_error_of_the_disk_names_the_file(tmp_path, monkeypatch, way):
+    storage = yogadl.open_storage(tmp_path, mapped=False)
+    storage.submit(rows(), "d", "1")
+    (part,) = tmp_path.rglob("*.mdb")
+    ref = storage.fetch("d", "1")
+
+    def fails(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fails)
+    with pytest.raises(StorageError, match="can't read a part") as caught:
+        storage.verify("d", "1") if way == "verify" else ref[5]
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(part))

@@ -3,6 +3,8 @@
 import io
 import os
 import pickle
+import re
+import subprocess
 import sys
 
 import numpy as np
@@ -177,3 +179,33 @@ def test_two_storages_of_one_folder_see_the_same(tmp_path):
     assert other.fetch("d", "1")[0] == 1
     other.delete("d", "1")
     assert one.datasets() == []
+
+
+def test_a_plan_counts_the_bytes_of_the_records_and_not_of_their_files(storage):
+    fixed = {"x": np.zeros((5, 3), np.float32), "n": np.arange(5)}
+    texts = [{"text": "a" * n, "n": n} for n in range(4)]
+    late = [{"row": np.zeros(2)}] * 3 + [{"row": np.zeros(6)}]
+    for version, (data, each) in enumerate([(fixed, 20), (texts, 8 + 1.5), (late, 24)]):
+        storage.submit(data, "d", str(version))
+        ref = storage.fetch("d", str(version))
+        assert 0 <= ref.stream().plan().bytes - len(ref) * each < len(ref)
+    assert storage.fetch("d", "0")[1:].stream(num_shards=2).plan().bytes == 40
+
+
+BUILD = """
+import sys
+import yogadl
+from yogadl.storage import _build
+
+_build._SAY_AFTER_S = 0.0
+data = [{"n": n} for n in range(5_000)]
+yogadl.open_storage(sys.argv[1]).submit(data, "d", "1", progress=eval(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("progress", "is_said"), [("None", True), ("False", False), ("print", False)])
+def test_a_long_build_in_a_plain_script_says_how_long_it_will_take(tmp_path, progress, is_said):
+    child = subprocess.run(
+        [sys.executable, "-c", BUILD, str(tmp_path), progress], capture_output=True, text=True, check=True
+    )
+    assert bool(re.search(r"about .* in all, \d+ s left, .* free", child.stderr)) == is_said

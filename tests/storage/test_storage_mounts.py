@@ -9,7 +9,7 @@ import pytest
 
 import yogadl
 from yogadl._format import reader as reader_module
-from yogadl.storage import _mounts
+from yogadl.storage import LFSConfigurations, LFSStorage, _mounts
 from yogadl.storage._mounts import file_system_of, is_network, network_file_system
 
 MOUNTS = """\
@@ -104,11 +104,12 @@ def test_a_disk_is_opened_without_a_word(tmp_path, mount):
     yogadl.open_storage(tmp_path / "caches")
 
 
-def test_a_network_file_system_is_named_in_one_warning_that_says_what_to_use(tmp_path, mount):
+@pytest.mark.parametrize("opens", [yogadl.open_storage, lambda path: LFSStorage(LFSConfigurations(path))])
+def test_a_network_file_system_is_named_in_one_warning_that_says_what_to_use(tmp_path, mount, opens):
     mount("nfs4")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        storage = yogadl.open_storage(tmp_path / "caches")
+        storage = opens(tmp_path / "caches")
         storage.submit(np.arange(10), "d", "1")
         ref = pickle.loads(pickle.dumps(storage.fetch("d", "1")))
         assert ref.gather([3, 1]).tolist() == [3, 1]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from yogadl._format.fields import FixedField, VaryingField
 from yogadl._format.hints import Hints
 from yogadl._format.layout import PartTable
-from yogadl._format.window import Window, open_part, read_at
+from yogadl._format.window import Window, open_part, read_at, unreadable
 from yogadl._interfaces import Memory
 from yogadl._spec import Spec
-from yogadl.errors import CacheFormatError, StorageError
+from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
 
@@ -67,10 +67,17 @@ class Reader:
         self._open_part = partial(_open_part, files, table)
         self._hints = Hints(self.fields, self._open_part)
 
-    @property
+    @cached_property
     def record_bytes(self) -> int:
-        """About how large a record is in the files."""
-        return int(self.table.size_bytes.sum()) // max(1, self.records)
+        """How large a record is in memory, on average; exact where no field varies in length."""
+        fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
+        counts = np.diff(self.table.first_record)
+        varying = 0
+        for field, lies in zip(self.spec.fields, self.table.fields, strict=True):
+            if not field.leaf.is_fixed:
+                in_rows = (counts * lies.row_bytes)[~lies.varying]
+                varying += int(lies.heap_length.sum()) + int(in_rows.sum())
+        return fixed + -(-varying // max(1, self.records))
 
     def columns(
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -117,8 +124,7 @@ class Reader:
                 try:
                     found[number] = read_at(descriptor, int(positions[number]), length)
                 except OSError as error:
-                    path = self._files.path(self.table.sha256[part])
-                    raise StorageError(error.errno, f"can't read a part: {error.strerror}", path) from error
+                    raise unreadable(error, self._files.path(self.table.sha256[part])) from error
                 if len(found[number]) != length:
                     raise CacheFormatError(f"part {self.table.sha256[part]} ended early: it was truncated")
         finally:

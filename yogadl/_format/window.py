@@ -205,9 +205,18 @@ def read_at(descriptor: int, position: int, length: int) -> bytes:
     return content
 
 
+def unreadable(error: OSError, path: str) -> StorageError:
+    """Return the error of a part that the disk can't read."""
+    return StorageError(error.errno, f"can't read a part: {error.strerror}", path)
+
+
 # What opening says of what can't be opened as a file: a link that is not followed, a socket, a device that is
 # not there.
 NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
+_MORE_ROOM: Final = (
+    "; raise the limit on virtual memory (ulimit -v unlimited), or, with very many parts in caches that are "
+    "open, that on mappings (sysctl vm.max_map_count); or read without them: open_storage(..., mapped=False)"
+)
 _libc: Any = None  # the C library of this process, loaded when a cache is first read
 
 
@@ -229,7 +238,7 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, descrip
     found = _load_libc().mmap(address, length, protection, flags, descriptor, 0)
     if found == _FAILED:
         code = ctypes.get_errno()
-        hint = "; raise the limit on virtual memory (ulimit -v unlimited)" if code == errno.ENOMEM else ""
+        hint = _MORE_ROOM if code == errno.ENOMEM else ""
         raise StorageError(code, f"can't map {length} bytes of cache: {os.strerror(code)}{hint}")
     return int(found)
 

@@ -2,20 +2,19 @@
 
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl._caller import users_level
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
+from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.opening import open_bucket
+from yogadl.storage._buckets.s3 import S3Bucket
 from yogadl.storage._copy import copy
 from yogadl.storage._export import Exported, export
 from yogadl.storage._leases.waiting import TTL_S, Terms
 from yogadl.storage._local import LFSConfigurations, LFSStorage
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mounts import network_file_system
 from yogadl.storage._partitions import PartitionedBuild
 from yogadl.storage._provenance.provenance import Difference, Explanation
 from yogadl.storage._prune import Pruned
@@ -35,6 +34,7 @@ __all__ = [
     "Difference",
     "Explanation",
     "Exported",
+    "GCSBucket",
     "GCSConfigurations",
     "GCSStorage",
     "LFSConfigurations",
@@ -42,6 +42,7 @@ __all__ = [
     "PartitionedBuild",
     "Pruned",
     "RemoteStorage",
+    "S3Bucket",
     "S3Configurations",
     "S3Storage",
     "SharedStorage",
@@ -120,15 +121,4 @@ def open_storage(
         raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}")
     if shared:
         return SharedStorage(Path(text), terms, mapped)
-    storage = LFSStorage(LFSConfigurations(text), mapped=mapped)
-    network = network_file_system(storage.folder.root)
-    if network is not None:
-        warnings.warn(
-            f"{storage.folder.root} is on a network file system ({network}): reading at random is slow "
-            "there, and its file locks may not keep two machines from building the same. Give shared=True if "
-            "several machines build there. Faster is a folder on a local disk of each machine; what is built "
-            "can be copied there, a dataset's folder as it is",
-            UserWarning,
-            stacklevel=users_level(),
-        )
-    return storage
+    return LFSStorage(LFSConfigurations(text), mapped=mapped)

@@ -45,7 +45,7 @@ from yogadl.storage._cached import CachedRecords, Published
 from yogadl.storage._export import Exported, export
 from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
-from yogadl.storage._progress import shown
+from yogadl.storage._progress import is_shown, shown
 from yogadl.storage._provenance.ingredients import Builder
 from yogadl.storage._provenance.provenance import (
     Call,
@@ -374,7 +374,10 @@ class CacheStorage(Storage):
                 receipts = build_with_workers(self, key, source, options.workers, part_bytes, progress)
             else:
                 of_data = partial(sha256_of_data, getattr(source, "origin", data))
-                build = Build(self.root, key, part_bytes, progress, right, call.sha256 if call else of_data)
+                build = Build(
+                    self.root, key, part_bytes, progress, right, call.sha256 if call else of_data,
+                    say_level=logging.INFO if is_shown(options.progress) else logging.WARNING,
+                )  # fmt: skip
                 receipts = build.run(source, where)
         described = provenance | (call.manifest() if call else {})
         content = content_of(receipts)

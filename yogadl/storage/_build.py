@@ -85,6 +85,7 @@ class Build:
         origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
             known.
         say_after_s: How long a build may take before its size and its time are said.
+        say_level: The level of the log that says it: a warning where nothing else would be seen.
     """
 
     root: Root
@@ -94,6 +95,7 @@ class Build:
     right: Right = field(default_factory=LockedRight)
     origin_sha256: Callable[[], str] = field(default=str)
     say_after_s: float = field(default_factory=lambda: _SAY_AFTER_S)
+    say_level: int = logging.INFO
 
     def run(self, source: Source, where: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order.
@@ -418,13 +420,15 @@ class _Sizes:
         free_bytes = shutil.disk_usage(self._work).free
         written = records - first
         if self._length is None:
-            _log.info(
-                "yogadl: %s: %s written, %s free", self._build.key, in_words(size_bytes), in_words(free_bytes)
-            )
+            _log.log(
+                self._build.say_level, "yogadl: %s: %s written, %s free",
+                self._build.key, in_words(size_bytes), in_words(free_bytes),
+            )  # fmt: skip
             return
         rest_bytes = size_bytes * (self._length - records) // max(1, written)
         rest_s = elapsed_s * (self._length - records) / max(1, written)
-        _log.info(
+        _log.log(
+            self._build.say_level,
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip

@@ -23,6 +23,7 @@ from yogadl.storage._cached import open_reader
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._leases.right import LockedRight, Right
 from yogadl.storage._links import checked_path
+from yogadl.storage._mounts import network_file_system
 
 if TYPE_CHECKING:
     from filelock import FileLock  # loaded when first needed
@@ -46,7 +47,7 @@ class LFSConfigurations:
 
 
 class LFSStorage(CacheStorage):
-    """Keep caches in a folder on a local disk.
+    """Keep caches in a folder on a local disk; one on a network file system gets a warning.
 
     Safe to use from any number of threads and processes of one machine; picklable. A builder that dies
     leaves nothing that can be read, and the next one goes on or starts afresh; no lock is left behind.
@@ -65,8 +66,12 @@ class LFSStorage(CacheStorage):
         mapped: bool = True,
     ) -> None:
         warn_of_tensorflow(tensorflow_config)
-        self.folder = made_folder(configurations.storage_dir_path)
-        super().__init__(self.folder)
+        self._open(made_folder(configurations.storage_dir_path), mapped)
+        _warn_of_network(self.folder.root)
+
+    def _open(self, folder: Folder, mapped: bool) -> None:
+        super().__init__(folder)
+        self.folder = folder
         self._is_mapped = mapped
 
     def __reduce__(self) -> Any:
@@ -210,7 +215,22 @@ def _this_process() -> dict[str, Any]:
 
 
 def _reopen(root: str, mapped: bool = True) -> LFSStorage:
-    return LFSStorage(LFSConfigurations(root), mapped=mapped)
+    storage = LFSStorage.__new__(LFSStorage)  # which warned where it was made
+    storage._open(made_folder(Path(root)), mapped)
+    return storage
+
+
+def _warn_of_network(root: Path) -> None:
+    network = network_file_system(root)
+    if network is not None:
+        warnings.warn(
+            f"{root} is on a network file system ({network}): reading at random is slow there, and its file "
+            "locks may not keep two machines from building the same. Give open_storage shared=True if "
+            "several machines build there. Faster is a folder on a local disk of each machine; what is built "
+            "can be copied there, a dataset's folder as it is",
+            UserWarning,
+            stacklevel=users_level(),
+        )
 
 
 def _not_writable(error: OSError, root: Path) -> StorageError:

@@ -10,13 +10,18 @@ from yogadl.storage._build import Progress
 _DELAY_S = 2.0
 
 
+def is_shown(progress: bool | Progress | None) -> bool:
+    """Return whether a build's progress can be seen, or is not wanted: else a log has to say it."""
+    return progress is not None or sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
     """Give what a build reports to: the caller's function, a bar, or nothing."""
     if callable(progress):
         yield progress
         return
-    if progress is False or (progress is None and not sys.stderr.isatty()):
+    if progress is False or not is_shown(progress):
         yield None
         return
     from tqdm import tqdm

@@ -12,7 +12,7 @@ from yogadl._format.checks import damage
 from yogadl._format.fingerprint import RunHash, fingerprint_of
 from yogadl._format.layout import BlockKind, Blocks, FieldIndex, PartTable, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
-from yogadl._format.window import open_part, read_at
+from yogadl._format.window import open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._build import read_sealed
@@ -96,12 +96,16 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
         except CacheFormatError as error:
             raise CacheFormatError(f"{manifest.key}: records {first} to {end - 1}: {error}") from error
         file = stack.enter_context(open(descriptor, "rb"))
-        for field, lies in zip(fields, index.fields, strict=True):
-            damaged = _damaged_records(file.fileno(), lies, index.records)
-            if damaged is not None:
-                records = range(first + damaged.start, first + damaged.stop)
-                raise damage(str(manifest.key), field.name, records, sha256, REMEDY)
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+        try:
+            for field, lies in zip(fields, index.fields, strict=True):
+                damaged = _damaged_records(file.fileno(), lies, index.records)
+                if damaged is not None:
+                    records = range(first + damaged.start, first + damaged.stop)
+                    raise damage(str(manifest.key), field.name, records, sha256, REMEDY)
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise unreadable(error, str(path)) from error
+        if found != sha256:
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
             )
