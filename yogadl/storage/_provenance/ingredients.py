@@ -301,7 +301,7 @@ class _Walk:
         for name, value in sorted(vars(cls).items()):
             where, place = f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}"
             # By value, too: `Config.SIZE = 64` in a script changes no code of Config.
-            if not _is_internal(name) and (is_plain(value) or (self._thorough and self._counts(value))):
+            if not _is_internal(name) and (is_plain(value) or (self._thorough and self._counts(cls, value))):
                 self._add_value(where, place, name, value)
             elif functions := self._set_later(cls, name, value):
                 self._add(where, place, self._values.form(functions, where), "")
@@ -312,12 +312,16 @@ class _Walk:
         names = vars(module) if module else next((f.__globals__ for f in _functions_of(cls)), {})
         self._add_references(code, label.partition(" ")[2], key, closure, names)
 
-    def _counts(self, member: Any) -> bool:
+    def _counts(self, cls: type, member: Any) -> bool:
         """Return whether a class's member counts as a value, and not as the text of the class does."""
         if not self._refuses or isinstance(member, MethodType | functools.partial):
             return True
-        # Functions and all that makes attributes of them; what abc keeps to itself.
-        return not hasattr(type(member), "__get__") and type(member).__module__ != "_abc"
+        # Not functions and all that makes attributes of them, what abc keeps to itself, and the members of an
+        # enum, of which those count that are used.
+        is_of_the_class = (isinstance(member, enum.Enum) and type(member) is cls) or (
+            type(member).__module__ == "_abc"
+        )
+        return not is_of_the_class and not hasattr(type(member), "__get__")
 
     def _set_later(self, cls: type, name: str, member: Any) -> list[FunctionType]:
         """Return a member's functions that are not in the class's text: set from outside, or decorated."""
