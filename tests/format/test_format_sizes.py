@@ -308,7 +308,7 @@ class Stopping:
 @pytest.mark.parametrize("limit", limits(["storage._build._SAMPLED_BYTES"]))
 def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tmp_path, limit, kind):
     count = constant("storage._build._SAMPLED_RECORDS")
-    ways = {str(size): [size] * 3 * count for size in around(limit // count)}
+    ways = {str(size): [size] * 12 * count for size in around(limit // count)}
     if kind != "fixed":
         ways = {"mixed": arrangements([*around(limit), *around(limit // count)])["large ones first"]} | ways
     is_gone = tmp_path / "gone"
@@ -318,10 +318,10 @@ def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tm
         is_gone.touch()
         source = Stopping(records, len(records) - 1, is_gone)
         with pytest.raises(OSError, match="the share is gone"):
-            storage.submit(source, "d", way, part_bytes=limit)
+            storage.submit(source, "d", way, part_bytes=4 * limit)
         is_gone.unlink()
         source.read.clear()
-        check_reads(cached(storage, source, way, part_bytes=limit), records)
+        check_reads(cached(storage, source, way, part_bytes=4 * limit), records)
         went_on += len(set(source.read)) < len(records)
     assert went_on >= 3  # where nothing was sealed yet it begins anew
 
