@@ -7,11 +7,14 @@ import itertools
 import json
 import logging
 import multiprocessing
+import os
 import pickle
 import secrets
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
@@ -32,6 +35,9 @@ from yogadl.storage._provenance.provenance import describe_machine
 from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
+
+# So often a worker looks whether its builder lives.
+_LOOK_EVERY_S: Final = 0.5
 
 
 class BuildSite(Catalogue, Protocol):
@@ -224,7 +230,10 @@ def build_with_workers(
     done = size_bytes = 0
     # Spawned, not forked: a source may have threads or a framework's locks open.
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+    pool = concurrent.futures.ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_end_with_the_builder
+    )
+    with pool:
         tasks = {}
         for k in range(workers):
             share = functools.partial(
@@ -237,6 +246,23 @@ def build_with_workers(
             if progress is not None:
                 progress(done, source.length, size_bytes)
     return build.receipts()
+
+
+def _end_with_the_builder() -> None:
+    """See to it that this worker ends soon after the process that started it, however that ended.
+
+    It would read on else, and then wait for its next task, to whose queue the workers hold both ends. The
+    parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        while os.getppid() == parent.pid:
+            time.sleep(_LOOK_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
 
 
 def _call(pickled: bytes) -> int:

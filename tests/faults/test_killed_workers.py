@@ -1,0 +1,84 @@
+"""Workers of a builder that is killed end with it, whatever they are at, and hold nothing of it open."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import HERE, WARNINGS
+
+import yogadl
+
+_MAIN = "import sys, test_killed_workers; getattr(test_killed_workers, sys.argv[1])(sys.argv[2])"
+# Far longer than it takes; without an end, workers would read on for ever.
+_LIMIT_S = 60
+
+
+class Endless:
+    """A source whose first share is read at once, and whose others never are."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= 10:
+            print(f"reading in {os.getpid()}", flush=True)
+            time.sleep(10_000)
+        return {"i": index}
+
+
+class KilledWhenHandedOut(Endless):
+    """The same, whose process dies while it hands out the share of the third worker."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.times += 1
+        if self.times == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"times": self.times}
+
+
+def build(folder: str) -> None:
+    yogadl.open_storage(folder).submit(Endless(), "data", "1", workers=4)
+
+
+def build_and_die(folder: str) -> None:
+    yogadl.open_storage(folder).submit(KilledWhenHandedOut(), "data", "1", workers=4)
+
+
+def start(function: str, folder: Path) -> "subprocess.Popen[bytes]":
+    roots = [str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, *WARNINGS, "-c", _MAIN, function, str(folder)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, roots))},
+        stdout=subprocess.PIPE,
+    )
+
+
+def check_that_nothing_stays(builder: "subprocess.Popen[bytes]") -> None:
+    """Wait for the end of all that have the builder's output: its workers, and who tracks them."""
+    try:
+        builder.communicate(timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail("processes of the killed builder are still there")
+
+
+def test_workers_of_a_killed_builder_end_with_it(tmp_path: Path) -> None:
+    builder = start("build", tmp_path)
+    assert builder.stdout is not None
+    reading = {int(builder.stdout.readline().split()[-1]) for _ in range(3)}
+    assert len(reading) == 3  # and the fourth, whose share is done, waits for more
+    builder.kill()
+    check_that_nothing_stays(builder)
+
+
+def test_workers_end_when_their_builder_is_killed_while_it_hands_out_work(tmp_path: Path) -> None:
+    builder = start("build_and_die", tmp_path)
+    check_that_nothing_stays(builder)
+    assert builder.returncode == -signal.SIGKILL
