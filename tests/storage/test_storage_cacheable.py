@@ -1,17 +1,21 @@
 """cacheable: built once, served ever after, and never silently out of date."""
 
+import contextvars
 import functools
 import inspect
 import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 
 import numpy as np
 import pytest
 
+import yogadl
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 from yogadl.storage._provenance.provenance import describe_builder, difference
 
@@ -155,6 +159,54 @@ def test_a_builder_that_asks_for_its_own_result_is_told_so(storage):
         with pytest.raises(ConfigurationError, match="its builder asks for its own result"):
             function()
     assert storage.datasets() == []
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_builder_that_asks_for_itself_from_a_thread_of_its_own_is_warned_of(tmp_path, caplog, shared):
+    storage = yogadl.open_storage(tmp_path, shared=shared)
+
+    @storage.cacheable("d", "1")
+    def build():
+        thread = threading.Thread(target=build)
+        thread.start()
+        threads.append(thread)
+        deadline = time.monotonic() + 60
+        while "this very process" not in caplog.text and time.monotonic() < deadline:
+            thread.join(0.01)  # where a user's would have no limit
+        return [1]
+
+    threads = []
+    build()
+    threads[0].join()
+    assert "waiting for 'd' version '1'" in caplog.text
+    assert (
+        "the builder that asks for its own result, from a thread that it has started, this never ends"
+        in caplog.text
+    )
+
+
+def test_a_thread_that_has_the_builders_context_is_told_that_it_asks_for_its_own_result(storage):
+    @storage.cacheable("d", "1")
+    def build():
+        with ThreadPoolExecutor() as pool:
+            pool.submit(contextvars.copy_context().run, build).result()
+
+    with pytest.raises(ConfigurationError, match="its builder asks for its own result"):
+        build()
+
+
+def test_a_thread_that_outlives_the_builder_which_started_it_may_replace_the_cache(storage):
+    with ThreadPoolExecutor() as pool:
+        contexts = []
+
+        @storage.cacheable("d", "1")
+        def build():
+            contexts.append(contextvars.copy_context())
+            return [1]
+
+        build()
+        pool.submit(contexts[0].run, storage.submit, [2], "d", "1").result()
+    assert storage.fetch("d", "1")[0] == 2
 
 
 def test_threads_that_call_at_once_build_once(storage):

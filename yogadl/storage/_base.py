@@ -67,8 +67,18 @@ P = ParamSpec("P")
 # The version that is worked out from the builder itself.
 AUTO: Final = "auto"
 
-# Which keys this context is building, so that a builder that asks for itself fails instead of waiting.
-_building: ContextVar[frozenset[tuple[str, DatasetKey]]] = ContextVar("building", default=frozenset())
+
+@dataclass(eq=False)
+class _Running:
+    """A build in progress, as whatever runs inside of it knows it."""
+
+    location: str
+    key: DatasetKey
+    is_over: bool = False  # a context may outlive the build that it was copied in
+
+
+# What this context is building, so that a builder that asks for itself fails instead of waiting.
+_building: ContextVar[tuple[_Running, ...]] = ContextVar("building", default=())
 
 
 @dataclass(frozen=True)
@@ -261,6 +271,10 @@ class CacheStorage(Storage):
         what built the cache, a warning says so once, and the cache is served. With the version ``"auto"``
         they decide the version, so that a change builds anew; see docs/versions.md.
 
+        A function that asks for its own result is told so. From a thread that it has started, and waits for,
+        it would wait for ever: Python does not tell such a thread from others, which rightly wait, unless
+        threads inherit contexts (an option of Python 3.14). After two seconds a warning says what it may be.
+
         Args:
             dataset_id: What the dataset is called.
             dataset_version: Which version this is; bump it when the function changes, or give ``"auto"``.
@@ -334,16 +348,18 @@ class CacheStorage(Storage):
     def _building_alone(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator[Right | None]:
-        mine = (self.location, key)
-        if mine in _building.get():
+        outer = _building.get()
+        if any((r.location, r.key, r.is_over) == (self.location, key, False) for r in outer):
             raise ConfigurationError(
                 f"{key} is being built by this very call: its builder asks for its own result, or replaces it"
             )
         with self.building(key, unless) as right:
-            reset = _building.set(_building.get() | {mine})
+            running = _Running(self.location, key)
+            reset = _building.set((*outer, running))
             try:
                 yield right
             finally:
+                running.is_over = True
                 _building.reset(reset)
 
     def _build(

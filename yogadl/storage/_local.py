@@ -22,6 +22,7 @@ from yogadl.storage._base import CacheStorage
 from yogadl.storage._cached import open_reader
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._leases.right import LockedRight, Right
+from yogadl.storage._leases.waiting import if_this_process
 from yogadl.storage._links import checked_path
 from yogadl.storage._mounts import network_file_system
 
@@ -88,7 +89,7 @@ class LFSStorage(CacheStorage):
         The lock goes with the process that holds it, however that ends.
         """
         whole = _names.WholeDataset(key.id)
-        with self._locked(key, lambda: f"{key}, which {self._holder(key)} builds"):
+        with self._locked(key, lambda: f"{key}, which {self._builder(key)}"):
             if unless is not None and unless():
                 yield None
                 return
@@ -110,6 +111,7 @@ class LFSStorage(CacheStorage):
         try:
             lock.acquire(timeout=0)
         except Timeout:
+            _say_if_soft(lock)
             yield None
             return
         except OSError as error:
@@ -122,29 +124,29 @@ class LFSStorage(CacheStorage):
 
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
         for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
             if name == _names.lock(_names.WholeDataset(dataset_id)):
                 continue
+            lock = _file_lock(self.folder.path(name))
             try:
-                with FileLock(self.folder.path(name), timeout=0, is_singleton=False):
+                with lock.acquire(timeout=0):
                     pass
             except Timeout:
+                _say_if_soft(lock)
                 return True
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
         return False
 
     def _lock(self, key: DatasetKey | _names.WholeDataset) -> "FileLock":
-        from filelock import FileLock
-
         path = Path(checked_path(self.folder.root, _names.lock(key)))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _not_writable(error, self.folder.root) from error
-        return FileLock(path, is_singleton=False)
+        return _file_lock(path)
 
     @contextlib.contextmanager
     def _locked(self, key: DatasetKey | _names.WholeDataset, what: Callable[[], str]) -> Iterator[None]:
@@ -162,6 +164,7 @@ class LFSStorage(CacheStorage):
                 waited_s = time.monotonic() - started
                 if waited_s >= say_at_s:
                     _log.warning("yogadl: waiting for %s", what())
+                    _say_if_soft(lock)
                     say_at_s = waited_s + _SAY_EVERY_S
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
@@ -173,13 +176,41 @@ class LFSStorage(CacheStorage):
     def _holder_name(self, key: DatasetKey) -> str:
         return _names.lock(key).removesuffix(".lock") + ".holder"
 
-    def _holder(self, key: DatasetKey) -> str:
+    def _builder(self, key: DatasetKey) -> str:
         try:
             holder = json.loads(self.folder.read(self._holder_name(key)) or b"")
             since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
-            return f"process {holder['pid']} on {holder['host']} (since {since})"
+            who = f"process {holder['pid']} on {holder['host']} (since {since}) builds"
+            return who + if_this_process(holder)
         except (ValueError, KeyError, TypeError):
-            return "another process"
+            return "another process builds"
+
+
+def _file_lock(path: Path) -> "FileLock":
+    from filelock import FileLock
+
+    return FileLock(path, is_singleton=False)
+
+
+def _say_if_soft(lock: object) -> None:  # a FileLock, whose class changes when it finds no flock
+    """Say how to clear a lock that is a file's mere existence, as filelock has it where there is no flock.
+
+    That of a dead process is taken over only on that process's own host.
+    """
+    from filelock import SoftFileLock
+
+    if not isinstance(lock, SoftFileLock):
+        return
+    try:
+        pid, host = Path(lock.lock_file).read_text().splitlines()[:2]
+        who = f"process {pid} on {host}"
+    except (OSError, ValueError):
+        who = "a process that is not named"
+    _log.warning(
+        "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that is "
+        "dead, make sure that nobody builds, then delete the file",
+        lock.lock_file, who,
+    )  # fmt: skip
 
 
 def warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import random
+import socket
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -150,7 +152,10 @@ class Waiting:
                 f"{self._bucket.url}/{_names.leases(self._key)}/"
             )
         if waited_s >= self._say_at_s:
-            _log.warning("yogadl: waiting for %s, %s by %s", self._key, self._done, self._describe(sight))
+            _log.warning(
+                "yogadl: waiting for %s, %s by %s%s",
+                self._key, self._done, self._describe(sight), if_this_process(self._body(sight)),
+            )  # fmt: skip
             self._say_at_s = waited_s + _SAY_EVERY_S
         self.rest(None if wait_s is None else wait_s - waited_s)
 
@@ -189,6 +194,21 @@ class Waiting:
 def verbs(key: DatasetKey | _names.WholeDataset) -> tuple[str, str]:
     """Return what is done under a lease: what its holder does, and what is done to what it holds."""
     return ("prune", "pruned") if isinstance(key, _names.WholeDataset) else ("build", "built")
+
+
+def if_this_process(holder: dict[str, Any]) -> str:
+    """Return what else to say of who builds if it is the process that waits; else nothing.
+
+    Two threads of it may well wait for each other. But a thread that the builder itself has started and waits
+    for would do so for ever, and can't be told from others: before Python 3.14 a thread does not know which
+    one started it.
+    """
+    if (holder.get("pid"), holder.get("host")) != (os.getpid(), socket.gethostname()):
+        return ""
+    return (
+        ": this very process. If it is the builder that asks for its own result, from a thread that it has "
+        "started, this never ends: interrupt it, and read the data there without the cache"
+    )
 
 
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
