@@ -203,15 +203,15 @@ def refuses(status: int, code: str, message: str = "said the test") -> Callable[
 
 
 @contextlib.contextmanager
-def proxy_before(upstream: str) -> Iterator[StoreProxy]:
-    """Run a proxy before a store, on a free port."""
+def proxy_before(upstream: str, port: int = 0) -> Iterator[StoreProxy]:
+    """Run a proxy before a store, on a free port if none is given."""
     proxy = StoreProxy(upstream)
 
     class Handler(_Handler):
         pass
 
     Handler.proxy = proxy
-    server = _Server(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", port), Handler)
     proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

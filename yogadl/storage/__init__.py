@@ -9,6 +9,7 @@ from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
 from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.opening import open_bucket
+from yogadl.storage._buckets.patience import Patience
 from yogadl.storage._buckets.s3 import S3Bucket
 from yogadl.storage._copy import copy
 from yogadl.storage._export import Exported, export
@@ -64,6 +65,7 @@ def open_storage(
     mirror_limit: int | str | None = None,
     lease_ttl_s: float = TTL_S,
     wait_s: float | None = None,
+    patience_s: float | None = None,
     exclusive: bool = True,
     mapped: bool = True,
     **options: Any,
@@ -79,6 +81,9 @@ def open_storage(
         mirror_limit: How much the mirror may hold, in bytes or as ``"200GB"``.
         lease_ttl_s: A builder on another machine that gave no sign of life for so long is taken for dead.
         wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever.
+        patience_s: How long each operation waits for a bucket's store that is away for a while, 120 s if not
+            given. One that can't be reached and has never answered, as where the endpoint is mistyped, is an
+            error within 10 s whatever is given.
         exclusive: Whether to refuse to build in a store that can't decide between builders. If not, it is
             for the caller to see that only one machine builds at a time.
         mapped: Whether files may be mapped to be read, as is fastest. A file that somebody cuts short, or a
@@ -109,10 +114,13 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
+        if patience_s is not None:
+            patience = Patience(total_s=patience_s)
+            options |= {} if text.startswith("file://") else {"patience": patience}  # a folder is never away
         bucket = open_bucket(text, **options)
         place = Mirror(bucket, mirror, mirror_limit)
         return RemoteStorage(bucket, place, terms=terms, exclusive=exclusive, mapped=mapped)
-    of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, **options}
+    of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, "patience_s": patience_s, **options}
     of_buckets["exclusive"] = None if exclusive else False
     if not shared:
         of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == TTL_S else lease_ttl_s}

@@ -18,8 +18,8 @@ from yogadl.storage._buckets.bucket import Body, Object, replaced
 from yogadl.storage._buckets.patience import PATIENCE, Patience
 from yogadl.storage._buckets.per_process import PerProcess
 from yogadl.storage._buckets.store import Page, PastEndError, StrangeAnswerError, size_of_whole
-from yogadl.storage._buckets.store_bucket import StoreBucket, given, remade
-from yogadl.storage._buckets.store_errors import Trouble, Verb, passing, refusal, strange
+from yogadl.storage._buckets.store_bucket import StoreBucket, checked_endpoint, given, remade
+from yogadl.storage._buckets.store_errors import Trouble, Verb, passing, refusal, strange, unreached
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _CONNECTIONS: Final = 64
@@ -67,7 +67,7 @@ class GCSBucket(StoreBucket):
         client_options: Mapping[str, Any] | None = None,
         patience: Patience = PATIENCE,
     ) -> None:
-        connect = partial(_client, endpoint_url, anonymous, dict(client_options or {}))
+        connect = partial(_client, checked_endpoint(endpoint_url), anonymous, dict(client_options or {}))
         super().__init__(
             _GCS(bucket, connect, user_project, kms_key_name, patience.silence_s), prefix, patience
         )
@@ -82,7 +82,7 @@ class GCSBucket(StoreBucket):
         self._place = bucket, prefix
 
     def __reduce__(self) -> Any:
-        return remade, (GCSBucket, self._place, self._options)
+        return remade, (GCSBucket, self._place, self._options, self._contact.is_made)
 
 
 def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any]) -> Any:
@@ -255,7 +255,7 @@ class _GCS:
         except (KeyError, json.JSONDecodeError, StrangeAnswerError) as error:
             raise strange(verb, f"{self.url}/{name}", error) from error
         except (RequestException, HTTPError, DataCorruption) as error:
-            raise passing(verb, f"{self.url}/{name}", _SESSION.sub("upload_id=...", str(error))) from error
+            raise _broken_off(error, verb, f"{self.url}/{name}") from error
 
 
 @dataclass
@@ -279,6 +279,24 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     return refusal(Trouble.OTHER, verb, what, "", detail)
 
 
+def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
+    """Say what it means that no answer came, or none to its end."""
+    from requests import exceptions
+    from urllib3.exceptions import NewConnectionError
+
+    detail = _SESSION.sub("upload_id=...", str(error))
+    if isinstance(error, exceptions.MissingSchema | exceptions.InvalidSchema | exceptions.InvalidURL):
+        return refusal(Trouble.NO_URL, verb, what, "", detail)
+    if isinstance(error, exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in detail:
+        return refusal(Trouble.NOT_TRUSTED, verb, what, "", detail)
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    if isinstance(error, exceptions.SSLError | exceptions.ProxyError) or isinstance(
+        reason, NewConnectionError
+    ):
+        return unreached(verb, what, detail)
+    return passing(verb, what, detail)
+
+
 def _said(error: Any) -> str:
     """Return the store's own words; around them the SDK puts URLs that grant the right to write."""
     try:
@@ -291,7 +309,10 @@ def _said(error: Any) -> str:
 def _unknown(error: Any, verb: Verb, what: str) -> StorageError:
     """Say what is wrong with the credentials, of which the store was never told."""
     from google.auth.exceptions import DefaultCredentialsError, TransportError
+    from requests.exceptions import RequestException
 
+    if isinstance(error, TransportError) and isinstance(error.__cause__, RequestException):
+        return _broken_off(error.__cause__, verb, what)
     if isinstance(error, TransportError) or error.retryable:
         return passing(verb, what, str(error))
     if isinstance(error, DefaultCredentialsError):

@@ -14,6 +14,8 @@ _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 10.0
 # Shorter troubles are a store's everyday life; longer ones somebody may be waiting on.
 _WORTH_A_WORD_S: Final = 5.0
+# A port that refuses, a name that nobody knows: until a store has answered once, most likely a mistake.
+_MISTAKEN_S: Final = 4.0
 
 Result = TypeVar("Result")
 
@@ -22,13 +24,22 @@ class TryAgainError(StorageError):
     """Say what just failed and may succeed the next time: a reset, a stall, a 500 or 503."""
 
 
+class UnreachedError(TryAgainError):
+    """Say that nobody was there to talk to: a port that refuses, an unknown host, one that speaks no TLS."""
+
+
+class AwayError(StorageError):
+    """Say that a store was waited for in vain."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long to wait for a store.
 
     Args:
         silence_s: A connection on which nothing came for so long is given up, and taken up again.
-        total_s: For so long one operation is tried again, from its first failure since it last came forward.
+        total_s: For so long one operation is tried again, from its first failure since it last came forward;
+            at most for some seconds as long as the store can't even be reached and never has been.
 
     Raises:
         ConfigurationError: if either is not above 0.
@@ -38,45 +49,69 @@ class Patience:
     total_s: float = 120.0
 
     def __post_init__(self) -> None:
-        if not (self.silence_s > 0 and self.total_s > 0):
+        given: tuple[object, ...] = self.silence_s, self.total_s  # whatever the caller took for a number
+        if not all(isinstance(each, int | float) and each > 0 for each in given):
             raise ConfigurationError(
-                f"a store needs some time to answer: silence_s and total_s are above 0, not {self.silence_s} "
-                f"and {self.total_s}"
+                "a store needs some time to answer: patience_s (and silence_s, total_s) must be a number of "
+                f"seconds above 0, not {self.total_s!r} (silence_s {self.silence_s!r})"
             )
 
 
 PATIENCE: Final = Patience()
 
 
+class Contact:
+    """Whether a store has ever answered, and how long to wait for it. Safe to use from several threads.
+
+    Args:
+        patience: How long to wait for a store that has; what can't be reached and never answered is given up
+            within seconds.
+        is_made: Whether it has.
+    """
+
+    def __init__(self, patience: Patience, *, is_made: bool = False) -> None:
+        self.patience = patience
+        self.is_made = is_made
+
+
 class Trials:
     """The trials of one operation, which end when patience does. Not for several threads."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, contact: Contact) -> None:
+        self._contact = contact
+        self._patience = contact.patience
         self.restart()
 
     def restart(self) -> None:
         """Forget the failures so far: something came forward."""
         self._failures = 0
         self._is_said = False
+        self._begun = time.monotonic()
 
     def failed(self, error: TryAgainError) -> None:
         """Sleep before the next trial, longer each time, at random: clients must not all come back at once.
 
         Raises:
-            StorageError: if patience is at its end.
+            AwayError: if patience is at its end.
         """
+        self._contact.is_made |= not isinstance(error, UnreachedError)
         if self._failures == 0:
             self._first_failed = time.monotonic()
         longest = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
         delay = random.uniform(longest / 4, longest)
         self._failures += 1
-        waited = time.monotonic() - self._first_failed
-        if waited + delay > self._patience.total_s:
-            raise StorageError(
-                error.errno,
-                f"{error.strerror} (tried {self._failures} times; see whether the store is "
-                "up and can be reached, then try again)",
+        now = time.monotonic()
+        waited = now - self._first_failed
+        # What can't be reached may take its time to say so: that counts, too.
+        is_mistaken = not self._contact.is_made and now - self._begun + delay > _MISTAKEN_S
+        if is_mistaken or waited + delay > self._patience.total_s:
+            advice = "see whether the store is up and can be reached, then try again"
+            if not self._contact.is_made:
+                advice = (
+                    f"nothing has ever answered there: check the endpoint, its http:// or https://, {advice}"
+                )
+            raise AwayError(
+                error.errno, f"{error.strerror} (tried {self._failures} times; {advice})"
             ) from error
         if waited > _WORTH_A_WORD_S and not self._is_said:
             self._is_said = True
@@ -84,15 +119,19 @@ class Trials:
         time.sleep(delay)
 
 
-def persist(patience: Patience, attempt: Callable[[], Result]) -> Result:
+def persist(contact: Contact, attempt: Callable[[], Result]) -> Result:
     """Return what `attempt` returns, called again while it raises `TryAgainError`.
 
     Raises:
-        StorageError: if patience is at its end, or any that `attempt` raises otherwise.
+        AwayError: if patience is at its end.
+        StorageError: any that `attempt` raises otherwise.
     """
-    trials = Trials(patience)
+    trials = Trials(contact)
     while True:
         try:
-            return attempt()
+            result = attempt()
         except TryAgainError as error:
             trials.failed(error)
+        else:
+            contact.is_made = True
+            return result

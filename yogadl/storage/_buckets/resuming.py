@@ -7,7 +7,7 @@ from typing import Final
 
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Body, Object, replaced
-from yogadl.storage._buckets.patience import Patience, Trials, TryAgainError
+from yogadl.storage._buckets.patience import Contact, Trials, TryAgainError
 from yogadl.storage._buckets.store import PastEndError, Store
 
 _CHUNK_BYTES: Final = 2**20
@@ -22,14 +22,15 @@ class Resuming:
         store: Where it is.
         name: Its whole name.
         tag: The tag it must have; ``None`` for that which is there now.
-        patience: How long to wait, each time that nothing comes.
+        contact: How long to wait, each time that nothing comes.
     """
 
-    def __init__(self, store: Store, name: str, tag: str | None, patience: Patience) -> None:
+    def __init__(self, store: Store, name: str, tag: str | None, contact: Contact) -> None:
         self._store = store
         self._name = name
         self._tag = tag
-        self._trials = Trials(patience)
+        self._contact = contact
+        self._trials = Trials(contact)
         self._connection = ExitStack()
         self._at = self._stop = 0
 
@@ -83,6 +84,7 @@ class Resuming:
             except TryAgainError as error:
                 self._trials.failed(error)
                 continue
+            self._contact.is_made = True
             # Some stores ignore what a read is conditional on.
             if body is not None and self._tag not in (None, body.object.tag):
                 raise replaced(self._store.url, self._name)

@@ -17,8 +17,8 @@ from yogadl.storage._buckets.bucket import Body, Object, replaced
 from yogadl.storage._buckets.patience import PATIENCE, Patience
 from yogadl.storage._buckets.per_process import PerProcess
 from yogadl.storage._buckets.store import Page, PastEndError, StrangeAnswerError, size_of_whole
-from yogadl.storage._buckets.store_bucket import StoreBucket, given, remade
-from yogadl.storage._buckets.store_errors import Trouble, Verb, passing, refusal, strange
+from yogadl.storage._buckets.store_bucket import StoreBucket, checked_endpoint, given, remade
+from yogadl.storage._buckets.store_errors import Trouble, Verb, passing, refusal, strange, unreached
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _CONNECTIONS: Final = 64
@@ -87,7 +87,7 @@ class S3Bucket(StoreBucket):
         extra_args: Mapping[str, Any] | None = None,
         patience: Patience = PATIENCE,
     ) -> None:
-        options = dict(client_options or {}, endpoint_url=endpoint_url)
+        options = dict(client_options or {}, endpoint_url=checked_endpoint(endpoint_url))
         connect = partial(_client, profile, anonymous, options, patience.silence_s)
         super().__init__(_S3(bucket, connect, dict(extra_args or {})), prefix, patience)
         self._options = given(
@@ -101,7 +101,7 @@ class S3Bucket(StoreBucket):
         self._place = bucket, prefix
 
     def __reduce__(self) -> Any:
-        return remade, (S3Bucket, self._place, self._options)
+        return remade, (S3Bucket, self._place, self._options, self._contact.is_made)
 
 
 def _client(
@@ -299,6 +299,8 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
             return refusal(Trouble.EXPIRED, verb, what, "", str(error))
         case exceptions.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return refusal(Trouble.NOT_TRUSTED, verb, what, "", str(error))
+        case exceptions.EndpointConnectionError() | exceptions.ProxyConnectionError() | exceptions.SSLError():
+            return unreached(verb, what, str(error))
         case (
             exceptions.HTTPClientError()
             | exceptions.ConnectionError()

@@ -1,12 +1,14 @@
 """Make a bucket of a store's SDK: trying again, resuming and checking are written once, here."""
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from yogadl.errors import StorageError
+from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import (
     Body,
     Object,
@@ -16,7 +18,7 @@ from yogadl.storage._buckets.bucket import (
     is_own,
     replaced,
 )
-from yogadl.storage._buckets.patience import Patience, persist
+from yogadl.storage._buckets.patience import Contact, Patience, persist
 from yogadl.storage._buckets.resuming import Resuming
 from yogadl.storage._buckets.store import Page, PastEndError, Store
 
@@ -29,10 +31,37 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def remade(
-    make: Callable[..., "StoreBucket"], place: tuple[str, str], options: dict[str, Any]
+    make: Callable[..., "StoreBucket"],
+    place: tuple[str, str],
+    options: dict[str, Any],
+    is_reached: bool = False,
 ) -> "StoreBucket":
-    """Make a bucket anew that was pickled."""
-    return make(*place, **options)
+    """Make a bucket anew that was pickled; a store that answered whoever pickled it is there."""
+    bucket = make(*place, **options)
+    bucket._contact.is_made = is_reached
+    return bucket
+
+
+def checked_endpoint(url: Any) -> str | None:  # whatever the caller took for a URL
+    """Return where a store answers, if that is a URL.
+
+    Raises:
+        ConfigurationError: if it is not; says what it might be.
+    """
+    if url is None:
+        return None
+    text = str(url)
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if is_url and not re.search(r"\s", text):
+        return text
+    near = f"http://{text} or https://{text}" if text and "://" not in text else "http://minio:9000"
+    raise ConfigurationError(
+        f"endpoint_url is not where a store answers: {text!r}; give scheme, host and port, such as {near}"
+    )
 
 
 class StoreBucket:
@@ -47,7 +76,7 @@ class StoreBucket:
     def __init__(self, store: Store, prefix: str, patience: Patience) -> None:
         self._store = store
         self._root = f"{checked_name(prefix.strip('/'))}/" if prefix.strip("/") else ""
-        self._patience = patience
+        self._contact = Contact(patience)
         self._is_there = False
 
     @property
@@ -62,7 +91,7 @@ class StoreBucket:
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        resuming = Resuming(self._store, self._key(name), tag, self._patience)
+        resuming = Resuming(self._store, self._key(name), tag, self._contact)
         try:
             found = None if start == stop else resuming.open(start, stop)
         except PastEndError:
@@ -129,7 +158,7 @@ class StoreBucket:
         self._is_there = True
 
     def _persist(self, attempt: Callable[[], Result]) -> Result:
-        return persist(self._patience, attempt)
+        return persist(self._contact, attempt)
 
     def _key(self, name: str) -> str:
         return checked_name(self._root + checked_name(name))

@@ -5,7 +5,7 @@ import errno
 from typing import Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.patience import TryAgainError
+from yogadl.storage._buckets.patience import TryAgainError, UnreachedError
 
 
 class Verb(enum.Enum):
@@ -34,6 +34,7 @@ class Trouble(enum.Enum):
         "the clocks of this machine and of the store are too far apart: set this one's (NTP)",
     )
     NOT_TRUSTED = (errno.EPROTO, "the endpoint's certificate can't be verified: check the endpoint's address")
+    NO_URL = (errno.EINVAL, "the endpoint is no URL: give its scheme, host and port, as in http://minio:9000")
     STRANGE = (errno.EPROTO, "the answer is none of such a store: check the endpoint's address")
     OTHER = (errno.EIO, "the store refused")
 
@@ -78,6 +79,11 @@ def strange(verb: Verb, what: str, error: Exception) -> StorageError:
 def passing(verb: Verb, what: str, detail: str) -> TryAgainError:
     """Make the error of what may succeed the next time."""
     return TryAgainError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+
+
+def unreached(verb: Verb, what: str, detail: str) -> UnreachedError:
+    """Make the error of a store at whose address nobody answers: it may be away, or be somewhere else."""
+    return UnreachedError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
 
 
 def _short(detail: str) -> str:
