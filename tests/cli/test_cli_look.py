@@ -1,11 +1,13 @@
 """ls, info and head: what they show, for people and for scripts."""
 
 import json
+import re
 from collections import namedtuple
 from datetime import datetime
 
 import numpy as np
 import pytest
+from cli_files import tree_of
 
 from yogadl.cli import _head
 
@@ -45,7 +47,44 @@ def test_ls_of_a_dataset_that_is_not_there(yoga, squares, root):
 
 def test_ls_of_nothing(yoga, root):
     assert yoga("ls", "-s", root) == type(yoga("ls"))(0, "", f"yogadl: there are no datasets in {root}\n")
-    assert json.loads(yoga("ls", "-s", root, "--json").out) == {"storage": str(root), "versions": []}
+    nothing = {"storage": str(root), "versions": [], "unfinished": []}
+    assert json.loads(yoga("ls", "-s", root, "--json").out) == nothing
+
+
+class Broken:
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, number):
+        if number == 900:
+            raise ConnectionResetError("gone")
+        return {"row": np.full(100, number)}
+
+
+def test_ls_says_what_a_failed_build_holds_and_prune_frees_just_that(yoga, squares, root):
+    with pytest.raises(ConnectionResetError):
+        squares.submit(Broken(), "squares", "3", part_bytes=100_000)
+    (left,) = squares.unfinished()
+    assert left.size_bytes > 100_000
+    shown = yoga("ls", "squares", "-s", root)
+    assert re.search(r"squares 3 is not finished: its builds hold .* kB, last written .* UTC", shown.err)
+    assert "`yogadl prune --unfinished` frees that" in shown.err
+    assert yoga("ls", "more/texts", "-s", root).err == ""
+    document = json.loads(yoga("ls", "-s", root, "--json").out)
+    (one,) = document["unfinished"]
+    assert (one["id"], one["version"], one["size_bytes"]) == ("squares", "3", left.size_bytes)
+    assert list(one) == ["id", "version", "size_bytes", "written"]
+    before = tree_of(root)
+    assert "Would remove" in yoga("prune", "--unfinished", "--dry-run", "-s", root).out
+    assert tree_of(root) == before
+    freed = json.loads(yoga("prune", "--unfinished", "--json", "-s", root).out)
+    assert (freed["size_bytes"], freed["grace_s"]) == (left.size_bytes, None)
+    assert yoga("ls", "-s", root).err == ""
+    assert yoga("prune", "--unfinished", "-s", root).out == (
+        "There is nothing to remove that unfinished builds hold.\n"
+    )
+    assert yoga("prune", "--unfinished", "--grace", "1", "-s", root).code == 2
+    assert yoga("verify", "--all", "-s", root).code == 0
 
 
 def test_ls_has_stable_keys(yoga, squares, root):

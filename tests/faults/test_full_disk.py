@@ -61,7 +61,8 @@ SOURCES = {
 
 def unfinished(folder: Path) -> list[str]:
     """Return what a failed build left but for what is sealed and the notes of that."""
-    below = (path for path in folder.rglob("*") if path.is_file() and path.name != "ballast")
+    notes = ("ballast", "version")
+    below = (path for path in folder.rglob("*") if path.is_file() and path.name not in notes)
     return [str(path) for path in below if path.parent.name not in ("parts", "tables", "one", "locks")] + [
         str(path) for path in folder.rglob("*") if path.suffix == ".tmp" or path.name.startswith("part-")
     ]

@@ -58,6 +58,7 @@ def start(function: str, folder: Path) -> "subprocess.Popen[bytes]":
         [sys.executable, *WARNINGS, "-c", _MAIN, function, str(folder)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, roots))},
         stdout=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
@@ -66,6 +67,7 @@ def check_that_nothing_stays(builder: "subprocess.Popen[bytes]") -> None:
     try:
         builder.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
+        os.killpg(builder.pid, signal.SIGKILL)
         pytest.fail("processes of the killed builder are still there")
 
 

@@ -13,7 +13,7 @@ from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import day_and_time, moment, note, say, say_json, size, table
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
-from yogadl.storage import CacheStorage, DatasetInfo
+from yogadl.storage import CacheStorage, DatasetInfo, Unfinished
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
     for one in found:
         if one.error is not None:
             note(one.error)
+    unfinished = storage.unfinished(arguments.id)
     if arguments.json:
-        document = {"storage": storage.location, "versions": [_to_json(one) for one in found]}
+        document = {
+            "storage": storage.location,
+            "versions": [_to_json(one) for one in found],
+            "unfinished": [_unfinished_to_json(one) for one in unfinished],
+        }
         say_json(document)
     elif found:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)")
@@ -49,6 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
             say(line)
     else:
         note(f"there are no datasets in {storage.location}")
+    for held in unfinished:
+        version = held.version or "(of a version that is not known)"
+        note(
+            f"{held.id} {version} is not finished: its builds hold "
+            f"{size(held.size_bytes)}, last written {day_and_time(held.written)} UTC"
+        )
+    if unfinished:
+        note("`yogadl prune --unfinished` frees that, but leaves builds alone that run just now")
     return int(any(one.error is not None for one in found))
 
 
@@ -64,7 +77,7 @@ def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
                 found.append(_Version(name, version, None, " ".join(str(error).split())))
             except DatasetNotFoundError:
                 continue  # deleted just now
-    if dataset_id is not None and not found:
+    if dataset_id is not None and not found and not storage.unfinished(dataset_id):
         others = storage.datasets()
         raise DatasetNotFoundError(
             f"there is no dataset {dataset_id!r} in {storage.location}; there are {others}"
@@ -78,6 +91,15 @@ def _row(one: _Version) -> list[str]:
         return [one.id, one.version, "damaged", "", "", ""]
     built = day_and_time(info.created)
     return [one.id, one.version, f"{info.records:,}", size(info.size_bytes), f"{info.parts:,}", built]
+
+
+def _unfinished_to_json(one: Unfinished) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "version": one.version,
+        "size_bytes": one.size_bytes,
+        "written": moment(one.written),
+    }
 
 
 def _to_json(one: _Version) -> dict[str, Any]:

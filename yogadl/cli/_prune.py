@@ -4,9 +4,12 @@ What goes: versions that were thrown away or replaced longer ago than the grace,
 no version names, such as those of a killed build. With a grace of 0 days the trash is emptied now; a job
 that still reads from a version in it fails.
 
+With --unfinished just that goes, and at once, which builds hold that were killed or failed.
+
 Example:
   yogadl prune --dry-run -s /data/caches
   yogadl prune --grace 7 -s /data/caches
+  yogadl prune --unfinished -s /data/caches
 """
 
 import argparse
@@ -23,12 +26,16 @@ _GRACE_DAYS: Final = 30.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_storage(parser)
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--grace",
         metavar="DAYS",
         type=amount("days", 0),
         default=_GRACE_DAYS,
         help=f"keep what is younger than this (default: {_GRACE_DAYS:.0f})",
+    )
+    what.add_argument(
+        "--unfinished", action="store_true", help="remove just what builds hold that were killed or failed"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
     add_json(parser)
@@ -38,20 +45,22 @@ def run(arguments: argparse.Namespace) -> int:
     """Remove it, or say what would go."""
     storage = open_existing(arguments)
     is_dry: bool = arguments.dry_run
-    pruned = storage.prune(grace_s=arguments.grace * _DAY_S, dry_run=is_dry)
+    unfinished: bool = arguments.unfinished
+    pruned = storage.prune(grace_s=arguments.grace * _DAY_S, dry_run=is_dry, unfinished=unfinished)
     if arguments.json:
         say_json(
             {
                 "storage": storage.location,
                 "is_dry_run": is_dry,
-                "grace_s": arguments.grace * _DAY_S,
+                "grace_s": None if unfinished else arguments.grace * _DAY_S,
                 "files": list(pruned.files),
                 "size_bytes": pruned.size_bytes,
             }
         )
         return 0
     if not pruned.files:
-        say(f"There is nothing to remove that is older than {arguments.grace:g} days.")
+        what = "unfinished builds hold" if unfinished else f"is older than {arguments.grace:g} days"
+        say(f"There is nothing to remove that {what}.")
         return 0
     if is_dry:
         for name in pruned.files:

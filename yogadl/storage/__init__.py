@@ -27,6 +27,7 @@ from yogadl.storage._remote import (
     S3Storage,
 )
 from yogadl.storage._shared import SharedStorage
+from yogadl.storage._unfinished import Unfinished
 from yogadl.storage._verify import Verified
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "S3Configurations",
     "S3Storage",
     "SharedStorage",
+    "Unfinished",
     "Verified",
     "copy",
     "export",

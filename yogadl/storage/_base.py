@@ -35,6 +35,7 @@ from yogadl.storage._build import (
     Build,
     Progress,
     check_space,
+    clear_attempt,
     content_of,
     new_trashed_name,
     publish,
@@ -59,6 +60,7 @@ from yogadl.storage._provenance.provenance import (
 from yogadl.storage._provenance.values import HOOK
 from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._root import Entry, Root
+from yogadl.storage._unfinished import Unfinished, attempts, has_spent, held
 from yogadl.storage._verify import Verified, verify
 
 _log = logging.getLogger("yogadl")
@@ -232,7 +234,7 @@ class CacheStorage(Storage):
         """
         key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
-        with self._building_alone(key) as right:
+        with self._clearing(key), self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
             self._build(key, data, options, None, right=right, replaces=True)
 
@@ -332,7 +334,7 @@ class CacheStorage(Storage):
         before: Callable[[], None],
     ) -> None:
         """Build a version that is not there, unless somebody else does meanwhile."""
-        with self._building_alone(key, lambda: self._find(key) is not None) as right:
+        with self._clearing(key), self._building_alone(key, lambda: self._find(key) is not None) as right:
             if right is None:
                 return
             before()
@@ -362,6 +364,35 @@ class CacheStorage(Storage):
                 running.is_over = True
                 _building.reset(reset)
 
+    @contextlib.contextmanager
+    def _clearing(self, key: DatasetKey) -> Iterator[None]:
+        """Clear what builds of a dataset hold that nobody can go on with, after a block, however it ends."""
+        try:
+            yield
+        except BaseException:
+            self.clear_spent(key.id)
+            raise
+        self.clear_spent(key.id, key)
+
+    def clear_spent(self, dataset_id: str, published: DatasetKey | None = None) -> None:
+        """Remove what builds hold that nobody can go on with, unless somebody builds: then that one does.
+
+        Args:
+            dataset_id: The dataset.
+            published: A version that is there by now, so that no attempt to build it is gone on with.
+        """
+        try:
+            if not has_spent(self.root, dataset_id, published):
+                return
+            with self.pruning(dataset_id) as right:
+                if right is not None:
+                    pruning = Pruning(self.root, dataset_id, 0.0, self.root.now())
+                    spent = pruning.spent(self.versions(dataset_id), published)
+                    for _ in pruning.remove(spent, right):
+                        pass
+        except (StorageError, LeaseError, CacheFormatError) as error:
+            _log.warning("yogadl: what unfinished builds of %r hold is not removed: %s", dataset_id, error)
+
     def _build(
         self,
         key: DatasetKey,
@@ -375,7 +406,9 @@ class CacheStorage(Storage):
         source = open_source(data, allow_pickle=options.allow_pickle)
         provenance = getattr(source, "provenance", {})
         machine = describe_machine(library_version())
-        where = f"{_names.builds(key)}/one"
+        goes_on = source.can_start_anywhere and options.workers == 1
+        token = secrets.token_hex(8)
+        where = _names.resumable(key) if goes_on else _names.unresumable(key, token)
         part_bytes = options.part_bytes or self.part_bytes
         if options.check_space:
             check_space(self.root, key, source, where)
@@ -387,7 +420,15 @@ class CacheStorage(Storage):
                     show(records, total, size_bytes)
 
             if options.workers > 1:
-                receipts = build_with_workers(self, key, source, options.workers, part_bytes, progress)
+                receipts = build_with_workers(
+                    self,
+                    key,
+                    source,
+                    workers=options.workers,
+                    token=token,
+                    part_bytes=part_bytes,
+                    progress=progress,
+                )
             else:
                 of_data = partial(sha256_of_data, getattr(source, "origin", data))
                 build = Build(
@@ -398,7 +439,7 @@ class CacheStorage(Storage):
         described = provenance | (call.manifest() if call else {})
         content = content_of(receipts)
         if publish(self.root, key, content, machine | described, right=right, replaces=replaces):
-            self.root.remove_folder(_names.builds(key))
+            clear_attempt(self.root, key, where)
 
     def _warn_if_stale(self, manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
         changed = difference(manifest.builder, builder)
@@ -650,7 +691,23 @@ class CacheStorage(Storage):
             replace(self.root, key, content, right)
             self.root.remove(names[-1])
 
-    def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Pruned:
+    def unfinished(self, dataset_id: str | None = None) -> list[Unfinished]:
+        """Return what builds hold that are not finished: killed, failed, or running just now.
+
+        Args:
+            dataset_id: Just those of this dataset.
+        """
+        found: list[Unfinished] = []
+        for name in self._ids_with("builds") if dataset_id is None else [dataset_id]:
+            those = attempts(self.root, name)
+            if those:
+                kept: set[str] = set()
+                with contextlib.suppress(CacheFormatError):  # a damaged manifest hides none of them
+                    kept = Pruning(self.root, name, 0.0, 0.0).named(self.versions(name))
+                found += held(self.root, name, those, kept)
+        return found
+
+    def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False, unfinished: bool = False) -> Pruned:
         """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
 
         What is younger than the grace stays, since a running reader opens parts late, and partitions are
@@ -661,6 +718,8 @@ class CacheStorage(Storage):
         Args:
             grace_s: How long what nobody names is kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
+            unfinished: Whether to remove just what `unfinished` lists, however young, but what tasks of a
+                `begin` have written within a day: they can't be told from tasks that are at work.
 
         Raises:
             StorageError: if something can't be listed, read or removed; names the dataset.
@@ -671,8 +730,9 @@ class CacheStorage(Storage):
         failed: dict[str, StorageError | LeaseError] = {}
         for dataset_id in self._ids_with("versions", "trash", "parts", "builds"):
             pruning = Pruning(self.root, dataset_id, grace_s, now)
+            doomed = pruning.unfinished if unfinished else pruning.doomed
             try:
-                for entry in self._pruned(pruning, dataset_id, dry_run):
+                for entry in self._pruned(pruning, doomed, dataset_id, dry_run):
                     gone.append(entry)
             except CacheFormatError as error:
                 _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
@@ -682,13 +742,19 @@ class CacheStorage(Storage):
             raise incomplete(failed, count(gone), dry_run) from next(iter(failed.values()))
         return count(gone)
 
-    def _pruned(self, pruning: Pruning, dataset_id: str, dry_run: bool) -> Iterator[Entry]:
+    def _pruned(
+        self,
+        pruning: Pruning,
+        doomed: Callable[[list[str]], list[Entry]],
+        dataset_id: str,
+        dry_run: bool,
+    ) -> Iterator[Entry]:
         """Yield what is removed, or would be, of a dataset."""
-        doomed = pruning.doomed(self.versions(dataset_id))
-        if not doomed:
+        found = doomed(self.versions(dataset_id))
+        if not found:
             return  # so that nobody is kept waiting for nothing
         if dry_run:
-            yield from () if self.has_builder(dataset_id) else doomed
+            yield from () if self.has_builder(dataset_id) else found
             return
         with self.pruning(dataset_id) as right:
             if right is None:
@@ -696,7 +762,7 @@ class CacheStorage(Storage):
                     "yogadl: nothing is removed of %r: others build or prune it just now", dataset_id
                 )
                 return
-            yield from pruning.remove(pruning.doomed(self.versions(dataset_id)), right)
+            yield from pruning.remove(doomed(self.versions(dataset_id)), right)
 
 
 def _bumped(version: str) -> str:

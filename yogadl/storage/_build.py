@@ -104,6 +104,9 @@ class Build:
             source: What to read.
             where: The build's own folder, by name.
         """
+        note = _names.version_note(_names.builds(self.key))
+        if self.root.size(note) is None:
+            self.root.write(note, self.key.version.encode())
         terms, origin = self._terms(source), self._origin(source)
         receipts = self._receipts(source, where, terms, origin)
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
@@ -193,7 +196,7 @@ class Build:
         self.root.write(f"{where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
 
     def _receipts(self, source: Source, where: str, terms: dict[str, Any], origin: str) -> list[Receipt]:
-        """Return the receipts an earlier build left that hold for this source; clear the rest."""
+        """Return the receipts an earlier build left that hold for this source; put the others aside."""
         kept: list[Receipt] = []
         if source.can_start_anywhere:
             for name in self.root.names(where, ".json"):
@@ -204,9 +207,14 @@ class Build:
                 kept.append(receipt)
             if kept and not _agree(source, kept, origin, partial(self._restore, source, where)):
                 kept = []
+        aside = _names.unresumable(self.key, secrets.token_hex(8))  # they say what is to be removed
         names = {f"{r.first_record:015d}{suffix}" for r in kept for suffix in (".json", _STATE)}
         for name in self.root.names(where):
-            if Path(name).name not in names:
+            if Path(name).name in names:
+                continue
+            if name.endswith(".json"):
+                self.root.rename(name, f"{aside}/{Path(name).name}")
+            else:
                 self.root.remove(name)
         return kept
 
@@ -238,6 +246,13 @@ class Build:
             return Receipt(document["first"], part, spec, samples, document["origin"])
         except (ValueError, KeyError, TypeError, StorageError):
             return None  # from another version or cut short: what it names is built again
+
+
+def clear_attempt(root: Root, key: DatasetKey, where: str) -> None:
+    """Remove the notes of an attempt that has become a version, and the folder of all if it was the last."""
+    others = {_names.split_attempt(key.id, name)[1] for name in root.names(_names.builds(key))}
+    is_last = others <= {"", where.rpartition("/")[2]}
+    root.remove_folder(_names.builds(key) if is_last else where)
 
 
 def _clear_unfinished(work: Path) -> None:

@@ -22,7 +22,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._build import check_parts, replace
+from yogadl.storage._build import check_parts, clear_attempt, replace
 from yogadl.storage._cached import open_table
 from yogadl.storage._folder import storage_error
 from yogadl.storage._leases.right import Right
@@ -81,7 +81,8 @@ def copy(
             right.check()
             if is_new and not target.root.write_if_absent(_names.manifest(key), content):
                 _is_new(target, key, content, replaces)  # which refuses another one
-        target.root.remove_folder(_names.builds(key))
+        clear_attempt(target.root, key, f"{_names.builds(key)}/copy")
+    target.clear_spent(key.id, key)
     return True
 
 

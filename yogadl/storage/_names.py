@@ -83,6 +83,49 @@ def builds(key: DatasetKey) -> str:
     return f"{key.id}/builds/{_short(key.version)}"
 
 
+def resumable(key: DatasetKey) -> str:
+    """Return the folder of the attempt that the next builder may go on with."""
+    return f"{builds(key)}/one"
+
+
+def unresumable(key: DatasetKey, token: str) -> str:
+    """Return the folder of an attempt that only the builder of this token can finish.
+
+    Once nobody builds the version, nobody needs it any more.
+    """
+    return f"{builds(key)}/one-{token}"
+
+
+def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
+    """Return the folder of an attempt whose partitions are written by tasks, which hold no right to build."""
+    return f"{builds(key)}/run-{run}-{partitions}"
+
+
+def is_spent(attempt: str) -> bool:
+    """Return whether nobody can go on with an attempt of that name once nobody builds its version."""
+    return attempt.startswith("one-")
+
+
+def is_partitioned(attempt: str) -> bool:
+    """Return whether the partitions of an attempt of that name are written by tasks."""
+    return attempt.startswith("run-")
+
+
+def split_attempt(dataset_id: str, name: str) -> tuple[str, str]:
+    """Return the folder of all attempts that a file below ``builds/`` belongs to, and the attempt's name.
+
+    The name is empty for a file that belongs to none of them.
+    """
+    version, _, rest = name[len(f"{dataset_id}/builds/") :].partition("/")
+    attempt, slash, _ = rest.partition("/")
+    return f"{dataset_id}/builds/{version}", attempt if slash else ""
+
+
+def version_note(builds: str) -> str:
+    """Return the name of the file that says which version the folder of its builds is of."""
+    return f"{builds}/version"
+
+
 def lock(key: DatasetKey | WholeDataset) -> str:
     """Return the name of the lock on building this version, or on pruning the dataset."""
     return f"{key.id}/locks/{_short(key.version)}.lock"

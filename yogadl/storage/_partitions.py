@@ -28,7 +28,7 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._build import Build, Progress, Receipt, content_of, publish, read_sealed
+from yogadl.storage._build import Build, Progress, Receipt, clear_attempt, content_of, publish, read_sealed
 from yogadl.storage._cached import Catalogue
 from yogadl.storage._leases.right import Right
 from yogadl.storage._provenance.provenance import describe_machine
@@ -71,7 +71,7 @@ class PartitionedBuild:
 
     @property
     def _where(self) -> str:
-        return f"{_names.builds(self.key)}/run-{self.run}-{self.partitions}"
+        return _names.partitioned(self.key, self.run, self.partitions)
 
     def _receipt(self, partition: int) -> str:
         return f"{self._where}/{partition:08d}.json"
@@ -180,7 +180,15 @@ class PartitionedBuild:
                 raise
             content = content_of(receipts)
             publish(self.storage.root, self.key, content, machine | builder, right=right, replaces=True)
-            self.storage.root.remove_folder(self._where)
+            clear_attempt(self.storage.root, self.key, self._where)
+
+
+class _WorkersBuild(PartitionedBuild):
+    """One whose tasks are the workers of whoever holds the right to build."""
+
+    @property
+    def _where(self) -> str:
+        return _names.unresumable(self.key, self.run)
 
 
 class _Share:
@@ -209,11 +217,22 @@ def build_with_workers(
     storage: BuildSite,
     key: DatasetKey,
     source: Source,
+    *,
     workers: int,
+    token: str,
     part_bytes: int | None,
     progress: Progress | None,
 ) -> list[Receipt]:
     """Read a source with several processes and return the receipts of all parts, in order.
+
+    Args:
+        storage: Where the cache will be.
+        key: Which it will be.
+        source: What to read.
+        workers: How many processes read it, at most.
+        token: What tells this attempt from others.
+        part_bytes: How large one file may get; ``None`` is the storage's own choice.
+        progress: Called with records so far, records in all, and bytes so far.
 
     Raises:
         ConfigurationError: if the source can only be read in order.
@@ -225,7 +244,7 @@ def build_with_workers(
     import cloudpickle
 
     workers = min(workers, source.length)
-    build = PartitionedBuild(storage, key, workers, secrets.token_hex(8))
+    build = _WorkersBuild(storage, key, workers, token)
     bounds = [source.length * k // workers for k in range(workers + 1)]
     done = size_bytes = 0
     # Spawned, not forked: a source may have threads or a framework's locks open.

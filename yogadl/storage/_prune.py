@@ -2,7 +2,7 @@
 
 import errno
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,11 +14,14 @@ from yogadl.storage import _names
 from yogadl.storage._cached import open_table
 from yogadl.storage._leases.right import Right
 from yogadl.storage._root import Entry, Root
+from yogadl.storage._unfinished import Attempt, attempts
 from yogadl.storage._verify import part_files
 
 GRACE_S: Final = 30 * 86_400.0
 # Whatever the grace: a builder that waits for the end of a prune has put its lease already.
 _LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
+# Tasks that write partitions hold no right to build: what they wrote is left alone for so long.
+_GRACE_OF_TASKS_S: Final = 86_400.0
 _CHECK_EVERY_S: Final = 1.0
 
 
@@ -63,16 +66,68 @@ class Pruning:
         found = [
             entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
-        doomed, kept = [], set()
-        for version in versions:
-            key = DatasetKey(self._id, version)
-            kept |= self._named_files(key, _names.manifest(key))
+        doomed, kept = [], self._live(versions)
         for key, name, stamp in self._trashed():
             if self._now - stamp > self._grace_s:
                 doomed.append(Entry(name, self._root.size(name) or 0, stamp))
             else:
                 kept |= self._named_files(key, name)
         return doomed + [entry for entry in found if self._can_go(entry, kept)]
+
+    def named(self, versions: Iterable[str]) -> set[str]:
+        """Return what manifests name, live or in the trash.
+
+        Raises:
+            CacheFormatError: if a manifest can't be read.
+        """
+        trashed = (self._named_files(key, name) for key, name, _ in self._trashed())
+        return self._live(versions).union(*trashed)
+
+    def spent(self, versions: Iterable[str], published: DatasetKey | None = None) -> list[Entry]:
+        """Return what attempts to build hold that nobody can go on with, parts first.
+
+        As `doomed`, this holds only for as long as nobody builds.
+
+        Args:
+            versions: The versions that the dataset has.
+            published: A version that was just published: no attempt to build it is gone on with.
+        """
+
+        def is_dead(attempt: Attempt) -> bool:
+            return _names.is_spent(attempt.name) or (
+                published is not None and attempt.builds == _names.builds(published)
+            )
+
+        return self._held(versions, is_dead)
+
+    def unfinished(self, versions: Iterable[str]) -> list[Entry]:
+        """Return all that attempts to build hold, parts first, but what tasks may be writing just now.
+
+        As `doomed`, this holds only for as long as nobody builds.
+        """
+
+        def is_dead(attempt: Attempt) -> bool:
+            is_young = self._now - attempt.written < _GRACE_OF_TASKS_S
+            return not (_names.is_partitioned(attempt.name) and is_young)
+
+        return self._held(versions, is_dead)
+
+    def _held(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
+        found = attempts(self._root, self._id)
+        living = [attempt for attempt in found if attempt.name and not is_dead(attempt)]
+        still = {attempt.builds for attempt in living}
+        dead = [a for a in found if (is_dead(a) if a.name else a.builds not in still)]
+        named = set().union(*(attempt.named for attempt in dead))
+        parts: list[Entry] = []
+        if named:
+            named -= self.named(versions).union(*(attempt.named for attempt in living))
+            parts = [entry for entry in self._root.entries(f"{self._id}/parts") if entry.name in named]
+        return parts + [entry for attempt in dead for entry in attempt.entries]
+
+    def _live(self, versions: Iterable[str]) -> set[str]:
+        """Return what the manifests of these versions name."""
+        keys = (DatasetKey(self._id, version) for version in versions)
+        return set().union(*(self._named_files(key, _names.manifest(key)) for key in keys))
 
     def _trashed(self) -> Iterator[tuple[DatasetKey, str, float]]:
         """Yield key and name of each manifest in the trash, and when it was thrown away."""
@@ -107,7 +162,7 @@ class Pruning:
         return self._named[content]
 
     def remove(self, doomed: Iterable[Entry], right: Right) -> Iterator[Entry]:
-        """Remove these, but for what has become young meanwhile; yield what was removed.
+        """Remove these, but for what was written again meanwhile; yield what was removed.
 
         Args:
             doomed: What can go.
@@ -122,7 +177,7 @@ class Pruning:
                 right.check()
                 checked = time.monotonic()
             is_trash = "/trash/" in entry.name and not _names.is_unfinished(entry.name)
-            if is_trash or self._root.age_s(entry.name, self._now) >= self._least_age_s(entry.name):
+            if is_trash or self._root.age_s(entry.name, self._now) >= self._now - entry.modified:
                 self._root.remove(entry.name)
                 yield entry
 

@@ -25,6 +25,7 @@ from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import warn_of_tensorflow
 from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._prune import GRACE_S, Pruned
 from yogadl.storage._verify import Verified, verify
 
 PART_BYTES: Final = 256 * 2**20
@@ -131,6 +132,15 @@ class RemoteStorage(CacheStorage):
         if progress is not None and verified.parts:
             progress(verified.parts, verified.parts)
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
+
+    def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False, unfinished: bool = False) -> Pruned:
+        """Remove what no manifest names, as `CacheStorage.prune` says, and clear the mirror of killed builds.
+
+        What goes from the mirror, which is this machine's alone, is not counted.
+        """
+        if not dry_run:
+            self.mirror.sweep()
+        return super().prune(grace_s=grace_s, dry_run=dry_run, unfinished=unfinished)
 
 
 def _reopened(

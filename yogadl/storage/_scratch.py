@@ -22,7 +22,7 @@ def scratch_folder(below: Path) -> Iterator[Path]:
     Raises:
         StorageError: if it can't be made.
     """
-    _sweep(below)
+    sweep(below)
     token = secrets.token_hex(8)
     unlocked, lock, folder = below / f"{token}.new", below / f"{token}.lock", below / token
     descriptor = open_lock(unlocked)
@@ -42,7 +42,8 @@ def scratch_folder(below: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _sweep(below: Path) -> None:
+def sweep(below: Path) -> None:
+    """Remove the folders of killed processes."""
     for lock in below.glob("*.lock"):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)

@@ -23,6 +23,7 @@ from yogadl.storage._mirror.brought import Brought
 from yogadl.storage._mirror.place import Place, chosen_place, default_place
 from yogadl.storage._mirror.room import make_room
 from yogadl.storage._mirror.transfer import Progress
+from yogadl.storage._scratch import sweep
 
 _log = logging.getLogger("yogadl")
 
@@ -99,6 +100,12 @@ class Mirror:
     def scratch(self) -> Path:
         """Return a folder on the mirror's disk, made if missing, where caches may be built."""
         return _made(self.place.builds)
+
+    def sweep(self) -> None:
+        """Remove what killed builds have left on this machine, if there is a mirror."""
+        place = self.place_if_made()
+        if place is not None:
+            sweep(place.builds)
 
     def bring(
         self,

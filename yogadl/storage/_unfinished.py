@@ -1,0 +1,123 @@
+"""Know what builds hold that are not finished: their notes name parts which no manifest names yet.
+
+Each attempt to build a version has a folder of its own below `builds/`, by whose name is known what it is
+good for: see `yogadl.storage._names`.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from yogadl._key import DatasetKey
+from yogadl.errors import CacheFormatError
+from yogadl.storage import _names
+from yogadl.storage._root import Entry, Root
+
+_MOST_VERSION_BYTES: Final = 2**12
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What builds of a version hold that are not finished: killed, failed, or running just now.
+
+    Attributes:
+        id: What the dataset is called.
+        version: Which version they were to build; ``None`` if that is not known.
+        size_bytes: How much they hold.
+        written: When something of it was written last.
+    """
+
+    id: str
+    version: str | None
+    size_bytes: int
+    written: float
+
+
+@dataclass
+class Attempt:
+    """One attempt to build a version.
+
+    Args:
+        builds: The folder of all attempts to build that version.
+        name: What this one's is called there; empty for what belongs to none.
+        entries: Its files.
+        named: The parts that its notes name, and their indexes.
+    """
+
+    builds: str
+    name: str
+    entries: list[Entry] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+
+    @property
+    def written(self) -> float:
+        """When something of it was written last."""
+        return max(entry.modified for entry in self.entries)
+
+
+def attempts(root: Root, dataset_id: str) -> list[Attempt]:
+    """Return all attempts to build a version of a dataset."""
+    found: dict[tuple[str, str], Attempt] = {}
+    for entry in root.entries(f"{dataset_id}/builds"):
+        if _names.is_ours(dataset_id, entry.name):
+            builds, name = _names.split_attempt(dataset_id, entry.name)
+            attempt = found.setdefault((builds, name), Attempt(builds, name))
+            attempt.entries.append(entry)
+            if name and entry.name.endswith(".json"):
+                attempt.named |= _named(root, dataset_id, entry.name)
+    return list(found.values())
+
+
+def has_spent(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
+    """Return whether there may be attempts that nobody can go on with, or what is left of one."""
+    names: dict[str, set[str]] = {}
+    for file in root.names(f"{dataset_id}/builds"):
+        builds, name = _names.split_attempt(dataset_id, file)
+        names.setdefault(builds, set()).add(name)
+    mine = published and _names.builds(published)
+    return any(
+        builds == mine or those == {""} or any(map(_names.is_spent, those)) for builds, those in names.items()
+    )
+
+
+def _named(root: Root, dataset_id: str, name: str) -> set[str]:
+    """Return the files that a note names: that of a part, or of all parts of a partition."""
+    found: set[str] = set()
+    # One that was cut short or is foreign names nothing that anybody could go on with.
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError, CacheFormatError):
+        document: Any = json.loads(root.read(name) or b"[]")
+        if isinstance(document, dict):
+            document = [[document["sha256"], document["index_sha256"]]]
+        for sha256, index_sha256, *_ in document:
+            found |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}
+    return found
+
+
+def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) -> list[Unfinished]:
+    """Return what attempts hold, by version.
+
+    Args:
+        root: The storage's root.
+        dataset_id: The dataset.
+        found: The attempts.
+        kept: What is named by manifests, too.
+    """
+    by_version: dict[str, list[Attempt]] = {}
+    for attempt in found:
+        by_version.setdefault(attempt.builds, []).append(attempt)
+    sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
+    result = []
+    for builds, those in sorted(by_version.items()):
+        if not any(attempt.name for attempt in those):
+            continue
+        names = set().union(*(attempt.named for attempt in those)) - kept
+        own_bytes = sum(entry.size_bytes for attempt in those for entry in attempt.entries)
+        size_bytes = own_bytes + sum(sizes.get(name, 0) for name in names)
+        version = (root.view(_names.version_note(builds), _MOST_VERSION_BYTES) or b"").decode(
+            errors="replace"
+        )
+        written = max(attempt.written for attempt in those)
+        result.append(Unfinished(dataset_id, version or None, size_bytes, written))
+    return result
