@@ -168,7 +168,7 @@ class Refuses:
         ({"a": {"b": [Refuses()]}}, "record 0: field 'a/b'"),
         ([Refuses()], "record 0: the record itself"),
     ],
-    ids=str,
+    ids=["first", "later", "in a list", "deeper", "alone"],
 )
 def test_a_value_that_cant_be_made_an_array_is_named_with_its_error(data, where):
     with pytest.raises(UnsupportedDataError, match=f"{where} can't be made an array: .*no memory") as caught:

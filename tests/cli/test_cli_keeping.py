@@ -97,8 +97,12 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(("delay_s", "is_shown"), [(0.0, True), (2.0, False)])
 @pytest.mark.parametrize(
     ("words", "title"),
-    [(["verify", "--all"], "verifying:"), (["bench", "squares", "1", "--seconds", "0.1"], "measuring:")],
-    ids=["verify", "bench"],
+    [
+        (["verify", "--all"], "verifying:"),
+        (["bench", "squares", "1", "--seconds", "0.1"], "measuring:"),
+        (["prune", "--grace", "0"], "pruning:"),
+    ],
+    ids=["verify", "bench", "prune"],
 )
 def test_the_bar_is_for_what_takes_long(words, title, delay_s, is_shown, squares, root, monkeypatch):
     terminal = Terminal()

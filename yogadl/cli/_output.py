@@ -136,7 +136,7 @@ def duration(elapsed_s: float) -> str:
 class Bar:
     """Show how much is done: on stderr, if that is a terminal, and only after two seconds."""
 
-    def __init__(self, title: str, total: float, unit: str = "B") -> None:
+    def __init__(self, title: str, total: float | None, unit: str = "B") -> None:
         from tqdm import tqdm
 
         self._bar = tqdm(

@@ -17,7 +17,7 @@ from typing import Final
 
 from yogadl.cli._arguments import add_json, add_storage, amount
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import counted, say, say_json, size
+from yogadl.cli._output import Bar, counted, say, say_json, size
 
 _DAY_S: Final = 86_400.0
 _GRACE_DAYS: Final = 30.0
@@ -46,7 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
     is_dry: bool = arguments.dry_run
     unfinished: bool = arguments.unfinished
-    pruned = storage.prune(grace_s=arguments.grace * _DAY_S, dry_run=is_dry, unfinished=unfinished)
+    with Bar("pruning", None, " files and datasets") as bar:
+        pruned = storage.prune(
+            grace_s=arguments.grace * _DAY_S,
+            dry_run=is_dry,
+            unfinished=unfinished,
+            progress=lambda datasets, files: bar.show(datasets + files),
+        )
     if arguments.json:
         say_json(
             {

@@ -707,7 +707,14 @@ class CacheStorage(Storage):
                 found += held(self.root, name, those, kept)
         return found
 
-    def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False, unfinished: bool = False) -> Pruned:
+    def prune(
+        self,
+        *,
+        grace_s: float = GRACE_S,
+        dry_run: bool = False,
+        unfinished: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Pruned:
         """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
 
         What is younger than the grace stays, since a running reader opens parts late, and partitions are
@@ -720,6 +727,7 @@ class CacheStorage(Storage):
             dry_run: Whether to say what would be removed, and remove nothing.
             unfinished: Whether to remove just what `unfinished` lists, however young, but what tasks of a
                 `begin` have written within a day: they can't be told from tasks that are at work.
+            progress: Called with how many datasets were seen, and how many files removed, so far.
 
         Raises:
             StorageError: if something can't be listed, read or removed; names the dataset.
@@ -728,12 +736,16 @@ class CacheStorage(Storage):
         now = self.root.now()
         gone: list[Entry] = []
         failed: dict[str, StorageError | LeaseError] = {}
-        for dataset_id in self._ids_with("versions", "trash", "parts", "builds"):
+        for seen, dataset_id in enumerate(self._ids_with("versions", "trash", "parts", "builds")):
+            if progress is not None:
+                progress(seen, len(gone))
             pruning = Pruning(self.root, dataset_id, grace_s, now)
             doomed = pruning.unfinished if unfinished else pruning.doomed
             try:
                 for entry in self._pruned(pruning, doomed, dataset_id, dry_run):
                     gone.append(entry)
+                    if progress is not None:
+                        progress(seen, len(gone))
             except CacheFormatError as error:
                 _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
             except (StorageError, LeaseError) as error:

@@ -133,14 +133,21 @@ class RemoteStorage(CacheStorage):
             progress(verified.parts, verified.parts)
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
-    def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False, unfinished: bool = False) -> Pruned:
+    def prune(
+        self,
+        *,
+        grace_s: float = GRACE_S,
+        dry_run: bool = False,
+        unfinished: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Pruned:
         """Remove what no manifest names, as `CacheStorage.prune` says, and clear the mirror of killed builds.
 
         What goes from the mirror, which is this machine's alone, is not counted.
         """
         if not dry_run:
             self.mirror.sweep()
-        return super().prune(grace_s=grace_s, dry_run=dry_run, unfinished=unfinished)
+        return super().prune(grace_s=grace_s, dry_run=dry_run, unfinished=unfinished, progress=progress)
 
 
 def _reopened(
