@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from processes import fork, in_child, until, wait
 
 import yogadl
 from yogadl.storage import CacheStorage
+from yogadl.storage._bucket_root import BucketRoot
 
 RECORDS = 400
 PART_BYTES = 20_000  # some fifty records
@@ -88,6 +90,10 @@ def kill_a_build(
             return
 
 
+def a_day_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BucketRoot, "now", lambda _: time.time() + 86_401)
+
+
 def held(root: Path) -> int:
     """Return how many bytes a storage holds below it, and its mirror but for what is for readers."""
     found = (path for path in root.rglob("*") if path.is_file())
@@ -116,11 +122,15 @@ def test_a_build_with_workers_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_killed_iterators_build_held_goes_with_the_next_build_of_the_dataset(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_a_build(kind, tmp_path, version="old")
     assert held(tmp_path) > STOPPED_AT // 2 * 400
     storage = open_kind(kind, tmp_path)
+    if kind != "folder":  # who was taken for dead may wake up
+        fail_to_build(storage, records(1, fail))
+        assert [left.version for left in storage.unfinished()] == ["old"]
+        a_day_goes_by(monkeypatch)
     storage.submit(records(1, nothing), "data", "1", part_bytes=PART_BYTES)
     assert storage.unfinished() == []
     size_bytes = storage.info("data", "1").size_bytes
@@ -138,7 +148,7 @@ def test_what_killed_workers_held_goes_with_the_next_build(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_build_that_can_be_gone_on_with_is_gone_on_with_until_its_source_has_changed(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = open_kind(kind, tmp_path)
     with caplog.at_level("INFO", "yogadl"):
@@ -147,7 +157,10 @@ def test_a_build_that_can_be_gone_on_with_is_gone_on_with_until_its_source_has_c
     assert "going on at record" in caplog.text
     before = held(tmp_path)
     fail_to_build(storage, Items(1, fail))
-    assert held(tmp_path) < 1.1 * before  # and not twice as much
+    if kind == "folder":
+        assert held(tmp_path) < 1.1 * before  # and not twice as much
+    else:
+        a_day_goes_by(monkeypatch)
     storage.submit(Items(1, nothing), "data", "1", part_bytes=PART_BYTES)
     assert held(tmp_path) < 1.1 * storage.info("data", "1").size_bytes
     assert np.array_equal(storage.fetch("data", "1").gather(range(RECORDS))["row"], rows(1))

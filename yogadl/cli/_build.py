@@ -128,11 +128,11 @@ def _build(
         )
         if arguments.replace:
             # What `submit` does, and what `cacheable` records; no method of the storage does both.
-            with storage._building_alone(key) as right:
+            with storage._attempt(key) as token, storage._building_alone(key) as right:
                 assert right is not None
                 data = function(**values)
                 call = Call(describer, builder, (), values)
-                storage._build(key, data, options, call, right=right, replaces=True)
+                storage._build(key, data, options, call, token=token, right=right, replaces=True)
         else:
             cached = storage.cacheable(
                 arguments.id,

@@ -58,7 +58,7 @@ from yogadl.storage._provenance.provenance import (
     sha256_of_data,
 )
 from yogadl.storage._provenance.values import HOOK
-from yogadl.storage._prune import GRACE_S, Pruned, Pruning, count, incomplete
+from yogadl.storage._prune import GRACE_OF_THE_SILENT_S, GRACE_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._unfinished import Unfinished, attempts, has_spent, held
 from yogadl.storage._verify import Verified, verify
@@ -234,9 +234,9 @@ class CacheStorage(Storage):
         """
         key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
-        with self._clearing(key), self._building_alone(key) as right:
+        with self._attempt(key) as token, self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
-            self._build(key, data, options, None, right=right, replaces=True)
+            self._build(key, data, options, None, token=token, right=right, replaces=True)
 
     def begin(
         self, dataset_id: str, dataset_version: str, *, partitions: int, run: str | None = None
@@ -334,13 +334,17 @@ class CacheStorage(Storage):
         before: Callable[[], None],
     ) -> None:
         """Build a version that is not there, unless somebody else does meanwhile."""
-        with self._clearing(key), self._building_alone(key, lambda: self._find(key) is not None) as right:
+
+        def is_there() -> bool:
+            return self._find(key) is not None
+
+        with self._attempt(key) as token, self._building_alone(key, is_there) as right:
             if right is None:
                 return
             before()
             data = function()
             try:
-                self._build(key, data, options, call, right=right, replaces=False)
+                self._build(key, data, options, call, token=token, right=right, replaces=False)
             except LostRightError as error:
                 _log.warning(
                     "yogadl: %s is built by others by now, whose result will be served: %s", key, error
@@ -365,20 +369,25 @@ class CacheStorage(Storage):
                 _building.reset(reset)
 
     @contextlib.contextmanager
-    def _clearing(self, key: DatasetKey) -> Iterator[None]:
-        """Clear what builds of a dataset hold that nobody can go on with, after a block, however it ends."""
+    def _attempt(self, key: DatasetKey) -> Iterator[str]:
+        """Give a token for an attempt to build; however it ends, clear what nobody can go on with."""
+        token = secrets.token_hex(8)
+        own = _names.unresumable(key, token)
         try:
-            yield
+            yield token
         except BaseException:
-            self.clear_spent(key.id)
+            self.clear_spent(key.id, own)
             raise
-        self.clear_spent(key.id, key)
+        self.clear_spent(key.id, own, key)
 
-    def clear_spent(self, dataset_id: str, published: DatasetKey | None = None) -> None:
+    def clear_spent(
+        self, dataset_id: str, own: str | None = None, published: DatasetKey | None = None
+    ) -> None:
         """Remove what builds hold that nobody can go on with, unless somebody builds: then that one does.
 
         Args:
             dataset_id: The dataset.
+            own: The folder of an attempt of this call, which is over.
             published: A version that is there by now, so that no attempt to build it is gone on with.
         """
         try:
@@ -387,7 +396,8 @@ class CacheStorage(Storage):
             with self.pruning(dataset_id) as right:
                 if right is not None:
                     pruning = Pruning(self.root, dataset_id, 0.0, self.root.now())
-                    spent = pruning.spent(self.versions(dataset_id), published)
+                    age_s = 0.0 if right.epoch is None else GRACE_OF_THE_SILENT_S
+                    spent = pruning.spent(self.versions(dataset_id), own, published, age_s)
                     for _ in pruning.remove(spent, right):
                         pass
         except (StorageError, LeaseError, CacheFormatError) as error:
@@ -400,6 +410,7 @@ class CacheStorage(Storage):
         options: BuildOptions,
         call: Call | None,
         *,
+        token: str,
         right: Right,
         replaces: bool,
     ) -> None:
@@ -407,7 +418,6 @@ class CacheStorage(Storage):
         provenance = getattr(source, "provenance", {})
         machine = describe_machine(library_version())
         goes_on = source.can_start_anywhere and options.workers == 1
-        token = secrets.token_hex(8)
         where = _names.resumable(key) if goes_on else _names.unresumable(key, token)
         part_bytes = options.part_bytes or self.part_bytes
         if options.check_space:

@@ -82,7 +82,7 @@ def copy(
             if is_new and not target.root.write_if_absent(_names.manifest(key), content):
                 _is_new(target, key, content, replaces)  # which refuses another one
         clear_attempt(target.root, key, f"{_names.builds(key)}/copy")
-    target.clear_spent(key.id, key)
+    target.clear_spent(key.id, published=key)
     return True
 
 

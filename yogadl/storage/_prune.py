@@ -20,6 +20,9 @@ from yogadl.storage._verify import part_files
 GRACE_S: Final = 30 * 86_400.0
 # Whatever the grace: a builder that waits for the end of a prune has put its lease already.
 _LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
+# A builder that has a lease is taken for dead when it is silent: what it wrote is kept for so long, lest it
+# wakes up and publishes what names that.
+GRACE_OF_THE_SILENT_S: Final = 86_400.0
 # Tasks that write partitions hold no right to build: what they wrote is left alone for so long.
 _GRACE_OF_TASKS_S: Final = 86_400.0
 _CHECK_EVERY_S: Final = 1.0
@@ -83,20 +86,26 @@ class Pruning:
         trashed = (self._named_files(key, name) for key, name, _ in self._trashed())
         return self._live(versions).union(*trashed)
 
-    def spent(self, versions: Iterable[str], published: DatasetKey | None = None) -> list[Entry]:
+    def spent(
+        self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
+    ) -> list[Entry]:
         """Return what attempts to build hold that nobody can go on with, parts first.
 
         As `doomed`, this holds only for as long as nobody builds.
 
         Args:
             versions: The versions that the dataset has.
+            own: The folder of an attempt of the caller's own, which is over.
             published: A version that was just published: no attempt to build it is gone on with.
+            age_s: How long attempts of others are kept that were taken for dead, and may wake up.
         """
+        mine = published and _names.builds(published)
 
         def is_dead(attempt: Attempt) -> bool:
-            return _names.is_spent(attempt.name) or (
-                published is not None and attempt.builds == _names.builds(published)
-            )
+            if f"{attempt.builds}/{attempt.name}" == own:
+                return True
+            is_old = self._now - attempt.written >= age_s
+            return is_old and (_names.is_spent(attempt.name) or attempt.builds == mine)
 
         return self._held(versions, is_dead)
 
