@@ -1,5 +1,6 @@
 """A disk that is full while a cache is built: an error that says so, nothing half-done, and no crash."""
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -226,6 +227,40 @@ def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
     assert sum(entry.size_bytes for entry in bucket.list("data/parts/")) > 24 * 2**20
 
 
+def use_up(folder: Path, of: str) -> None:
+    """Leave no room on the disk: of bytes, or of files."""
+    if of == "bytes":
+        while free_bytes(folder):
+            with (folder / "ballast").open("ab") as ballast, contextlib.suppress(OSError):
+                os.posix_fallocate(ballast.fileno(), ballast.tell(), free_bytes(folder))
+    else:
+        for number in range(os.statvfs(folder).f_favail):
+            (folder / f"ballast-{number}").touch()
+
+
+def free_a_full_disk(folder: Path, shared: bool, of: str) -> None:
+    """Delete and prune where nothing can be written, and build again."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=300", "tmpfs", str(folder)], check=True)
+    storage = yogadl.open_storage(folder / "caches", shared=shared)
+    storage.submit(rows(3), "data", "1", part_bytes=2**18)
+    storage.submit(rows(2)[::-1].copy(), "data", "2", part_bytes=2**20)
+    use_up(folder, of)
+    with pytest.raises(OSError, match="No space left"), (folder / "more").open("wb") as file:
+        file.write(bytes(4096))
+    storage = yogadl.open_storage(folder / "caches", shared=shared)
+    storage.delete("data", "1")
+    before = os.statvfs(folder)
+    pruned = storage.prune(grace_s=0)
+    after = os.statvfs(folder)
+    assert pruned.size_bytes > 3 * 2**20
+    assert after.f_bavail > before.f_bavail
+    assert after.f_favail > before.f_favail
+    assert storage.versions("data") == ["2"]
+    assert storage.verify("data", "2").records == 2 * 1024
+    storage.submit(rows(1), "data", "3")
+    assert storage.verify("data", "3").records == 1024
+
+
 needs_mount = pytest.mark.skipif(mounting() is None, reason="this user may not mount a small disk")
 
 
@@ -279,6 +314,15 @@ def test_a_build_that_seems_too_large_is_done_if_the_user_says_so(tmp_path: Path
 @needs_mount
 def test_a_version_is_built_again_with_no_room_for_a_second_one(tmp_path: Path) -> None:
     in_child(build_the_same_again, tmp_path, prefix=mounting())
+
+
+@needs_mount
+@pytest.mark.parametrize("shared", [False, True], ids=["folder", "shared folder"])
+@pytest.mark.parametrize("of", ["bytes", "files"])
+def test_a_disk_that_is_full_to_the_last_byte_or_file_is_freed_by_delete_and_prune(
+    tmp_path: Path, shared: bool, of: str
+) -> None:
+    in_child(free_a_full_disk, tmp_path, shared, of, prefix=mounting())
 
 
 @needs_mount

@@ -16,6 +16,7 @@ from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.transfer import upload
+from yogadl.storage._reserve import make_reserve
 from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
 from yogadl.storage._scratch import scratch_folder
 
@@ -238,6 +239,7 @@ class SharedRoot(BucketRoot):
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
         """Give a new folder, which is gone afterwards: who lost the right to build may still be at work."""
+        make_reserve(self._folder)
         name = f"{below}/{secrets.token_hex(8)}"
         try:
             with self._folder.workplace(name) as path:

@@ -1,6 +1,7 @@
 """Keep caches in a folder on a local disk, one builder at a time by file lock."""
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -94,13 +95,27 @@ class LFSStorage(CacheStorage):
                 yield None
                 return
             try:
-                self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+                self._prepare(key)
                 # Only now: who begins to prune from here on finds our lock held.
                 with self._locked(whole, lambda: f"{key}: {whole} is being pruned"):
                     pass
                 yield LockedRight()
             finally:
                 self.folder.remove(self._holder_name(key))
+
+    def _prepare(self, key: DatasetKey) -> None:
+        """Say who holds the right to build, and make the folder of the trash while there is room for it.
+
+        On a full disk neither is done: what frees it holds this right, too.
+        """
+        trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
+        with contextlib.suppress(OSError):  # who needs it is told then
+            trash.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+        except StorageError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
     @contextlib.contextmanager
     def pruning(self, dataset_id: str) -> Iterator[Right | None]:
