@@ -184,6 +184,13 @@ class CacheStorage(Storage):
         """Return whether somebody is building a version of this dataset."""
         raise NotImplementedError
 
+    def make_room(self, dry_run: bool) -> None:
+        """Do what `delete` and `prune` begin with, if there is anything to do.
+
+        Args:
+            dry_run: Whether nothing is to be removed.
+        """
+
     def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache.
 
@@ -674,6 +681,7 @@ class CacheStorage(Storage):
         name = _names.manifest(key)
         if self.root.size(name) is None:
             raise DatasetNotFoundError(self._not_found(key))  # before anything is made for it
+        self.make_room(dry_run=False)
         with self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
             if not self.root.rename(name, new_trashed_name(self.root, key), right.check):
@@ -743,6 +751,7 @@ class CacheStorage(Storage):
             StorageError: if something can't be listed, read or removed; names the dataset.
             LeaseError: if this process was stopped for so long that a builder took the right from it.
         """
+        self.make_room(dry_run)
         now = self.root.now()
         gone: list[Entry] = []
         failed: dict[str, StorageError | LeaseError] = {}

@@ -25,7 +25,6 @@ from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import warn_of_tensorflow
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._prune import GRACE_S, Pruned
 from yogadl.storage._verify import Verified, verify
 
 PART_BYTES: Final = 256 * 2**20
@@ -133,21 +132,10 @@ class RemoteStorage(CacheStorage):
             progress(verified.parts, verified.parts)
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
-    def prune(
-        self,
-        *,
-        grace_s: float = GRACE_S,
-        dry_run: bool = False,
-        unfinished: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Pruned:
-        """Remove what no manifest names, as `CacheStorage.prune` says, and clear the mirror of killed builds.
-
-        What goes from the mirror, which is this machine's alone, is not counted.
-        """
+    def make_room(self, dry_run: bool) -> None:
+        """Clear the mirror, which is this machine's alone, of killed builds."""
         if not dry_run:
             self.mirror.sweep()
-        return super().prune(grace_s=grace_s, dry_run=dry_run, unfinished=unfinished, progress=progress)
 
 
 def _reopened(

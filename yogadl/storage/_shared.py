@@ -17,7 +17,6 @@ from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import made_folder
-from yogadl.storage._prune import GRACE_S, Pruned
 from yogadl.storage._reserve import give_up_reserve_if_full
 
 
@@ -56,15 +55,9 @@ class SharedStorage(CacheStorage):
         """Return whether somebody is building a version of this dataset."""
         return self._leases.is_held(dataset_id, self.root.now())
 
-    def delete(self, dataset_id: str, dataset_version: str) -> None:
-        """Throw a version away, as `CacheStorage.delete` says; on a full disk, too."""
+    def make_room(self, dry_run: bool) -> None:
+        """Give up the reserve where the disk is full: to free it takes room, too."""
         give_up_reserve_if_full(self.folder)
-        super().delete(dataset_id, dataset_version)
-
-    def prune(self, *, grace_s: float = GRACE_S, dry_run: bool = False, unfinished: bool = False) -> Pruned:
-        """Remove what no manifest names, as `CacheStorage.prune` says; on a full disk, too."""
-        give_up_reserve_if_full(self.folder)
-        return super().prune(grace_s=grace_s, dry_run=dry_run, unfinished=unfinished)
 
     def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
