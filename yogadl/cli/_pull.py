@@ -49,9 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _fill_mirror(storage: RemoteStorage, arguments: argparse.Namespace) -> int:
     key = DatasetKey(arguments.id, arguments.version)
-    manifest = storage.published(key).manifest
+    published = storage.published(key)
+    manifest = published.manifest
     with Bar("pulling", manifest.size_bytes) as bar:
-        damaged = storage.mirror.fill(manifest, progress=lambda done, _: bar.show(done))
+        damaged = storage.fill_mirror(published, progress=lambda done, _: bar.show(done))
     folder = storage.mirror.place.root
     if arguments.json:
         say_json(

@@ -8,6 +8,7 @@ from typing import Any, Final
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
 from yogadl.storage._buckets.gcs import GCSBucket
+from yogadl.storage._buckets.offline import OfflineBucket
 from yogadl.storage._buckets.opening import open_bucket
 from yogadl.storage._buckets.patience import Patience
 from yogadl.storage._buckets.s3 import S3Bucket
@@ -70,6 +71,7 @@ def open_storage(
     patience_s: float | None = None,
     exclusive: bool = True,
     mapped: bool = True,
+    offline: bool = False,
     **options: Any,
 ) -> CacheStorage:
     """Open the storage at a location. A folder on a network file system that is not `shared` gets a warning.
@@ -90,6 +92,8 @@ def open_storage(
             for the caller to see that only one machine builds at a time.
         mapped: Whether files may be mapped to be read, as is fastest. A file that somebody cuts short, or a
             disk that can't read it any more, kills a process that has mapped it; without, it is an error.
+        offline: Whether never to ask the bucket's store: what this machine's mirror has whole is served, and
+            all else is an error at once.
         options: Of the bucket: ``endpoint_url``, ``profile``, ``anonymous`` ...; see `S3Bucket`, `GCSBucket`.
 
     Raises:
@@ -120,10 +124,12 @@ def open_storage(
             patience = Patience(total_s=patience_s)
             options |= {} if text.startswith("file://") else {"patience": patience}  # a folder is never away
         bucket = open_bucket(text, **options)
+        if offline:
+            bucket = OfflineBucket(bucket)
         place = Mirror(bucket, mirror, mirror_limit)
         return RemoteStorage(bucket, place, terms=terms, exclusive=exclusive, mapped=mapped)
     of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, "patience_s": patience_s, **options}
-    of_buckets["exclusive"] = None if exclusive else False
+    of_buckets |= {"exclusive": None if exclusive else False, "offline": offline or None}
     if not shared:
         of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == TTL_S else lease_ttl_s}
     given = [name for name, value in of_buckets.items() if value is not None]

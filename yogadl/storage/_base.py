@@ -191,17 +191,26 @@ class CacheStorage(Storage):
             dry_run: Whether nothing is to be removed.
         """
 
-    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
+    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache.
 
         Args:
-            manifest: The cache.
+            published: The cache.
             check: Whether each block is compared with its checksum before it is first read from.
 
         Raises:
             CacheFormatError: if a file is missing or truncated.
         """
         raise NotImplementedError
+
+    def manifest_of(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none.
+
+        Args:
+            key: The version.
+            digest: Which one is wanted, if one is; it may have another.
+        """
+        return self.root.read(_names.manifest(key))
 
     # Building.
 
@@ -516,7 +525,7 @@ class CacheStorage(Storage):
     def _ref(
         self, key: DatasetKey, published: Published, allow_pickle: bool, check: bool = False
     ) -> RecordsRef:
-        records = CachedRecords(self, key, published.digest, allow_pickle, check)
+        records = CachedRecords(self, key, published.digest, allow_pickle, check, published)
         records.open()
         return RecordsRef(records)
 
@@ -534,7 +543,7 @@ class CacheStorage(Storage):
         for name in self._manifest_names(key):
             content = self.root.read(name)
             if content is not None and digest_of(content) == digest:
-                return Published(read_manifest(content, key, self.root.where(name)), digest)
+                return Published(read_manifest(content, key, self.root.where(name)), digest, content)
         raise DatasetNotFoundError(
             f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
         )
@@ -551,8 +560,7 @@ class CacheStorage(Storage):
         Raises:
             CacheFormatError: if it is damaged, or has another digest.
         """
-        name = _names.manifest(key)
-        content = self.root.read(name)
+        content = self.manifest_of(key, digest)
         if content is None:
             return None
         found = digest_of(content)
@@ -560,7 +568,8 @@ class CacheStorage(Storage):
             raise CacheFormatError(
                 f"{key} has digest {found}, not {digest}: it was built or changed by others"
             )
-        return Published(read_manifest(content, key, self.root.where(name)), found)
+        where = self.root.where(_names.manifest(key))
+        return Published(read_manifest(content, key, where), found, content)
 
     def _not_found(self, key: DatasetKey) -> str:
         with contextlib.suppress(StorageError):  # what can't be listed is not to hide what is known

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -28,10 +28,11 @@ REMEDY: Final = "build the dataset again, or restore the file"
 
 @dataclass(frozen=True)
 class Published:
-    """A manifest as it was read, and the digest of its bytes."""
+    """A manifest as it was read, the digest of its bytes, and these."""
 
     manifest: Manifest
     digest: str
+    content: bytes = field(repr=False)
 
 
 class Catalogue(Protocol):
@@ -40,7 +41,7 @@ class Catalogue(Protocol):
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
         """Return the manifest of a version; with a digest that very one."""
 
-    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
+    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, one that compares blocks with their checksums if that is wanted."""
 
 
@@ -56,16 +57,24 @@ class CachedRecords:
         digest: The digest that its manifest must have.
         allow_pickle: Whether pickled fields may be read.
         check: Whether each block is compared with its checksum before it is first read from.
+        published: The manifest of that digest, if it was read just now.
     """
 
     def __init__(
-        self, storage: Catalogue, key: DatasetKey, digest: str, allow_pickle: bool, check: bool = False
+        self,
+        storage: Catalogue,
+        key: DatasetKey,
+        digest: str,
+        allow_pickle: bool,
+        check: bool = False,
+        published: Published | None = None,
     ) -> None:
         self._storage = storage
         self._key = key
         self._digest = digest
         self._allow_pickle = allow_pickle
         self._is_checked = check
+        self._published = published
         self._lock = ProcessLock()
         self._opened: tuple[Manifest, Reader | CheckedReader] | None = None
 
@@ -87,7 +96,7 @@ class CachedRecords:
         return opened
 
     def _open(self) -> tuple[Manifest, Reader | CheckedReader]:
-        published = self._storage.published(self._key, self._digest)
+        published = self._published or self._storage.published(self._key, self._digest)
         manifest = published.manifest
         if NEEDS_PICKLE in manifest.needs and not self._allow_pickle:
             raise ConfigurationError(
@@ -95,7 +104,7 @@ class CachedRecords:
                 "if you trust who built it, fetch it with allow_pickle=True"
             )
         try:
-            return manifest, self._storage.reader(manifest, check=self._is_checked)
+            return manifest, self._storage.reader(published, check=self._is_checked)
         except CacheFormatError:
             self._storage.published(self._key, self._digest)  # which says so if it was pruned meanwhile
             raise

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._caller import users_level
 from yogadl._format.checks import CheckedReader
-from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
-from yogadl.storage._cached import open_reader
+from yogadl.storage._cached import Published, open_reader
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._leases.right import LockedRight, Right
 from yogadl.storage._leases.waiting import if_this_process
@@ -79,9 +78,9 @@ class LFSStorage(CacheStorage):
     def __reduce__(self) -> Any:
         return _reopen, (str(self.folder.root), self._is_mapped)
 
-    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
+    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
-        return open_reader(self.folder, manifest, check=check, mapped=self._is_mapped)
+        return open_reader(self.folder, published.manifest, check=check, mapped=self._is_mapped)
 
     @contextlib.contextmanager
     def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:

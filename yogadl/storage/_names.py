@@ -16,6 +16,7 @@ _UNFINISHED: Final = re.compile(r"(?:.*/)?\.[0-9a-f]{16}\.tmp")
 _LEASE: Final = re.compile(r"([0-9]{10})(\.beat|\.end)?")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MANIFEST_SUFFIX: Final = ".json"
+TABLE_SUFFIX: Final = ".parts"
 BEAT: Final = ".beat"
 END: Final = ".end"
 
@@ -57,7 +58,7 @@ def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
 
 def table(dataset_id: str, sha256: str) -> str:
     """Return a part table's name."""
-    return f"{dataset_id}/tables/{_checked(sha256)}.parts"
+    return f"{dataset_id}/tables/{_checked(sha256)}{TABLE_SUFFIX}"
 
 
 def trashed(key: DatasetKey, nanoseconds: int) -> str:

@@ -1,5 +1,6 @@
 """Keep caches in a bucket, for any number of machines, one builder at a time by lease."""
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,23 +10,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._caller import users_level
+from yogadl._dataref import RecordsRef
 from yogadl._format.checks import CheckedReader
-from yogadl._format.manifest import Manifest
+from yogadl._format.manifest import digest_of
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
+from yogadl.storage import _names
 from yogadl.storage._base import CacheStorage
-from yogadl.storage._bucket_root import MirroredRoot
+from yogadl.storage._bucket_root import BucketRoot, MirroredRoot
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._buckets.gcs import GCSBucket
+from yogadl.storage._buckets.offline import OfflineError
+from yogadl.storage._buckets.patience import AwayError
 from yogadl.storage._buckets.s3 import S3Bucket
-from yogadl.storage._cached import can_map
+from yogadl.storage._cached import Published, can_map
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import warn_of_tensorflow
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._verify import Verified, verify
+
+_log = logging.getLogger("yogadl")
 
 PART_BYTES: Final = 256 * 2**20
 # What 0.1.4 took when nothing was said.
@@ -65,6 +72,8 @@ class RemoteStorage(CacheStorage):
         self._exclusive = exclusive
         self._is_mapped = mapped
         self._is_probed = False
+        self._hurried = BucketRoot(bucket.hurried())
+        self._is_told = False
 
     def __reduce__(self) -> Any:
         terms = self._leases.terms
@@ -81,7 +90,10 @@ class RemoteStorage(CacheStorage):
         """
         self._probe()
         with self._leases.held(key, unless) as lease:
-            yield lease
+            try:
+                yield lease
+            finally:
+                self.mirror.renew(key, None)
 
     @contextmanager
     def pruning(self, dataset_id: str) -> Iterator[Right | None]:
@@ -103,12 +115,67 @@ class RemoteStorage(CacheStorage):
         """Return whether somebody is building a version of this dataset."""
         return self._leases.is_held(dataset_id, self.root.now())
 
-    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
+    def manifest_of(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none.
+
+        If the version is whole in the mirror, the store is asked for some seconds only. If it can't be asked,
+        what the mirror has is served, and a warning says so once.
+        """
+        here = self.mirror.kept(key, digest)
+        try:
+            root = self.root if here is None else self._hurried
+            content = root.read(_names.manifest(key))
+        except AwayError as error:
+            if here is None:
+                raise
+            if not (self._is_told or isinstance(error, OfflineError)):
+                self._is_told = True
+                _log.warning(
+                    "yogadl: the store can't be asked whether %s was replaced; of this and others what the "
+                    "mirror has is served: %s", key, error
+                )  # fmt: skip
+            return here.content
+        self.mirror.renew(key, None if content is None else digest_of(content))
+        return content
+
+    def published(self, key: DatasetKey, digest: str | None = None) -> Published:
+        """Return the manifest of a version; with a digest that very one, for which nothing is asked if the
+        mirror has it whole.
+
+        Raises:
+            DatasetNotFoundError: if there is none.
+        """
+        here = None if digest is None else self.mirror.kept(key, digest)
+        return super().published(key, digest) if here is None else here
+
+    def _ref(
+        self, key: DatasetKey, published: Published, allow_pickle: bool, check: bool = False
+    ) -> RecordsRef:
+        ref = super()._ref(key, published, allow_pickle, check)
+        self.mirror.keep_newest(published)
+        return ref
+
+    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose files are brought to the mirror first."""
+        manifest = published.manifest
         brought = self.mirror.bring(manifest, indexes=check)
+        self.mirror.keep(published)
         maps = self._is_mapped and can_map(brought.folder)
         reader = Reader(manifest.spec, brought.table, brought, maps=maps)
         return CheckedReader(reader, brought.index, str(manifest.key), _REMEDY) if check else reader
+
+    def fill_mirror(
+        self, published: Published, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[str]:
+        """Bring a version to the mirror, indexes and all, so that it opens without the bucket.
+
+        Returns:
+            The names of the files that were damaged here, and were brought anew.
+        """
+        damaged = self.mirror.fill(published.manifest, progress=progress)
+        self.mirror.keep(published)
+        self.mirror.keep_newest(published)
+        return damaged
 
     def verify(
         self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from yogadl._format.checks import CheckedReader
-from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl.storage._base import CacheStorage
 from yogadl.storage._bucket_root import SharedRoot
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._cached import open_reader
+from yogadl.storage._cached import Published, open_reader
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
@@ -59,6 +58,6 @@ class SharedStorage(CacheStorage):
         """Give up the reserve where the disk is full: to free it takes room, too."""
         give_up_reserve_if_full(self.folder)
 
-    def reader(self, manifest: Manifest, *, check: bool = False) -> Reader | CheckedReader:
+    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
-        return open_reader(self.folder, manifest, check=check, mapped=self._is_mapped)
+        return open_reader(self.folder, published.manifest, check=check, mapped=self._is_mapped)

@@ -52,6 +52,12 @@ class BucketContract:
         assert read(bucket, "some/name") == _content(size)
         assert file.read_bytes() == _content(size)
 
+    def test_who_asks_in_a_hurry_is_given_the_same(self, bucket: Bucket) -> None:
+        bucket.put("some/name", b"content")
+        hurried = bucket.hurried()
+        assert read(hurried, "some/name") == b"content"
+        assert (hurried.url, hurried.origin) == (bucket.url, bucket.origin)
+
     def test_what_was_never_put_is_absent(self, bucket: Bucket) -> None:
         assert bucket.head("some/name") is None
         assert read(bucket, "some/name") is None

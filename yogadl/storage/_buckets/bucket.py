@@ -70,6 +70,13 @@ class Bucket(Protocol):
     def url(self) -> str:
         """The root, such as ``s3://bucket/prefix``."""
 
+    @property
+    def origin(self) -> str:
+        """The root, and where its store answers: no other place has the same. Nothing is asked to know it."""
+
+    def hurried(self) -> "Bucket":
+        """Return the same bucket as who would rather go without an answer asks it: it waits a few seconds."""
+
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> AbstractContextManager[Body | None]:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -68,8 +69,11 @@ class GCSBucket(StoreBucket):
         patience: Patience = PATIENCE,
     ) -> None:
         connect = partial(_client, checked_endpoint(endpoint_url), anonymous, dict(client_options or {}))
+        # A client could say it, but to make one may take asking for credentials.
+        of_client = (client_options or {}).get("client_options")
+        endpoint = f"{endpoint_url or os.environ.get('STORAGE_EMULATOR_HOST')} {of_client}"
         super().__init__(
-            _GCS(bucket, connect, user_project, kms_key_name, patience.silence_s), prefix, patience
+            _GCS(bucket, endpoint, connect, user_project, kms_key_name, patience.silence_s), prefix, patience
         )
         self._options = given(
             endpoint_url=endpoint_url,
@@ -82,7 +86,7 @@ class GCSBucket(StoreBucket):
         self._place = bucket, prefix
 
     def __reduce__(self) -> Any:
-        return remade, (GCSBucket, self._place, self._options, self._contact.is_made)
+        return remade, (GCSBucket, self._place, self._options, self._contact.answered.is_set())
 
 
 def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any]) -> Any:
@@ -129,12 +133,14 @@ class _GCS:
     def __init__(
         self,
         bucket: str,
+        endpoint: str,
         connect: Callable[[], Any],
         user_project: str | None,
         kms_key_name: str | None,
         silence_s: float,
     ) -> None:
         self._bucket_name = bucket
+        self._endpoint = endpoint
         self._client = PerProcess(connect)
         self._user_project = user_project
         self._kms_key_name = kms_key_name
@@ -147,6 +153,10 @@ class _GCS:
     @property
     def url(self) -> str:
         return f"gs://{self._bucket_name}"
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
 
     @contextlib.contextmanager
     def open(

@@ -51,6 +51,13 @@ class LocalBucket:
     def __repr__(self) -> str:
         return self.url
 
+    @property
+    def origin(self) -> str:
+        return self.url
+
+    def hurried(self) -> "LocalBucket":
+        return self
+
     @contextmanager
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class Patience:
 
 
 PATIENCE: Final = Patience()
+# For a question that can go without an answer.
+HURRY: Final = Patience(silence_s=3.0, total_s=3.0)
 
 
 class Contact:
@@ -66,12 +69,12 @@ class Contact:
     Args:
         patience: How long to wait for a store that has; what can't be reached and never answered is given up
             within seconds.
-        is_made: Whether it has.
+        answered: Set once it has; shared by all who ask the same store.
     """
 
-    def __init__(self, patience: Patience, *, is_made: bool = False) -> None:
+    def __init__(self, patience: Patience, answered: threading.Event | None = None) -> None:
         self.patience = patience
-        self.is_made = is_made
+        self.answered = answered or threading.Event()
 
 
 class Trials:
@@ -94,7 +97,9 @@ class Trials:
         Raises:
             AwayError: if patience is at its end.
         """
-        self._contact.is_made |= not isinstance(error, UnreachedError)
+        if not isinstance(error, UnreachedError):
+            self._contact.answered.set()
+        has_answered = self._contact.answered.is_set()
         if self._failures == 0:
             self._first_failed = time.monotonic()
         longest = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
@@ -103,10 +108,10 @@ class Trials:
         now = time.monotonic()
         waited = now - self._first_failed
         # What can't be reached may take its time to say so: that counts, too.
-        is_mistaken = not self._contact.is_made and now - self._begun + delay > _MISTAKEN_S
+        is_mistaken = not has_answered and now - self._begun + delay > _MISTAKEN_S
         if is_mistaken or waited + delay > self._patience.total_s:
             advice = "see whether the store is up and can be reached, then try again"
-            if not self._contact.is_made:
+            if not has_answered:
                 advice = (
                     f"nothing has ever answered there: check the endpoint, its http:// or https://, {advice}"
                 )
@@ -133,5 +138,5 @@ def persist(contact: Contact, attempt: Callable[[], Result]) -> Result:
         except TryAgainError as error:
             trials.failed(error)
         else:
-            contact.is_made = True
+            contact.answered.set()
             return result

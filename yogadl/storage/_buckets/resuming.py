@@ -84,7 +84,7 @@ class Resuming:
             except TryAgainError as error:
                 self._trials.failed(error)
                 continue
-            self._contact.is_made = True
+            self._contact.answered.set()
             # Some stores ignore what a read is conditional on.
             if body is not None and self._tag not in (None, body.object.tag):
                 raise replaced(self._store.url, self._name)

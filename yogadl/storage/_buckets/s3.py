@@ -101,7 +101,7 @@ class S3Bucket(StoreBucket):
         self._place = bucket, prefix
 
     def __reduce__(self) -> Any:
-        return remade, (S3Bucket, self._place, self._options, self._contact.is_made)
+        return remade, (S3Bucket, self._place, self._options, self._contact.answered.is_set())
 
 
 def _client(
@@ -168,6 +168,12 @@ class _S3:
     @property
     def url(self) -> str:
         return f"s3://{self._bucket}"
+
+    @property
+    def endpoint(self) -> str:
+        with self._translated(Verb.READ, ""):
+            endpoint: str = self._client().meta.endpoint_url
+            return endpoint
 
     @contextlib.contextmanager
     def open(

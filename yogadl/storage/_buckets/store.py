@@ -40,6 +40,10 @@ class Store(Protocol):
     def url(self) -> str:
         """The whole store, such as ``s3://bucket``."""
 
+    @property
+    def endpoint(self) -> str:
+        """Where it answers, as far as that can be known without asking; buckets of two may have one name."""
+
     def open(
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
     ) -> AbstractContextManager[Body | None]:

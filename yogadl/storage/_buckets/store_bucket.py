@@ -18,7 +18,7 @@ from yogadl.storage._buckets.bucket import (
     is_own,
     replaced,
 )
-from yogadl.storage._buckets.patience import Contact, Patience, persist
+from yogadl.storage._buckets.patience import HURRY, Contact, Patience, persist
 from yogadl.storage._buckets.resuming import Resuming
 from yogadl.storage._buckets.store import Page, PastEndError, Store
 
@@ -38,7 +38,8 @@ def remade(
 ) -> "StoreBucket":
     """Make a bucket anew that was pickled; a store that answered whoever pickled it is there."""
     bucket = make(*place, **options)
-    bucket._contact.is_made = is_reached
+    if is_reached:
+        bucket._contact.answered.set()
     return bucket
 
 
@@ -85,6 +86,19 @@ class StoreBucket:
 
     def __repr__(self) -> str:
         return self.url
+
+    @property
+    def origin(self) -> str:
+        return f"{self._store.endpoint} {self.url}"
+
+    def hurried(self) -> "StoreBucket":
+        remake: Any = self.__reduce__()
+        make, place, options, _ = remake[1]
+        patience = self._contact.patience
+        hurry = Patience(min(HURRY.silence_s, patience.silence_s), min(HURRY.total_s, patience.total_s))
+        bucket: StoreBucket = make(*place, **{**options, "patience": hurry})
+        bucket._contact = Contact(hurry, self._contact.answered)
+        return bucket
 
     @contextmanager
     def get(

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._format.manifest import Manifest
+from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._size import bytes_of
+from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._cached import Published
 from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._mirror import kept
 from yogadl.storage._mirror.brought import Brought
 from yogadl.storage._mirror.place import Place, chosen_place, default_place
 from yogadl.storage._mirror.room import make_room
@@ -187,6 +191,43 @@ class Mirror:
         with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
             return brought.mend(), brought.mended
 
+    def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return the manifest of a version, the newest known here if none is named, if it is here whole.
+
+        Nothing is asked of the bucket.
+        """
+        place = self._place_if_any()
+        if place is not None and digest is None:
+            digest = kept.newest(place.caches, self._bucket.origin, key)
+        return None if place is None or digest is None else kept.kept(place.caches, key, digest)
+
+    def keep(self, published: Published) -> None:
+        """Keep the manifest of a version that was brought, if there is room."""
+        with _unless_it_fails(published.manifest.key):
+            kept.keep(self.place.caches, published)
+
+    def keep_newest(self, published: Published) -> None:
+        """Note that this was the newest of its version, unless one is noted."""
+        key = published.manifest.key
+        with _unless_it_fails(key):
+            if kept.newest(self.place.caches, self._bucket.origin, key) is None:
+                kept.keep_newest(self.place.caches, self._bucket.origin, key, published.digest)
+
+    def renew(self, key: DatasetKey, digest: str | None) -> None:
+        """Note which manifest is a version's newest in place of the one noted; ``None`` if nobody knows."""
+        place = self._place_if_any()
+        if place is None:
+            return
+        with _unless_it_fails(key):
+            if kept.newest(place.caches, self._bucket.origin, key) not in (None, digest):
+                kept.keep_newest(place.caches, self._bucket.origin, key, digest)
+
+    def _place_if_any(self) -> Place | None:
+        try:
+            return self._found or self.place_if_made()
+        except StorageError:
+            return None
+
     def adopt(self, files: Mapping[str, Path]) -> bool:
         """Take files that were built here, by hard link or as copies, so that they need not be downloaded.
 
@@ -214,6 +255,15 @@ class Mirror:
             _log.info("yogadl: not kept in the mirror: %s: %s", what, error)
             return False
         return True
+
+
+@contextlib.contextmanager
+def _unless_it_fails(key: DatasetKey) -> Iterator[None]:
+    """Do without: the bucket will be asked."""
+    try:
+        yield
+    except StorageError as error:
+        _log.info("yogadl: the manifest of %s is not kept in the mirror: %s", key, error)
 
 
 @contextlib.contextmanager

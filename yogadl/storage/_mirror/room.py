@@ -21,6 +21,7 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._mirror.flock import is_free
+from yogadl.storage._mirror.kept import remove_with
 from yogadl.storage._mirror.place import Place
 
 # What is left free on a disk that nothing else limits: a hundredth of it, or this.
@@ -109,6 +110,7 @@ def make_room(place: Place, wanted: dict[str, int], limit_bytes: int | None, wha
         excess_bytes -= place.caches.remove(file.name)
         if _is_table(file.name):
             use_lock(place, file.name).unlink(missing_ok=True)
+            remove_with(place.caches, file.name)
 
 
 def _most_bytes(place: Place, here_bytes: int, limit_bytes: int | None) -> tuple[int, str]:
@@ -158,7 +160,7 @@ def _count_table(place: Place, name: str, contents: _Contents) -> None:
 
 
 def _is_table(name: str) -> bool:
-    return name.endswith(".parts")
+    return name.endswith(_names.TABLE_SUFFIX)
 
 
 def _named_by(place: Place, name: str, size_bytes: int) -> dict[str, int]:

@@ -1,0 +1,222 @@
+"""What is whole in a mirror opens while the store is away, and with offline=True without asking it at all."""
+
+import logging
+import pickle
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hosts import Process
+from places import Place
+from store_proxy import StoreProxy, proxy_before
+
+import yogadl
+from yogadl._key import DatasetKey
+from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
+from yogadl.storage import CacheStorage, RemoteStorage
+
+RECORDS = np.arange(3_001) * 3
+# It takes some seconds; two minutes are what is waited for a store that is needed.
+BOUND_S = 60
+NOWHERE = "http://127.0.0.1:1"
+
+Opened = Callable[..., CacheStorage]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    """Open storages of one machine."""
+
+    def open_here(place: Place, **options: Any) -> CacheStorage:
+        return yogadl.open_storage(place.url, **{**place.options, "mirror": tmp_path / "mirror", **options})
+
+    return open_here
+
+
+def submit(storage: CacheStorage, records: Any = RECORDS, name: str = "data") -> None:
+    storage.submit(records, name, "1", part_bytes=4_096)
+
+
+def assert_whole(ref: yogadl.DataRef) -> None:
+    assert np.array_equal(ref.gather(range(len(ref))), RECORDS)
+
+
+def read_all(pickled: bytes) -> list[int]:
+    ref = pickle.loads(pickled)
+    return [int(record) for record in ref.gather(range(len(ref)))]
+
+
+def test_a_version_that_is_here_opens_though_the_store_is_away(
+    any_place: Place, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    with proxy_before(any_place.options["endpoint_url"]) as proxy:
+        place = any_place.through(proxy.url)
+        submit(opened(place))
+        digest = opened(place).info("data", "1").digest
+        opened(place).fetch("data", "1")
+    storage = opened(place)
+    for pinned in (None, digest):
+        begun = time.monotonic()
+        assert_whole(storage.fetch("data", "1", digest=pinned))
+        assert time.monotonic() - begun < BOUND_S
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([text for text in said if "can't be asked whether 'data' version '1' was" in text]) == 1
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match="can't read"):
+        storage.fetch("data", "1", digest="0" * 64)
+    with pytest.raises(StorageError, match="nothing has ever answered there"):
+        storage.fetch("data", "2")
+    assert time.monotonic() - begun < BOUND_S
+
+
+def test_a_mirror_that_was_filled_opens_though_the_store_is_away(any_place: Place, opened: Opened) -> None:
+    submit(opened(any_place))
+    storage = opened(any_place)
+    assert isinstance(storage, RemoteStorage)
+    storage.fill_mirror(storage.published(DatasetKey("data", "1")))
+    assert_whole(opened(any_place, offline=True).fetch("data", "1", check=True))
+
+
+def test_offline_asks_nothing_and_what_is_not_here_is_an_error_at_once(
+    broken: tuple[Place, StoreProxy], opened: Opened
+) -> None:
+    place, proxy = broken
+    submit(opened(place))
+    submit(opened(place), name="other")
+    opened(place).fetch("data", "1")
+    proxy.requests.clear()
+    storage = pickle.loads(pickle.dumps(opened(place, offline=True)))
+    ref = storage.fetch("data", "1")
+    assert_whole(ref)
+    assert_whole(pickle.loads(pickle.dumps(ref)))
+    assert_whole(storage.cacheable("data", "1")(lambda: RECORDS)())
+    for use in (
+        lambda: storage.fetch("other", "1"),
+        storage.cacheable("other", "1")(lambda: RECORDS),
+        lambda: submit(storage),
+        lambda: storage.delete("data", "1"),
+        storage.datasets,
+        storage.prune,
+    ):
+        with pytest.raises(StorageError, match=r"offline=True there is only what this machine's mirror has"):
+            use()
+    assert proxy.requests == []
+
+
+def test_offline_half_a_version_is_an_error_at_once(any_place: Place, opened: Opened) -> None:
+    submit(opened(any_place))
+    storage = opened(any_place)
+    storage.fetch("data", "1")
+    assert isinstance(storage, RemoteStorage)
+    next((storage.mirror.place.caches.root / "data" / "parts").glob("*.mdb")).unlink()
+    with pytest.raises(StorageError, match="offline=True"):
+        opened(any_place, offline=True).fetch("data", "1")
+
+
+def test_a_spawned_worker_asks_nothing_of_the_store(broken: tuple[Place, StoreProxy], opened: Opened) -> None:
+    place, proxy = broken
+    submit(opened(place))
+    pickled = pickle.dumps(opened(place).fetch("data", "1"))
+    proxy.requests.clear()
+    with Process(read_all, pickled) as worker:
+        assert worker.result() == RECORDS.tolist()
+    assert proxy.requests == []
+
+
+def test_a_worker_reads_what_its_parent_opened_though_it_was_replaced_since(
+    any_place: Place, opened: Opened, tmp_path: Path
+) -> None:
+    submit(opened(any_place))
+    pickled = pickle.dumps(opened(any_place).fetch("data", "1"))
+    submit(opened(any_place, mirror=tmp_path / "of another machine"), RECORDS[:7])
+    assert len(opened(any_place).fetch("data", "1")) == 7
+    with Process(read_all, pickled) as worker:
+        assert worker.result() == RECORDS.tolist()
+    assert len(opened(any_place, offline=True).fetch("data", "1")) == 7  # the newest that was seen
+
+
+def test_what_was_replaced_or_deleted_is_not_served_once_the_store_has_said_so(
+    any_place: Place, opened: Opened, tmp_path: Path
+) -> None:
+    elsewhere = opened(any_place, mirror=tmp_path / "of another machine")
+    submit(elsewhere)
+    assert_whole(opened(any_place).fetch("data", "1"))
+    submit(elsewhere, RECORDS[:7])
+    assert opened(any_place).info("data", "1").records == 7
+    with pytest.raises(StorageError, match="offline=True"):
+        opened(any_place, offline=True).fetch("data", "1")
+    assert len(opened(any_place).fetch("data", "1")) == 7
+    elsewhere.delete("data", "1")
+    with pytest.raises(DatasetNotFoundError):
+        opened(any_place).fetch("data", "1")
+    with pytest.raises(StorageError, match="offline=True"):
+        opened(any_place, offline=True).fetch("data", "1")
+
+
+def test_what_was_replaced_from_here_is_not_served(any_place: Place, opened: Opened) -> None:
+    submit(opened(any_place))
+    assert_whole(opened(any_place).fetch("data", "1"))
+    submit(opened(any_place), RECORDS[:7])
+    with pytest.raises(StorageError, match="offline=True"):
+        opened(any_place, offline=True).fetch("data", "1")
+
+
+def test_buckets_of_one_name_in_two_stores_are_kept_apart(any_place: Place, opened: Opened) -> None:
+    submit(opened(any_place))
+    opened(any_place).fetch("data", "1")
+    with pytest.raises(StorageError, match="offline=True"):
+        opened(any_place.through(NOWHERE), offline=True).fetch("data", "1")
+
+
+def test_a_manifest_that_was_damaged_here_is_not_served(any_place: Place, opened: Opened) -> None:
+    submit(opened(any_place))
+    storage = opened(any_place)
+    storage.fetch("data", "1")
+    assert isinstance(storage, RemoteStorage)
+    [kept] = (storage.mirror.place.caches.root / "data" / "tables").glob("*.json")
+    kept.write_bytes(kept.read_bytes().replace(b"3001", b"3000"))
+    with pytest.raises(StorageError, match="offline=True"):
+        opened(any_place, offline=True).fetch("data", "1")
+    assert_whole(opened(any_place).fetch("data", "1"))
+
+
+def test_a_manifest_goes_with_its_parts(any_place: Place, opened: Opened, tmp_path: Path) -> None:
+    elsewhere = opened(any_place, mirror=tmp_path / "of another machine")
+    submit(elsewhere)
+    submit(elsewhere, name="other")
+    opened(any_place).fetch("data", "1")
+    caches = tmp_path / "mirror" / "caches"
+    size_bytes = sum(path.stat().st_size for path in caches.rglob("*.mdb"))
+    [table] = caches.rglob("*.parts")
+    # Room for one of them, so that the other goes to its last file.
+    opened(any_place, mirror_limit=size_bytes + 3 * table.stat().st_size // 2).fetch("other", "1")
+    assert not list(caches.glob("data/tables/*"))
+    assert len(list(caches.glob("other/tables/*.json"))) == 1
+
+
+def test_a_mirror_that_was_deleted_is_filled_again(any_place: Place, opened: Opened, tmp_path: Path) -> None:
+    submit(opened(any_place))
+    storage = opened(any_place)
+    storage.fetch("data", "1")
+    shutil.rmtree(tmp_path / "mirror")
+    assert_whole(opened(any_place).fetch("data", "1"))
+    assert_whole(opened(any_place, offline=True).fetch("data", "1"))
+
+
+def test_a_pinned_digest_is_compared_offline(any_place: Place, opened: Opened) -> None:
+    submit(opened(any_place))
+    digest = opened(any_place).info("data", "1").digest
+    opened(any_place).fetch("data", "1")
+    offline = opened(any_place, offline=True)
+    assert_whole(offline.fetch("data", "1", digest=digest))
+    with pytest.raises((StorageError, CacheFormatError), match=r"offline=True|digest"):
+        offline.fetch("data", "1", digest="0" * 64)
+
+
+def test_a_folder_is_never_offline(tmp_path: Path) -> None:
+    with pytest.raises(yogadl.errors.ConfigurationError, match="offline: no option of the folder"):
+        yogadl.open_storage(tmp_path, offline=True)

@@ -1,0 +1,66 @@
+"""Refuse whatever would ask a bucket's store, for who reads what this machine has and nothing else."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn
+
+from yogadl.storage._buckets.bucket import Body, Bucket, Object
+from yogadl.storage._buckets.patience import AwayError
+
+
+class OfflineError(AwayError):
+    """Say that a store was not asked, since nobody is to ask it."""
+
+
+class OfflineBucket:
+    """A bucket that is never asked: every verb is an error at once. Implements `Bucket`.
+
+    Args:
+        bucket: The bucket that it stands for.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    def __repr__(self) -> str:
+        return repr(self._bucket)
+
+    @property
+    def origin(self) -> str:
+        return self._bucket.origin
+
+    def hurried(self) -> "OfflineBucket":
+        return self
+
+    def get(
+        self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
+    ) -> AbstractContextManager[Body | None]:
+        self._refuse("read", name)
+
+    def put(self, name: str, content: bytes | Path) -> Object:
+        self._refuse("write", name)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        self._refuse("write", name)
+
+    def head(self, name: str) -> Object | None:
+        self._refuse("read", name)
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        self._refuse("list", prefix)
+
+    def delete(self, name: str) -> None:
+        self._refuse("delete", name)
+
+    def _refuse(self, verb: str, name: str) -> NoReturn:
+        raise OfflineError(
+            errno.ENETUNREACH,
+            f"can't {verb} {self.url}/{name}: with offline=True there is only what this machine's mirror has "
+            "whole. Leave that out where the store can be reached; `yogadl pull` fills the mirror there",
+        )
