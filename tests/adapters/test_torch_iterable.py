@@ -234,6 +234,29 @@ def test_there_is_a_cursor_where_workers_stand_at_the_same_place(ref, taken):
         assert sorted(first + rest) == list(range(RECORDS))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("records", [40, 41, 44, 45, 46])
+def test_shards_of_uneven_length_in_step_save_one_cursor(workers, records):
+    """DataLoader makes the batches: of a shard that is a record shorter the last one is shorter."""
+    ref = yogadl.from_source({"id": np.arange(records)})
+    for taken in range(1, -(-records // 15) + 1):
+        seen, cursors = [], []
+        for rank in range(3):
+            dataset = adapter.IterableDataset(stream_of(ref, shard_rank=rank, num_shards=3))
+            loader = StatefulDataLoader(dataset, batch_size=5, num_workers=workers)
+            batches = iter(loader)
+            delivered = [batch for _, batch in zip(range(taken), batches, strict=False)]
+            if len(delivered) == taken:  # the others are through, and wait
+                cursors.append(adapter.cursor(loader.state_dict()))
+            seen += ids(delivered)
+            resumed = StatefulDataLoader(dataset, batch_size=5, num_workers=workers)
+            resumed.load_state_dict(loader.state_dict())
+            assert adapter.cursor(resumed.state_dict()) == adapter.cursor(loader.state_dict())
+        assert all(cursor == cursors[0] for cursor in cursors)
+        rest = ids(stream_of(ref, cursor=cursors[0]).batch(7)) if cursors[0]["epoch"] == 0 else []
+        assert sorted(seen + rest) == list(range(records))
+
+
 def test_the_state_of_another_batch_size_is_refused(ref):
     loader = stateful(ref, 8, 0)
     next(iter(loader))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from memory_source import batch_ids, flat, stream_of
 
 from yogadl._stream import NumberedBatches
+from yogadl.errors import ConfigurationError
 
 EPOCHS = 3
 SHUFFLE = {"shuffle": True, "shuffle_seed": 7}
@@ -160,3 +161,29 @@ def test_an_endless_iteration_that_was_left_is_gone_on_with():
     loader = stream_of(10).batch(3, epochs=None, skip_finished_epoch=True)
     assert batch_ids(itertools.islice(loader, 5))[-1] == [0, 1, 2]
     assert batch_ids(itertools.islice(loader, 1)) == [[3, 4, 5]]
+
+
+@pytest.mark.parametrize("count", [9, 10, 11])
+def test_what_uneven_shards_have_counted_epoch_after_epoch_is_never_read_twice(count):
+    """Each rank counts its own records: those of whole epochs, and two more."""
+    for epochs in range(3):
+        seen, cursors = [], []
+        for rank in range(3):
+            stream = stream_of(count, **SHUFFLE, num_shards=3, shard_rank=rank)
+            delivered = sum(len(list(stream)) for _ in range(epochs))
+            if epochs:
+                ended = stream.cursor(delivered)
+                assert (ended["epoch"], ended["position"]) == (epochs - 1, count)
+            seen += [record["id"] for record in itertools.islice(stream, 2)]
+            cursors.append(stream.cursor(delivered + 2))
+        assert cursors[0] == cursors[1] == cursors[2]
+        seen += [record["id"] for record in stream_of(count, **SHUFFLE, cursor=cursors[0])]
+        assert sorted(seen) == list(range(count))
+
+
+def test_no_shard_has_delivered_more_of_an_epoch_than_it_has():
+    for rank, most in ((0, 4), (1, 3), (2, 3)):
+        stream = stream_of(10, num_shards=3, shard_rank=rank)
+        assert stream.cursor(most, epoch=5)["position"] == 10
+        with pytest.raises(ConfigurationError, match=f"epoch 5 has {most} records"):
+            stream.cursor(most + 1, epoch=5)

@@ -61,9 +61,7 @@ def test_a_shard_has_as_many_rows_as_the_others_or_one_less(shard, position):
 def test_forward_is_one_step_many_times(shard, epoch, position, rows):
     start = point = Point(epoch, min(position, shard.records))
     if rows > shard.rows(point.position) and not shard.rows(0):
-        with pytest.raises(ConfigurationError, match="yields none"):
-            shard.forward(start, rows)
-        return
+        return  # nowhere to go
     origin, row = point, 0
     for _ in range(rows):
         while row == shard.rows(origin.position):
@@ -71,6 +69,23 @@ def test_forward_is_one_step_many_times(shard, epoch, position, rows):
         row += 1
         point = Point(origin.epoch, min(shard.records, origin.position + row * shard.ranks))
     assert shard.forward(start, rows) == point
+
+
+@given(shards, st.integers(0, 3), st.integers(0, 40), st.integers(0, 60))
+def test_a_shards_own_records_lead_to_where_it_has_got_them(shard, epoch, position, records):
+    start = Point(epoch, min(position, shard.records))
+    if records > shard.own(start.position) and not shard.own(0):
+        with pytest.raises(ConfigurationError, match="yields none"):
+            shard.delivered(start, records)
+        return
+    origin, left = start, records
+    while left > shard.own(origin.position):
+        left -= shard.own(origin.position)
+        origin = Point(origin.epoch + 1, 0)
+    is_all = left > 0 and left == shard.own(origin.position)
+    rows = shard.rows(origin.position) if is_all else left
+    expected = Point(origin.epoch, shard.after(origin.position, rows))
+    assert shard.delivered(start, records) == expected
 
 
 @given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 50))

@@ -68,19 +68,28 @@ class Shard:
         return min(self.records, position + rows * self.ranks)
 
     def forward(self, start: Point, rows: int) -> Point:
-        """Return where so many rows from `start` lead, across epochs.
+        """Return where so many rows from `start` lead, across epochs."""
+        onward, steps = walk(self.rows(start.position), self.rows(0), rows)
+        return Point(start.epoch + onward, self.after(0 if onward else start.position, steps))
+
+    def delivered(self, start: Point, records: int) -> Point:
+        """Return where this shard stands once it has handed out so many of its own records, across epochs.
+
+        All that it has in an epoch lead to the epoch's end, also where other shards have one more.
 
         Raises:
-            ConfigurationError: if there are no rows to get there by.
+            ConfigurationError: if it has none to get there by.
         """
-        first, full = self.rows(start.position), self.rows(0)
-        if rows > first and not full:
+        first, full = self.own(start.position), self.own(0)
+        if records > first and not full:
             raise ConfigurationError(
                 f"a shard of {self.records} records over {self.ranks} shards yields none, so "
-                f"{rows} can't have been delivered; check start_offset (or delivered) and num_shards"
+                f"{records} can't have been delivered; check start_offset (or delivered) and num_shards"
             )
-        onward, steps = walk(first, full, rows)
-        return Point(start.epoch + onward, self.after(0 if onward else start.position, steps))
+        onward, steps = walk(first, full, records)
+        origin = 0 if onward else start.position
+        is_all = steps and steps == self.own(origin)
+        return Point(start.epoch + onward, self.after(origin, self.rows(origin) if is_all else steps))
 
     def require_step(self, start: Point, end: int | None) -> None:
         """Refuse to cross an epoch's end with shards of unequal length.

@@ -158,23 +158,24 @@ class RecordStream(Restartable, Stream):
         """Return the cursor that stands where this shard has handed out so many records.
 
         Args:
-            delivered: How many: all of an epoch's leave the cursor at its end, not in the next.
+            delivered: How many of its own: all that it has in an epoch leave the cursor at the epoch's end,
+                not in the next. Where shards are uneven, one that is shorter gets there a record early.
             epoch: The epoch in which they are counted, from its start (or where this stream starts in
                 it); None: from where this stream starts, across epochs.
 
         Raises:
             ConfigurationError: if the epoch has not so many.
         """
-        rows, shard = whole("delivered", delivered), self._run.shard
+        records, shard = whole("delivered", delivered), self._run.shard
         point = self._run.start
         if epoch is not None:
             point = Point(whole("epoch", epoch), self._run.origin(epoch))
-            most = shard.rows(point.position)
-            if rows > most:
+            most = shard.own(point.position)
+            if records > most:
                 raise ConfigurationError(
-                    f"{rows} can't be delivered: a shard's epoch {epoch} has {most} records"
+                    f"{records} can't be delivered: this shard's epoch {epoch} has {most} records"
                 )
-        return cursors.write(self._run.identity(), shard.forward(point, rows))
+        return cursors.write(self._run.identity(), shard.delivered(point, records))
 
     def past_finished(self, cut: Cut) -> "RecordStream":
         """Return the stream that starts where whoever cuts it so begins to read; see `Cut.past_finished`."""
@@ -240,7 +241,7 @@ def open_stream(
         source=source,
         order=make_order(shard.records, shuffle, seed),
         shard=shard,
-        start=shard.forward(Point(0, 0), offset),
+        start=shard.delivered(Point(0, 0), offset),
         seed=seed if shuffle else None,
         skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )

@@ -153,6 +153,7 @@ class ItemIterator(Iterator[Any]):
         self._worker, self._workers = seat.worker, seat.workers
         self._start: Point | None = None
         self._yielded = 0
+        self._is_over = False
         self._rest: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
@@ -161,6 +162,7 @@ class ItemIterator(Iterator[Any]):
         try:
             item = next(self._rest)
         except StopIteration:
+            self._is_over = True
             raise
         except BaseException:
             self._rest = None  # a generator that raised is over: the next one starts where we stand
@@ -183,13 +185,19 @@ class ItemIterator(Iterator[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return what this worker yielded, with a cursor as far as that alone says."""
         start = self._begin()
-        identity = self._items.stream.run.identity()
-        return {
-            "cursor": cursor.write(identity, self._reach(start, self._yielded)),
+        run = self._items.stream.run
+        found = {
+            "cursor": cursor.write(run.identity(), self._reach(start, self._yielded)),
             "start": list(start),
             "yielded": self._yielded,
             **self._share(),
         }
+        if self._is_over and self._items.batch_size is None:
+            # A shard without a record in the epoch's last row can't tell by what it yielded.
+            rows = run.shard.rows(start.position)
+            end = Point(start.epoch, run.shard.after(start.position, rows))
+            found["end"] = cursor.write(run.identity(), end)
+        return found
 
     def _share(self) -> dict[str, Any]:
         return {"worker": self._worker, "workers": self._workers, "batch_size": self._items.batch_size}
@@ -215,4 +223,5 @@ class ItemIterator(Iterator[Any]):
                 "yogadl.adapters.torch.cursor(state_dict) and open the stream with cursor="
             )
         self._start, self._yielded, self._rest = start, yielded, None
+        self._is_over = "end" in state
         self._epochs.move(self._seat, start)

@@ -82,6 +82,8 @@ def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
             "dataset make the batches (IterableDataset(stream, batch_size=...), DataLoader(batch_size=None)) "
             "or save when each worker delivered as many batches"
         )
+    if all("end" in share for share in shares):
+        return dict(shares[0]["end"])
     last = max(shares, key=lambda share: (share["cursor"]["epoch"], share["cursor"]["position"]))
     return dict(last["cursor"])
 
