@@ -14,6 +14,7 @@ from typing import Final
 
 from yogadl.errors import CacheFormatError
 from yogadl.storage._buckets.bucket import Bucket, replaced
+from yogadl.storage._mirror.partial import Partial
 from yogadl.storage._root import MAX_READ_BYTES, too_large
 
 # A get costs about a millisecond of processor time; with ranges that are too large few are under way, and
@@ -51,21 +52,28 @@ class Receiver:
     ranges: Executor
     is_stopped: Callable[[], bool]
 
-    def receive(self, name: str, size_bytes: int | None, descriptor: int, report: Report) -> str:
-        """Fill a file with an object and return the sha256 of what is in it then.
+    def receive(self, name: str, size_bytes: int | None, partial: Partial, report: Report) -> str:
+        """Fill a file with what it lacks of an object and return the sha256 of what is in it then.
 
         Raises:
             CacheFormatError: if there is no such object, or it has another size.
-            ReplacedError: if it was replaced between two ranges.
+            ReplacedError: if it was replaced between two ranges, of which one may have been there before.
         """
         if not size_bytes or size_bytes > _LEAST_RANGE_BYTES:
             # What a manifest says may be anything: it is looked at before it is cut into ranges.
             size_bytes = self._size_of(name, size_bytes)
-        file, spans = _File(descriptor), ranges_of(size_bytes)
+        if partial.found:
+            os.ftruncate(partial.descriptor, size_bytes)  # whatever somebody did to it
+        file, spans = _File(partial), ranges_of(size_bytes)
         received: list[Future[str]] = []
         try:
             for span in spans:
-                received.append(self.ranges.submit(self._fill, name, size_bytes, span, file, report))
+                if span in partial.found:
+                    received.append(Future())
+                    received[-1].set_result(partial.found[span])
+                    report(span[1] - span[0])
+                else:
+                    received.append(self.ranges.submit(self._fill, name, size_bytes, span, file, report))
             sha256, tags = hashlib.sha256(), set()
             buffer = memoryview(bytearray(_HASH_BYTES))
             for (start, stop), one in zip(spans, received, strict=True):
@@ -104,6 +112,7 @@ class Receiver:
                 if self.is_stopped():
                     raise StoppedError
                 position += file.write(chunks, position)
+        file.partial.note(span, body.object.tag)
         file.sync_meanwhile()
         return body.object.tag
 
@@ -118,6 +127,11 @@ class Receiver:
             f"{name} in {self.bucket!r} has {found_bytes} bytes, not {size_bytes}: it was truncated or "
             "altered there; build the dataset again, or restore the object"
         )
+
+
+def has_ranges(size_bytes: int | None) -> bool:
+    """Return whether an object of so many bytes is asked for in several ranges."""
+    return size_bytes is not None and size_bytes > _LEAST_RANGE_BYTES
 
 
 def ranges_of(size_bytes: int) -> list[tuple[int, int]]:
@@ -145,8 +159,9 @@ def _gathered(chunks: Iterator[bytes], report: Report) -> Iterator[list[bytes]]:
 class _File:
     """An open file that several threads fill."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, partial: Partial) -> None:
+        self.partial = partial
+        self._descriptor = partial.descriptor
         self._syncing = threading.Lock()
         self._unsynced_bytes = 0  # about: several threads count
 

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,12 +22,15 @@ from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._mirror.flock import is_free
 from yogadl.storage._mirror.kept import remove_with
+from yogadl.storage._mirror.partial import names_of, remove_abandoned
 from yogadl.storage._mirror.place import Place
 
 # What is left free on a disk that nothing else limits: a hundredth of it, or this.
 _SPARE_BYTES: Final = 2**30
 # A file is locked a moment after it was made, and one that is adopted is not locked at all.
 _ABANDONED_S: Final = 600.0
+# What `st_blocks` counts, on any file system: a file that is being filled has holes.
+_STAT_BLOCK_BYTES: Final = 512
 _KINDS: Final = (".mdb", ".idx", ".parts")
 
 
@@ -82,7 +85,7 @@ def make_room(place: Place, wanted: dict[str, int], limit_bytes: int | None, wha
     Raises:
         StorageError: if they can't fit; then nothing is removed.
     """
-    contents = _contents(place)
+    contents = _contents(place, wanted)
     promised = contents.promised | {
         name: size for name, size in wanted.items() if name not in contents.present
     }
@@ -123,8 +126,9 @@ def _most_bytes(place: Place, here_bytes: int, limit_bytes: int | None) -> tuple
     return on_disk_bytes, f"the disk has {in_words(free_bytes)} free"
 
 
-def _contents(place: Place) -> _Contents:
-    """Look at every file of the mirror; remove what killed processes have left."""
+def _contents(place: Place, wanted: Iterable[str]) -> _Contents:
+    """Look at every file of the mirror; remove what killed processes have left, but of what is wanted."""
+    to_go_on_with = {name for path in map(place.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
     for name, path in _files(place.caches.root):
         try:
@@ -134,13 +138,22 @@ def _contents(place: Place) -> _Contents:
         if name.endswith(_KINDS):
             contents.present[name] = _File(name, found.st_size, found.st_mtime_ns)
         elif path.name.startswith(".") and path.suffix in (".tmp", ".lock"):
-            if time.time() - found.st_ctime > _ABANDONED_S and is_free(path):
-                place.caches.remove(name)
-            else:
-                contents.unfinished_bytes += found.st_size
+            is_old = time.time() - found.st_ctime > _ABANDONED_S
+            if path in to_go_on_with or not (is_old and _is_removed(path)):
+                contents.unfinished_bytes += min(found.st_size, found.st_blocks * _STAT_BLOCK_BYTES)
     for name in filter(_is_table, list(contents.present)):
         _count_table(place, name, contents)
     return contents
+
+
+def _is_removed(path: Path) -> bool:
+    """Remove what a process has left, unless that lives; return whether it is gone."""
+    if path.suffix == ".tmp":
+        return remove_abandoned(path)
+    if not is_free(path):
+        return False
+    path.unlink(missing_ok=True)
+    return True
 
 
 def _count_table(place: Place, name: str, contents: _Contents) -> None:

@@ -1,14 +1,12 @@
 """Bring objects of a bucket to files and back: in parallel, resumed, and checked before anybody sees them.
 
 A download goes to a temporary name beside its file and gets its own name once every byte is on the disk
-and their sha256 is right.
+and their sha256 is right. What a killed process has brought of it is gone on with.
 """
 
 import contextlib
 import errno
-import fcntl
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -17,9 +15,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError
+from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError, replaced
 from yogadl.storage._folder import storage_error, sync_folder
-from yogadl.storage._mirror.receive import Receiver, StoppedError
+from yogadl.storage._mirror.partial import unfinished
+from yogadl.storage._mirror.receive import Receiver, StoppedError, has_ranges
 
 # Called with bytes done and bytes in all.
 Progress = Callable[[int, int], None]
@@ -205,12 +204,14 @@ class _Download:
 
     def _try(self, wanted: Wanted, report: Callable[[int], None]) -> bool:
         """Bring an object; return whether its bytes were the right ones."""
-        with _unfinished(wanted.path) as (temporary, descriptor):
-            found = self.receiver.receive(wanted.name, wanted.size_bytes, descriptor, report)
+        with unfinished(wanted.path, is_noted=has_ranges(wanted.size_bytes)) as partial:
+            found = self.receiver.receive(wanted.name, wanted.size_bytes, partial, report)
             if found != wanted.sha256:
+                if partial.found:  # that process may have been killed by what damaged its file, too
+                    raise replaced(self.receiver.bucket.url, wanted.name)
                 return False
-            os.fsync(descriptor)
-            temporary.replace(wanted.path)
+            os.fsync(partial.descriptor)
+            partial.finish(wanted.path)
         sync_folder(wanted.path.parent)
         return True
 
@@ -232,24 +233,6 @@ class _Counted:
 
     def take_back(self) -> None:
         self._total.add(-self._bytes)
-
-
-@contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[tuple[Path, int]]:
-    """Give a new file beside `path`, open for writing; it is gone afterwards unless it was renamed.
-
-    A lock on it tells that it is being written: what nobody holds was left by a process that was killed.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with contextlib.suppress(OSError):  # not every file system has locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield temporary, descriptor
-    finally:
-        os.close(descriptor)
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,172 @@
+"""A download that is killed is gone on with: what is there is asked for no more, what is wrong goes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hosts import Process, processes, wait_until
+from mirrors import litter_in
+from places import Place
+from store_proxy import Request, StoreProxy, stalls
+
+import yogadl
+from yogadl.storage import RemoteStorage
+from yogadl.storage._mirror import partial, room
+
+ROWS = np.random.default_rng(5).integers(0, 255, (10_000, 4_096), np.uint8)
+# Of the part's five or six ranges.
+BEFORE = 3
+
+Broken = tuple[Place, StoreProxy]
+
+
+def opened(place: Place, mirror: Path, **options: Any) -> RemoteStorage:
+    storage = yogadl.open_storage(place.url, **place.options, mirror=mirror, **options)
+    assert isinstance(storage, RemoteStorage)
+    return storage
+
+
+def fetch(place: Place, mirror: Path) -> str:
+    ref = opened(place, mirror).fetch("data", "1")
+    assert np.array_equal(ref.gather(range(len(ref)))["row"], ROWS)
+    return "whole"
+
+
+def of_part(request: Request) -> bool:
+    return (
+        request.is_of_bytes
+        and "Range" in request.headers
+        and ".mdb" in request.path
+        and "data" in request.path
+    )
+
+
+def ranges_asked_for(proxy: StoreProxy) -> int:
+    return len({request.headers["Range"] for request in proxy.requests if of_part(request)})
+
+
+def notes_in(mirror: Path) -> list[Path]:
+    return list(mirror.rglob(".*.ranges.tmp"))
+
+
+def noted(mirror: Path) -> int:
+    return sum(max(0, len(path.read_bytes().splitlines()) - 1) for path in notes_in(mirror))
+
+
+@contextmanager
+def downloading(broken: Broken, mirror: Path) -> Iterator[tuple[Process, int]]:
+    """Give a process that has some ranges of a part, and gets no more; and how many ranges there are."""
+    place, proxy = broken
+    opened(place, mirror.with_name("of the builder")).submit({"row": ROWS}, "data", "1")
+    lock, passed = threading.Lock(), []
+
+    def is_late(request: Request) -> bool:
+        if not of_part(request):
+            return False
+        with lock:
+            passed.append(request)
+            return len(passed) > BEFORE
+
+    fetch(place, mirror.with_name("of another machine"))
+    count = ranges_asked_for(proxy)
+    assert count > BEFORE
+    proxy.requests.clear()
+    proxy.breaks(is_late, stalls())
+    with Process(fetch, place, mirror) as child:
+        wait_until(lambda: noted(mirror) == BEFORE, "some ranges")
+        yield child, count
+    proxy.rules.clear()
+
+
+@pytest.fixture
+def killed(broken: Broken, tmp_path: Path) -> tuple[Path, int]:
+    """A mirror to which a process brought some ranges of a part and was killed; and how many there are."""
+    with downloading(broken, tmp_path / "mirror") as (child, count):
+        child.kill()
+    broken[1].requests.clear()
+    return tmp_path / "mirror", count
+
+
+def test_what_a_killed_download_has_brought_is_asked_for_no_more(
+    broken: Broken, killed: tuple[Path, int]
+) -> None:
+    (place, proxy), (mirror, count) = broken, killed
+    assert fetch(place, mirror) == "whole"
+    assert ranges_asked_for(proxy) == count - BEFORE
+    assert litter_in(opened(place, mirror).mirror) == []
+
+
+def test_several_who_go_on_with_it_do_so_once(broken: Broken, killed: tuple[Path, int]) -> None:
+    (place, proxy), (mirror, count) = broken, killed
+    with processes(fetch, [(place, mirror)] * 3) as children:
+        assert [child.result() for child in children] == ["whole"] * 3
+    assert sum(map(of_part, proxy.requests)) == count - BEFORE
+    assert litter_in(opened(place, mirror).mirror) == []
+
+
+def test_what_a_machine_without_power_lost_is_not_taken_for_there(
+    broken: Broken, killed: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place, proxy), (mirror, count) = broken, killed
+    boot = tmp_path / "boot_id"
+    boot.write_text("of another start\n")
+    monkeypatch.setattr(partial, "_BOOT", boot)
+    assert fetch(place, mirror) == "whole"
+    assert ranges_asked_for(proxy) == count
+
+
+@pytest.mark.parametrize("damage", ["hole", "short", "long", "empty", "notes", "torn notes", "no notes"])
+def test_whatever_became_of_what_was_there_the_file_is_whole(
+    damage: str, broken: Broken, killed: tuple[Path, int]
+) -> None:
+    (place, _), (mirror, _) = broken, killed
+    [notes] = notes_in(mirror)
+    data = notes.with_name(notes.name.replace(".ranges.tmp", ".tmp"))
+    boot, first, *_ = notes.read_bytes().splitlines(keepends=True)
+    start = json.loads(first)[0]
+    with data.open("r+b") as file:
+        if damage == "hole":
+            file.seek(start)
+            file.write(bytes(2**20))
+        elif damage in ("short", "long", "empty"):
+            file.truncate({"short": start + 5, "long": 2**27, "empty": 0}[damage])
+    if damage == "notes":
+        notes.write_bytes(b"\xff\x00[" + notes.read_bytes())
+    elif damage == "torn notes":
+        notes.write_bytes(boot + first + b"[8388608, 167")
+    elif damage == "no notes":
+        notes.unlink()
+    assert fetch(place, mirror) == "whole"
+    assert litter_in(opened(place, mirror).mirror) == []
+
+
+def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path, int]) -> None:
+    (place, proxy), (mirror, count) = broken, killed
+    [notes] = notes_in(mirror)
+    boot, *ranges = notes.read_bytes().splitlines()
+    others = [json.dumps([*json.loads(line)[:2], "the tag of another"]).encode() for line in ranges]
+    notes.write_bytes(b"\n".join([boot, *others, b""]))
+    assert fetch(place, mirror) == "whole"
+    assert ranges_asked_for(proxy) == count
+
+
+def test_what_nobody_goes_on_with_is_removed_by_the_next_download(
+    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_ABANDONED_S", -1.0)
+    mirror = tmp_path / "mirror"
+    with downloading(broken, mirror) as (child, _):
+        storage = opened(broken[0], mirror)
+        storage.submit([1], "other", "1")
+        opened(broken[0], tmp_path / "other").submit([2, 3], "third", "1")
+        storage.fetch("third", "1")
+        assert noted(mirror) == BEFORE  # who lives keeps it
+        child.kill()
+    opened(broken[0], tmp_path / "other").submit([4, 5], "fourth", "1")
+    storage.fetch("fourth", "1")
+    assert litter_in(storage.mirror) == []
