@@ -1,10 +1,15 @@
 """What lies in a store beside what a bucket put there is not the bucket's."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import boto3
+import pytest
 from places import Place
+from store_proxy import proxy_before
 
+import yogadl
+from yogadl.errors import DatasetNotFoundError
 from yogadl.storage._buckets.bucket import read
 
 
@@ -58,3 +63,29 @@ def test_names_that_need_quoting_are_kept(any_place: Place) -> None:
         bucket.put(name, name.encode())
     assert [found.name for found in bucket.list()] == names
     assert [read(bucket, name) for name in names] == [name.encode() for name in names]
+
+
+def test_a_mistyped_id_in_a_large_bucket_is_said_after_a_look_at_its_first_objects(
+    s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yogadl.storage._base._MOST_LOOKED_AT", 10)
+    bucket = s3_place.open()
+    for number in range(31):
+        bucket.put(f"of/others/{number:02d}", b"")
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        place = s3_place.through(proxy.url)
+        options = {**place.options, "extra_args": {"MaxKeys": 10}, "mirror": tmp_path}
+        storage = yogadl.open_storage(place.url, **options)
+        storage.submit([1], "some/data", "1")
+        proxy.requests.clear()
+        with pytest.raises(DatasetNotFoundError, match="none of the first 10 files there is of a dataset"):
+            storage.fetch("some/dat", "1")
+        lists = [request.path for request in proxy.requests if "list-type" in request.path]
+    assert len(lists) <= 3  # the bucket, whether it is there; the versions; and one page of all
+
+
+def test_a_mistyped_id_is_told_what_there_is(s3_place: Place, tmp_path: Path) -> None:
+    storage = yogadl.open_storage(s3_place.url, **s3_place.options, mirror=tmp_path)
+    storage.submit([1], "some/data", "1")
+    with pytest.raises(DatasetNotFoundError, match=r"it has the datasets \['some/data'\]"):
+        storage.fetch("some/dat", "1")

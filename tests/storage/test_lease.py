@@ -371,3 +371,44 @@ def test_who_looked_before_a_whole_build_went_by_does_not_take_its_epoch_again(
             pass
     assert leases._taken(KEY, long_past) is None
     assert objects(bucket) == ["0000000002", "0000000002.end"]
+
+
+# Turns.
+
+
+def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bucket: LocalBucket) -> None:
+    turns: list[str] = []
+
+    def build(name: str, count: int) -> None:
+        for _ in range(count):
+            with Leases(bucket, Terms()).held(KEY):
+                turns.append(name)
+
+    with ThreadPoolExecutor() as pool:
+        one, two = (pool.submit(build, name, 10) for name in "ab")
+        one.result()
+        two.result()
+    assert turns[:12].count("a") in range(2, 11)
+
+
+def test_who_waits_for_any_build_says_nothing(bucket: LocalBucket) -> None:
+    held_by_others(bucket)
+    looks: list[None] = []
+    with Leases(bucket, Terms()).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
+        pass
+    assert objects(bucket) == ["0000000001"]
+
+
+def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
+    leases: Leases, bucket: LocalBucket
+) -> None:
+    bucket.put(f"{_names.lease(KEY, 7)}{_names.WAIT}", b"{}")
+    assert not leases.is_held(KEY.id, time.time())
+    with leases.held(KEY) as lease:
+        assert lease is not None
+        assert lease.epoch == 1
+    with leases.held(KEY):
+        pass
+    bucket.put(f"{_names.lease(KEY, 1)}{_names.WAIT}", b"{}")
+    with leases.held(KEY):
+        assert "0000000001.wait" not in objects(bucket)

@@ -78,9 +78,8 @@ def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
             except DatasetNotFoundError:
                 continue  # deleted just now
     if dataset_id is not None and not found and not storage.unfinished(dataset_id):
-        others = storage.datasets()
         raise DatasetNotFoundError(
-            f"there is no dataset {dataset_id!r} in {storage.location}; there are {others}"
+            f"there is no dataset {dataset_id!r} in {storage.location}; {storage.what_there_is()}"
         )
     return found
 

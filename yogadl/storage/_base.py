@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import itertools
 import logging
 import os
 import secrets
@@ -66,6 +67,9 @@ from yogadl.storage._verify import Verified, verify
 _log = logging.getLogger("yogadl")
 
 P = ParamSpec("P")
+# To say what there is, so many files are looked at, as many as stores list at once, and so many ids named.
+_MOST_LOOKED_AT: Final = 1000
+_MOST_NAMED: Final = 20
 # The version that is worked out from the builder itself.
 AUTO: Final = "auto"
 
@@ -576,8 +580,24 @@ class CacheStorage(Storage):
             versions = self.versions(key.id)
             if versions:
                 return f"there is no {key} in {self!r}; there are the versions {versions}"
-            return f"there is no {key} in {self!r}; it has the datasets {self.datasets()}"
+            return f"there is no {key} in {self!r}; {self.what_there_is()}"
         return f"there is no {key} in {self!r}"
+
+    def what_there_is(self) -> str:
+        """Say which datasets there are, for who has asked for one that is not there.
+
+        A bucket may hold millions of objects of others: only the first ones are looked at.
+        """
+        found, is_all = self.root.folders_with("versions", most_files=_MOST_LOOKED_AT)
+        ids = sorted(filter(is_dataset_id, found))
+        named = list(itertools.islice(filter(self._has_version, ids), _MOST_NAMED))
+        if is_all and len(ids) <= _MOST_NAMED:
+            return f"it has the datasets {named}"
+        if not named:
+            return (
+                f"none of the first {_MOST_LOOKED_AT:,} files there is of a dataset; `yogadl ls` looks at all"
+            )
+        return f"it has, among others, the datasets {named}; `yogadl ls` looks at all"
 
     def datasets(self) -> list[str]:
         """Return the ids of all datasets that have a version, and that this user may list."""
@@ -593,7 +613,7 @@ class CacheStorage(Storage):
 
     def _ids_with(self, *names: str) -> list[str]:
         """Return the ids that have one of these folders; a root may hold folders of others, too."""
-        return sorted(filter(is_dataset_id, self.root.folders_with(*names)))
+        return sorted(filter(is_dataset_id, self.root.folders_with(*names)[0]))
 
     def versions(self, dataset_id: str) -> list[str]:
         """Return the versions of a dataset, in order of their names."""

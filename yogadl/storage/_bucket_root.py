@@ -1,6 +1,7 @@
 """Keep caches in a bucket, or in a folder that machines share: a `Root` by the verbs that every store has."""
 
 import contextlib
+import itertools
 import secrets
 import shutil
 import time
@@ -98,15 +99,16 @@ class BucketRoot:
         for found in self._bucket.list(f"{below}/"):
             yield Entry(found.name, found.size_bytes, found.modified)
 
-    def folders_with(self, *names: str) -> list[str]:
-        """Return every folder, at any depth, that has a folder of one of these names inside."""
-        found = set()
-        for entry in self._bucket.list():
+    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
+        """Return every folder that has one of these folders inside, and whether all was looked at."""
+        found, count = set(), 0
+        for entry in itertools.islice(self._bucket.list(), most_files):
+            count += 1
             segments = entry.name.split("/")[:-1]
             for number, segment in enumerate(segments):
                 if number and segment in names:
                     found.add("/".join(segments[:number]))
-        return sorted(found)
+        return sorted(found), count != most_files
 
     def now(self) -> float:
         """Return the time by the store's clock, as a small object says that is written to read it.
@@ -225,12 +227,12 @@ class SharedRoot(BucketRoot):
         """Move finished files to their names, in this order."""
         self._folder.adopt(files)
 
-    def folders_with(self, *names: str) -> list[str]:
-        """Return every folder, at any depth, that has a folder of one of these names inside.
+    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
+        """Return every folder that has a folder of one of these names inside, and whether all was looked at.
 
         What this user may not list is left out: others may keep folders here, too.
         """
-        return self._folder.folders_with(*names)
+        return self._folder.folders_with(*names, most_files=most_files)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""

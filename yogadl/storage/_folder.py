@@ -169,16 +169,19 @@ class Folder:
                     found = os.lstat(os.path.join(folder, file))
                     yield Entry(os.path.join(prefix, file), found.st_size, changed(found))
 
-    def folders_with(self, *names: str) -> list[str]:
-        """Return every folder, at any depth, that has a folder of one of these names inside.
+    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
+        """Return every folder that has a folder of one of these names inside, and whether all was looked at.
 
         What this user may not list is left out: others may keep folders here, too.
         """
-        found = []
-        for folder, folders, _ in os.walk(self.root, onerror=_refuse_unless_forbidden):
+        found, count = [], 0
+        for folder, folders, files in os.walk(self.root, onerror=_refuse_unless_forbidden):
             if not set(names).isdisjoint(folders):
                 found.append(os.path.relpath(folder, self.root))
-        return sorted(found)
+            count += len(folders) + len(files)
+            if most_files is not None and count >= most_files:
+                return sorted(found), False
+        return sorted(found), True
 
     def now(self) -> float:
         """Return the time by this machine's clock, which the disk goes by."""

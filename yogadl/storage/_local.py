@@ -89,14 +89,14 @@ class LFSStorage(CacheStorage):
         The lock goes with the process that holds it, however that ends.
         """
         whole = _names.WholeDataset(key.id)
-        with self._locked(key, lambda: f"{key}, which {self._builder(key)}"):
+        with self._locked(_names.lock(key), lambda: f"{key}, which {self._builder(key)}", _names.turn(key)):
             if unless is not None and unless():
                 yield None
                 return
             try:
                 self._prepare(key)
                 # Only now: who begins to prune from here on finds our lock held.
-                with self._locked(whole, lambda: f"{key}: {whole} is being pruned"):
+                with self._locked(_names.lock(whole), lambda: f"{key}: {whole} is being pruned"):
                     pass
                 yield LockedRight()
             finally:
@@ -121,7 +121,7 @@ class LFSStorage(CacheStorage):
         """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
         from filelock import Timeout
 
-        lock = self._lock(_names.WholeDataset(dataset_id))
+        lock = self._lock(_names.lock(_names.WholeDataset(dataset_id)))
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -154,8 +154,8 @@ class LFSStorage(CacheStorage):
                 raise _not_writable(error, self.folder.root) from error
         return False
 
-    def _lock(self, key: DatasetKey | _names.WholeDataset) -> "FileLock":
-        path = Path(checked_path(self.folder.root, _names.lock(key)))
+    def _lock(self, name: str) -> "FileLock":
+        path = Path(checked_path(self.folder.root, name))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -163,11 +163,26 @@ class LFSStorage(CacheStorage):
         return _file_lock(path)
 
     @contextlib.contextmanager
-    def _locked(self, key: DatasetKey | _names.WholeDataset, what: Callable[[], str]) -> Iterator[None]:
-        """Hold a lock, waiting for whoever holds it now and saying what for."""
+    def _locked(self, name: str, what: Callable[[], str], turn: str | None = None) -> Iterator[None]:
+        """Hold a lock, waiting for whoever holds it now and saying what for.
+
+        Args:
+            name: The lock's.
+            what: Says what is waited for.
+            turn: The lock that who is the next holds meanwhile, so that nobody who comes back at once, while
+                the others have yet to notice, passes them.
+        """
+        lock = self._lock(name)
+        with contextlib.nullcontext() if turn is None else self._locked(turn, what):
+            self._wait_for(lock, what)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _wait_for(self, lock: "FileLock", what: Callable[[], str]) -> None:
         from filelock import Timeout
 
-        lock = self._lock(key)
         started = time.monotonic()
         say_at_s = _SAY_AFTER_S
         while True:
@@ -182,10 +197,6 @@ class LFSStorage(CacheStorage):
                     say_at_s = waited_s + _SAY_EVERY_S
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _holder_name(self, key: DatasetKey) -> str:
         return _names.lock(key).removesuffix(".lock") + ".holder"

@@ -10,15 +10,16 @@ from yogadl.errors import CacheFormatError
 
 _OURS: Final = re.compile(
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*"
-    r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end)?)"
+    r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?)"
 )
 _UNFINISHED: Final = re.compile(r"(?:.*/)?\.[0-9a-f]{16}\.tmp")
-_LEASE: Final = re.compile(r"([0-9]{10})(\.beat|\.end)?")
+_LEASE: Final = re.compile(r"([0-9]{10})(\.beat|\.end|\.wait)?")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 BEAT: Final = ".beat"
 END: Final = ".end"
+WAIT: Final = ".wait"
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,11 @@ def lock(key: DatasetKey | WholeDataset) -> str:
     return f"{key.id}/locks/{_short(key.version)}.lock"
 
 
+def turn(key: DatasetKey) -> str:
+    """Return the name of the lock on being the next to build this version."""
+    return f"{key.id}/locks/{_short(key.version)}.turn"
+
+
 def leases(key: DatasetKey | WholeDataset) -> str:
     """Return the folder of the leases on building this version, or on pruning the dataset."""
     return f"{key.id}/leases/{_short(key.version)}"
@@ -143,7 +149,7 @@ def lease(key: DatasetKey | WholeDataset, epoch: int) -> str:
 
 
 def split_lease(name: str) -> tuple[int, str] | None:
-    """Return epoch and ending (none, ``.beat`` or ``.end``) in the name of a lease's object, if it is one."""
+    """Return epoch and ending (none or ``.beat``, ``.end``, ``.wait``) of the name of a lease's object."""
     found = _LEASE.fullmatch(name.rpartition("/")[2])
     return None if found is None else (int(found[1]), found[2] or "")
 

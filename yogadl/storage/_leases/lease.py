@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from yogadl._key import DatasetKey
@@ -103,6 +103,8 @@ class Leases:
             split = _names.split_lease(found.name)
             if split is None:
                 continue
+            if split[1] == _names.WAIT:
+                continue  # no sign of its builder's life
             version, epoch = found.name.rpartition("/")[0], split[0]
             before = newest.get(version, (0, False, 0.0))
             if epoch >= before[0]:
@@ -133,7 +135,7 @@ class Leases:
     def _acquired(
         self, key: DatasetKey | _names.WholeDataset, unless: Callable[[], bool] | None
     ) -> "Lease | None":
-        waiting = Waiting(self.bucket, self.terms, key)
+        waiting = Waiting(self.bucket, self.terms, key, is_in_turn=unless is None)
         while True:
             asked = time.monotonic()
             sight = self._sight(key)
@@ -142,6 +144,9 @@ class Leases:
                 return None
             if sight.has_ended:
                 waiting.tell_end(sight)
+                if waiting.lets_others_go_first(sight, asked):
+                    waiting.rest()
+                    continue
             if sight.has_ended or waiting.is_dead(sight, asked):
                 lease = self._taken(key, sight)
                 if lease is not None:
@@ -151,18 +156,21 @@ class Leases:
             waiting.pause(sight)
 
     def _sight(self, key: DatasetKey | _names.WholeDataset) -> Sight:
-        sight = Sight()
+        sight, waited_for = Sight(), set()
         for found in self.bucket.list(f"{_names.leases(key)}/"):
             split = _names.split_lease(found.name)
             if split is None:
                 continue
             epoch, ending = split
+            if ending == _names.WAIT:  # which alone is no lease
+                waited_for.add(epoch)
+                continue
             if epoch > sight.epoch:
                 sight = Sight(epoch, "", False)
             if epoch == sight.epoch:
                 beat = found.tag if ending == _names.BEAT else sight.beat
                 sight = Sight(epoch, beat, sight.has_ended or ending == _names.END)
-        return sight
+        return replace(sight, is_waited_for=sight.epoch in waited_for)
 
     def _taken(self, key: DatasetKey | _names.WholeDataset, sight: Sight) -> "Lease | None":
         """Take the right after the one seen, unless somebody else does."""

@@ -1,16 +1,17 @@
 """Wait for a builder, judge whether it is alive, and say who it is."""
 
+import contextlib
 import json
 import logging
 import os
 import random
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from yogadl._key import DatasetKey
-from yogadl.errors import ConfigurationError, LeaseError
+from yogadl.errors import ConfigurationError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
 
@@ -22,6 +23,7 @@ BEATS_A_TTL: Final = 6
 _LEAST_TTL_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
+_MOST_JITTER: Final = 1.3
 _SAY_AFTER_S: Final = 2.0
 _SAY_EVERY_S: Final = 60.0
 # What a lease's objects hold is small; others could put anything in their place.
@@ -60,11 +62,13 @@ class Sight:
         epoch: Its number; 0 if there is none.
         beat: Changes with each sign of life.
         has_ended: Whether its builder is done, for better or worse.
+        is_waited_for: Whether somebody has said that it waits for its turn; no sign of the builder's life.
     """
 
     epoch: int = 0
     beat: str = ""
     has_ended: bool = True
+    is_waited_for: bool = field(default=False, compare=False)
 
 
 class Watch:
@@ -97,9 +101,18 @@ class Waiting:
         bucket: Where the leases are.
         terms: How long to wait.
         key: What is built, or pruned.
+        is_in_turn: Whether it will build whatever others have built, as each of many who replace a version
+            does: they take turns.
     """
 
-    def __init__(self, bucket: Bucket, terms: Terms, key: DatasetKey | _names.WholeDataset) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        terms: Terms,
+        key: DatasetKey | _names.WholeDataset,
+        *,
+        is_in_turn: bool = False,
+    ) -> None:
         self._bucket = bucket
         self._terms = terms
         self._key = key
@@ -108,6 +121,10 @@ class Waiting:
         self._started = time.monotonic()
         self._say_at_s = _SAY_AFTER_S
         self._pause_s = _FIRST_PAUSE_S
+        self._paused_for = 0
+        self._is_in_turn = is_in_turn
+        self._last_turn: int | None = None  # the epoch of this process, if others wait to be the next
+        self._others_first_s: float | None = None
         self._holder: tuple[int, dict[str, Any]] = 0, {}
 
     def is_dead(self, sight: Sight, asked: float) -> bool:
@@ -135,12 +152,45 @@ class Waiting:
                 )
             self._holder = 0, {}
 
+    def lets_others_go_first(self, sight: Sight, asked: float) -> bool:
+        """Return whether this process has just had its turn, and who waited meanwhile may not know yet.
+
+        Else whoever builds again and again would always be the first to know that it is done.
+
+        Args:
+            sight: What was seen; the builder is done.
+            asked: When it was asked for.
+        """
+        if not self._is_in_turn:
+            return False
+        now = time.monotonic()
+        if self._others_first_s is None:
+            self._others_first_s = self._next_pause_s(sight) + 2 * (now - asked)
+            self._last_turn = sight.epoch
+        return sight.epoch == self._last_turn and now - self._started < self._others_first_s
+
+    def _next_pause_s(self, sight: Sight) -> float:
+        """Return how long those who wait for this process pause at most; 0 if nobody does."""
+        if not sight.is_waited_for:
+            return 0.0
+        holder = self._body(sight)
+        started = holder.get("started")
+        if (holder.get("host"), holder.get("pid")) != (socket.gethostname(), os.getpid()):
+            return 0.0
+        turn_s = max(0.0, time.time() - started) if isinstance(started, int | float) else 0.0
+        # Pauses grow by half each time, so that the last one is half of all of them.
+        return min(self._longest_pause_s, _FIRST_PAUSE_S + turn_s / 2) * _MOST_JITTER + _FIRST_PAUSE_S
+
     def pause(self, sight: Sight) -> None:
         """Wait a little, saying for whom.
 
         Raises:
             LeaseError: if the time that the caller has is over.
         """
+        self._others_first_s = 0.0
+        if sight.epoch != self._paused_for:  # who has taken the right in between may be done as soon
+            self._paused_for, self._pause_s = sight.epoch, _FIRST_PAUSE_S
+            self._say_that_it_waits(sight)
         waited_s = time.monotonic() - self._started
         wait_s = self._terms.wait_s
         if wait_s is not None and waited_s >= wait_s:
@@ -162,10 +212,18 @@ class Waiting:
     def rest(self, at_most_s: float | None = None) -> None:
         """Wait a little, each time a little longer."""
         # Not all at the same moment, or a thousand callers ask the store as one.
-        pause_s = self._pause_s * random.uniform(0.7, 1.3)
-        longest_s = min(_LONGEST_PAUSE_S, self._terms.ttl_s / BEATS_A_TTL)
-        self._pause_s = min(self._pause_s * 1.5, longest_s)
+        pause_s = self._pause_s * random.uniform(2 - _MOST_JITTER, _MOST_JITTER)
+        self._pause_s = min(self._pause_s * 1.5, self._longest_pause_s)
         time.sleep(pause_s if at_most_s is None else min(pause_s, at_most_s))
+
+    @property
+    def _longest_pause_s(self) -> float:
+        return min(_LONGEST_PAUSE_S, self._terms.ttl_s / BEATS_A_TTL)
+
+    def _say_that_it_waits(self, sight: Sight) -> None:
+        if self._is_in_turn and not sight.is_waited_for:
+            with contextlib.suppress(StorageError):  # then others may go first
+                self._bucket.put(_names.lease(self._key, sight.epoch) + _names.WAIT, b"{}")
 
     def _ttl_s(self, sight: Sight) -> float:
         return max(self._terms.ttl_s, ttl_of(self._body(sight)))
