@@ -221,6 +221,7 @@ def test_with_auto_a_pipeline_too_large_for_a_hash_is_refused(storage, monkeypat
         ({"shard_rank": 2, "num_shards": 2}, "shard_rank is 2, but num_shards is 2"),
         ({"drop_shard_remainder": True, "pad_shard_remainder": True}, "exclude each other"),
         ({"start_offset": 3, "cursor": {}}, "start_offset and cursor"),
+        ({"skip_finished_epoch": 1}, "skip_finished_epoch must be True or False"),
     ],
     ids=str,
 )
@@ -240,6 +241,19 @@ def test_a_cursor_goes_on_where_it_was_taken(storage):
     dataset = squares().apply(adapter.cache(storage, "squares", "1", shuffle=True, cursor=cursor))
     order = storage.fetch("squares", "1").stream(shuffle=True).indices()
     assert [int(x) for x in dataset] == [int(i) ** 2 for i in order[10:]]
+
+
+def test_a_cursor_at_an_epochs_end_can_begin_the_next(storage):
+    list(squares().apply(adapter.cache(storage, "squares", "1")))
+    stream = storage.fetch("squares", "1").stream(shuffle=True)
+    options = {"shuffle": True, "cursor": stream.cursor(len(stream)), "skip_finished_epoch": True}
+    dataset = squares().apply(adapter.cache(storage, "squares", "1", **options)).repeat()
+    assert [int(x) for x in dataset.take(9)] == [int(i) ** 2 for i in stream.indices(1)[:9]]
+
+
+def test_a_folders_name_in_place_of_a_storage_is_refused():
+    with pytest.raises(ConfigurationError, match=r"cache takes a storage, .* not 'some/folder'"):
+        adapter.cache("some/folder", "squares", "1")
 
 
 def test_after_a_failure_and_a_change_of_a_python_function_no_record_is_the_old_ones(storage):

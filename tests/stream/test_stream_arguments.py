@@ -46,6 +46,8 @@ def test_a_stream_says_which_argument_was_meant(name, meant):
         (lambda: REF.stream().batch(batch_size=4), "batch has no argument 'batch_size': did you mean n=?"),
         (lambda: REF.stream().batch(4, drop_last=True), "did you mean drop_remainder=?"),
         (lambda: REF.stream().batch(4, shuffle=True), "did you mean ref.stream(shuffle=...)?"),
+        (lambda: REF.stream(skip_finished_epoch=True), "did you mean ref.stream(...).batch(skip_"),
+        (lambda: REF.stream().prefetch(2, skip_finished_epoch=True), "did you mean stream.batch(skip_fin"),
         (lambda: REF.stream().batch(4, prefetch=2), "did you mean loader.prefetch(...)?"),
         (lambda: REF.stream().batch(4).prefetch(2, num_workers=2), "did you mean workers=?"),
         (lambda: REF.stream(colour=3), "has no argument 'colour': it has start_offset, shuffle, "),

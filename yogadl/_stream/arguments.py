@@ -25,6 +25,9 @@ _SYNONYMS: Final = (
     {"seed", "shuffle_seed"},
 )
 
+# Spelt right, though not for each function: nothing close to it was meant, least of all the other.
+_NO_TYPO: Final = frozenset({"skip_finished_epoch", "skip_shuffle_at_epoch_end"})
+
 # Functions that take other arguments, by the text of a call of theirs.
 Elsewhere = Mapping[str, Callable[..., Any]]
 
@@ -85,6 +88,8 @@ def _same(name: str, names: Collection[str]) -> list[str]:
 def _close(name: str, names: Collection[str]) -> list[str]:
     import difflib  # only where something is wrong
 
+    if name in _NO_TYPO:
+        return []
     return difflib.get_close_matches(name, names, n=2)
 
 

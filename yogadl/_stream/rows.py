@@ -75,13 +75,16 @@ class Shard:
     def delivered(self, start: Point, records: int) -> Point:
         """Return where this shard stands once it has handed out so many of its own records, across epochs.
 
-        All that it has in an epoch lead to the epoch's end, also where other shards have one more.
+        All that it has in an epoch lead to the epoch's end, also where other shards have one more. One that
+        has none goes along with those.
 
         Raises:
-            ConfigurationError: if it has none to get there by.
+            ConfigurationError: if no shard has any to get there by.
         """
         first, full = self.own(start.position), self.own(0)
         if records > first and not full:
+            if self.rows(0):
+                return self.forward(start, records)
             raise ConfigurationError(
                 f"a shard of {self.records} records over {self.ranks} shards yields none, so "
                 f"{records} can't have been delivered; check start_offset (or delivered) and num_shards"

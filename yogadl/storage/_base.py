@@ -579,9 +579,9 @@ class CacheStorage(Storage):
         with contextlib.suppress(StorageError):  # what can't be listed is not to hide what is known
             versions = self.versions(key.id)
             if versions:
-                return f"there is no {key} in {self!r}; there are the versions {versions}"
-            return f"there is no {key} in {self!r}; {self.what_there_is()}"
-        return f"there is no {key} in {self!r}"
+                return f"there is no {key} in {self.location}; there are the versions {versions}"
+            return f"there is no {key} in {self.location}; {self.what_there_is()}"
+        return f"there is no {key} in {self.location}"
 
     def what_there_is(self) -> str:
         """Say which datasets there are, for who has asked for one that is not there.
@@ -728,13 +728,13 @@ class CacheStorage(Storage):
         """
         key = DatasetKey(dataset_id, dataset_version)
         if not trashed_names(self.root, key):
-            raise DatasetNotFoundError(f"the trash of {self!r} has no {key}")
+            raise DatasetNotFoundError(f"the trash of {self.location} has no {key}")
         with self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
             names = trashed_names(self.root, key)
             content = self.root.read(names[-1]) if names else None
             if content is None:
-                raise DatasetNotFoundError(f"the trash of {self!r} has no {key} any more")
+                raise DatasetNotFoundError(f"the trash of {self.location} has no {key} any more")
             replace(self.root, key, content, right)
             self.root.remove(names[-1])
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef, from_source
-from yogadl._stream.arguments import names_of, unknown_argument
+from yogadl._stream.arguments import flag, names_of, unknown_argument
 from yogadl.adapters._tensorflow.dataset import make_tf_dataset
 from yogadl.adapters._tensorflow.eager import require_eager
 from yogadl.adapters._tensorflow.graph import Graph
@@ -41,7 +41,12 @@ class _Pipeline(threading.local):
 
 
 def cache(
-    storage: Any, dataset_id: str, dataset_version: str, **stream_options: Any
+    storage: Any,
+    dataset_id: str,
+    dataset_version: str,
+    *,
+    skip_finished_epoch: bool = False,
+    **stream_options: Any,
 ) -> Callable[[Dataset], Dataset]:
     """Return a transformation for `tf.data.Dataset.apply` that caches the pipeline up to there.
 
@@ -53,6 +58,7 @@ def cache(
         storage: Where the cache is kept.
         dataset_id: What it is called.
         dataset_version: Which version; bump it when the pipeline changes, or give ``"auto"``.
+        skip_finished_epoch: As for `make_tf_dataset`: whether a cursor at an epoch's end starts the next one.
         **stream_options: How it is read: the arguments of `DataRef.stream`.
 
     Raises:
@@ -71,6 +77,9 @@ def cache(
         [0, 1, 4, 9, 16]
         >>> folder.cleanup()
     """
+    if not hasattr(storage, "cacheable"):
+        raise ConfigurationError(f"cache takes a storage, yogadl.open_storage(...), not {storage!r:.100}")
+    flag("skip_finished_epoch", skip_finished_epoch)
     _check_options(stream_options)
     pipeline = _Pipeline()
     build_once = storage.cacheable(dataset_id, dataset_version)(pipeline)
@@ -110,7 +119,7 @@ def cache(
             ref = built(dataset, graph)
         else:
             ref = of_version(dataset, graph)
-        return make_tf_dataset(ref.stream(**stream_options))
+        return make_tf_dataset(ref.stream(**stream_options), skip_finished_epoch=skip_finished_epoch)
 
     return apply
 

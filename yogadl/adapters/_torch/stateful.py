@@ -56,9 +56,10 @@ def _parts(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[st
     else:
         steps = state.get("_steps_since_snapshot", 0)
         if steps:
+            were = "batch was" if steps == 1 else "batches were"
             raise CursorError(
-                f"{steps} batches were delivered after the last snapshot of the workers: save when a "
-                "multiple of snapshot_every_n_steps was delivered, or leave that at 1"
+                f"{steps} {were} delivered after the last snapshot of the workers: save when a multiple of "
+                "snapshot_every_n_steps was delivered, or leave that at 1"
             )
         main = snapshot["_main_snapshot"]
         fetchers = [worker.get("fetcher_state") for worker in snapshot["_worker_snapshots"].values()]
