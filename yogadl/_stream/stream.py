@@ -170,11 +170,12 @@ class RecordStream(Restartable, Stream):
         point = self._run.start
         if epoch is not None:
             point = Point(whole("epoch", epoch), self._run.origin(epoch))
-            most = shard.own(point.position)
+            most = shard.rows(point.position)
             if records > most:
                 raise ConfigurationError(
-                    f"{records} can't be delivered: this shard's epoch {epoch} has {most} records"
+                    f"{records} can't be delivered: a shard's epoch {epoch} has {most} records"
                 )
+            records = min(records, shard.own(point.position))  # which may be one less: counted by another's
         return cursors.write(self._run.identity(), shard.delivered(point, records))
 
     def past_finished(self, cut: Cut) -> "RecordStream":

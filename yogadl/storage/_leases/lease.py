@@ -256,10 +256,14 @@ class Lease:
 
     def is_lost(self) -> bool:
         """Return whether somebody else has the right by now."""
-        if self._leases._sight(self._key).epoch != self.epoch:
-            return True
-        # Where all leases were pruned, a day after the last build, others may have begun to count anew.
-        return read_body(self._leases.bucket, self._name).get("token") != self._token
+        return self._leases._sight(self._key).epoch != self.epoch or not self._is_ours()
+
+    def _is_ours(self) -> bool:
+        """Return whether the lease that is there is still this one.
+
+        Where all leases were pruned, a day after the last build, others may have begun to count anew.
+        """
+        return read_body(self._leases.bucket, self._name).get("token") == self._token
 
     def check(self) -> None:
         """Make sure that the right is still held.
@@ -286,8 +290,8 @@ class Lease:
         self.drop()
         document = {"token": self._token, "failed": failed and failed[:_MOST_SHOWN]}
         try:
-            if self.is_lost():
-                return  # it is not ours to end any more
+            if not self._is_ours():
+                return  # others have it, or have had it since
             self._leases.bucket.put(self._name + _names.END, json.dumps(document).encode())
         except StorageError as error:
             _log.warning("yogadl: can't tell others that %s is built no more: %s", self._key, error)
