@@ -1,8 +1,9 @@
 """A download that is killed is gone on with: what is there is asked for no more, what is wrong goes."""
 
 import json
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,53 @@ def test_what_nobody_goes_on_with_is_removed_by_the_next_download(
     opened(broken[0], tmp_path / "other").submit([4, 5], "fourth", "1")
     storage.fetch("fourth", "1")
     assert litter_in(storage.mirror) == []
+
+
+def pipe(path: Path, _: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def link(path: Path, outside: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(outside)
+
+
+def text(content: bytes) -> Callable[[Path, Path], None]:
+    def write(path: Path, _: Path) -> None:
+        path.write_bytes(json.dumps(partial._boot()).encode() + b"\n" + content)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("what", "make"),
+    [
+        ("bytes", link),
+        ("bytes", pipe),
+        ("notes", link),
+        ("notes", pipe),
+        ("notes", text(b'["a", "b", "c"]\n')),
+        ("notes", text(b"[0, 1.5, 3]\n[[], {}, 3]\n")),
+        ("notes", text(b"[" * 200_000 + b"\n")),
+    ],
+    ids=["link", "pipe", "link for notes", "pipe for notes", "words", "broken numbers", "deep"],
+)
+def test_what_lies_there_in_place_of_a_partial_file_does_no_harm(
+    tmp_path: Path, what: str, make: Callable[[Path, Path], None]
+) -> None:
+    url = (tmp_path / "caches").as_uri()
+    yogadl.open_storage(url, mirror=tmp_path / "first").submit({"row": ROWS}, "data", "1")
+    (part,) = (tmp_path / "caches").rglob("*.mdb")
+    place = Place(url)
+    names = dict(zip(("bytes", "notes"), partial.names_of(part), strict=True))
+    folder = tmp_path / "mirror" / "caches/data/parts"
+    opened(place, tmp_path / "mirror").mirror.sweep()
+    folder.mkdir(parents=True)
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"mine")
+    (folder / names["bytes"].name).write_bytes(bytes(part.stat().st_size))
+    make(folder / names[what].name, outside)
+    assert fetch(place, tmp_path / "mirror") == "whole"
+    assert outside.read_bytes() == b"mine"
+    assert not any(path.is_symlink() for path in folder.iterdir())

@@ -497,6 +497,29 @@ def build():
         assert len(auto(storage, load(data=code).build)) == count
 
 
+@pytest.mark.parametrize("version", ["auto", "1"])
+def test_the_environment_is_no_part_of_a_version_and_in_no_manifest(storage, load, monkeypatch, version):
+    code = """
+import os
+from os import environ
+
+
+class Config:
+    env = os.environ
+    inside = [os.environ]
+
+
+def build(given=os.environ, more=(os.environ, [{"all": os.environ}])):
+    return [len(given.get("HOME", "")), len(environ.get("HOME", "")), len(Config.env), len(Config.inside)]
+"""
+    monkeypatch.setenv("SOME_KEY", "s3cr3t")
+    for job in ("1", "2"):
+        monkeypatch.setenv("JOB", job)
+        storage.cacheable("d", version)(load(data=code).build)()  # warnings are errors
+    assert len(storage.versions("d")) == 1
+    assert "s3cr3t" not in str(storage.info("d", storage.versions("d")[0]).builder)
+
+
 # What a class or a function is given after its own text.
 LATER = {
     "a method": "def label(self): return 1\nRecords.label = label",

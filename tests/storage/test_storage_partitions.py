@@ -236,3 +236,12 @@ def test_a_bad_record_in_a_worker_is_named_by_its_number_in_the_source(storage):
     records[15] = {"n": None}
     with pytest.raises(UnsupportedDataError, match="record 15: field 'n' is None"):
         storage.submit(records, "d", "1", workers=2)
+
+
+def test_what_tasks_have_written_stays_where_others_submit_the_version_meanwhile(storage):
+    build = storage.begin("d", "1", partitions=2)
+    for number in range(2):
+        build.write(number, [number, number + 10])
+    storage.submit([1, 2, 3], "d", "1")
+    build.commit()
+    assert storage.fetch("d", "1").gather(range(4)).tolist() == [0, 10, 1, 11]

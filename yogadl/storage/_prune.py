@@ -104,6 +104,8 @@ class Pruning:
         def is_dead(attempt: Attempt) -> bool:
             if f"{attempt.builds}/{attempt.name}" == own:
                 return True
+            if _names.is_partitioned(attempt.name) and self._may_be_at_work(attempt):
+                return False  # its `commit` replaces what was published
             is_old = self._now - attempt.written >= age_s
             return is_old and (_names.is_spent(attempt.name) or attempt.builds == mine)
 
@@ -116,10 +118,13 @@ class Pruning:
         """
 
         def is_dead(attempt: Attempt) -> bool:
-            is_young = self._now - attempt.written < _GRACE_OF_TASKS_S
-            return not (_names.is_partitioned(attempt.name) and is_young)
+            return not (_names.is_partitioned(attempt.name) and self._may_be_at_work(attempt))
 
         return self._held(versions, is_dead)
+
+    def _may_be_at_work(self, attempt: Attempt) -> bool:
+        """Return whether tasks may be writing partitions just now, which hold no right to build."""
+        return self._now - attempt.written < _GRACE_OF_TASKS_S
 
     def _held(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
         found = attempts(self._root, self._id)

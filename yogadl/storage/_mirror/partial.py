@@ -9,18 +9,24 @@ bytes of the whole file are compared with their sha256 before it gets its name.
 import contextlib
 import fcntl
 import json
+import operator
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from yogadl._format.window import NO_FILE
 
 _BYTES: Final = ".tmp"
 _NOTES: Final = ".ranges.tmp"
 # Linux has it; elsewhere the sha256 alone tells what was lost.
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NOTED_BYTES: Final = 2**20
+# Whatever lies there in place of a file: no link is followed, no pipe waited for.
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Partial:
@@ -126,8 +132,17 @@ def _taken(path: Path, is_noted: bool) -> Partial | None:
     """Go on with what a killed process has left, or begin; ``None`` if a process that lives is at it."""
     name, notes = names_of(path)
     while True:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
+            descriptor = os.open(name, _FLAGS | os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            if error.errno not in NO_FILE:
+                raise
+            name.unlink()  # a link, say, which leads elsewhere
+            continue
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                name.unlink()  # a pipe
+                continue
             if not _locked(descriptor):
                 break
             if _is_at(descriptor, name):  # else its writer has finished it just now
@@ -166,13 +181,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _noted(notes: Path) -> dict[tuple[int, int], str]:
     """Return what is noted since this machine was started, as far as it is whole."""
     found = {}
-    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
-        with notes.open("rb") as file:
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        with open(os.open(notes, _FLAGS | os.O_RDONLY), "rb") as file:
             lines = file.read(_MOST_NOTED_BYTES).split(b"\n")[:-1]  # the last one may be cut off
         if lines and json.loads(lines[0]) == _boot():
             for line in lines[1:]:
                 start, stop, tag = json.loads(line)
-                found[start, stop] = str(tag)
+                found[operator.index(start), operator.index(stop)] = str(tag)
     return found
 
 

@@ -227,6 +227,9 @@ class ValueForms:
     def _storage(self, value: Any, where: str) -> str:
         return "storage"  # where caches lie, not what is in them
 
+    def _environ(self, value: Any, where: str) -> str:
+        return "environ"  # read when the code runs; nobody's secrets belong into a manifest
+
     def _path(self, value: PurePath, where: str) -> str:
         return f"path {str(value)!a}"
 
@@ -245,6 +248,7 @@ class ValueForms:
         np.dtype: _dtype,
         np.ufunc: _ufunc,
         PurePath: _path,
+        type(os.environ): _environ,
         logging.Logger: _logger,
         Storage: _storage,
         DataRef: _data_ref,
@@ -267,7 +271,7 @@ def is_plain(value: Any) -> bool:
 
 def shown_value(name: str, value: Any) -> str:
     """Return a value as people read it, in one line; not one that may be a secret by its name."""
-    if _SECRET.search(name) and isinstance(value, str | bytes):
+    if (_SECRET.search(name) and isinstance(value, str | bytes)) or isinstance(value, type(os.environ)):
         return "(not shown)"
     if type(value) in _CONTAINERS and len(value) > LOOKED_AT:
         return f"{type(value).__name__} of {len(value)}"
@@ -284,6 +288,8 @@ def shown_value(name: str, value: Any) -> str:
 
 def _text_of(value: Any) -> str:
     """Return a value's `repr`, with the items of each set in order: that of strings differs by process."""
+    if isinstance(value, type(os.environ)):
+        return "environ"
     if isinstance(value, set | frozenset):
         return repr(sorted(map(_text_of, value)))
     if type(value) is dict:
@@ -298,7 +304,9 @@ def _text_of(value: Any) -> str:
 def shown_object(value: Any, form: str) -> str:
     """Return an object with its plain attributes, or else its form, in one line."""
     state = getattr(value, "__dict__", None)
-    if isinstance(value, type | FunctionType | ModuleType) or not isinstance(state, dict) or not state:
+    if isinstance(value, type | FunctionType | ModuleType | type(os.environ)):
+        return form
+    if not isinstance(state, dict) or not state:
         return form
     shown = (f"{name}={shown_value(name, item)}" for name, item in sorted(state.items()) if is_plain(item))
     return shortened(f"{type(value).__qualname__}({', '.join(shown)})")
