@@ -7,7 +7,6 @@ bytes of the whole file are compared with their sha256 before it gets its name.
 """
 
 import contextlib
-import fcntl
 import json
 import operator
 import os
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._format.window import NO_FILE
+from yogadl.errors import StorageError
+from yogadl.storage._mirror.flock import try_lock
 
 _BYTES: Final = ".tmp"
 _NOTES: Final = ".ranges.tmp"
@@ -119,7 +120,7 @@ def remove_abandoned(path: Path) -> bool:
     except OSError:
         return False  # not ours to remove
     try:
-        is_free = _locked(descriptor)
+        is_free = _locked(descriptor, path)
         if is_free and _is_at(descriptor, path):
             notes.unlink(missing_ok=True)
             path.unlink()
@@ -143,7 +144,7 @@ def _taken(path: Path, is_noted: bool) -> Partial | None:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 name.unlink()  # a pipe
                 continue
-            if not _locked(descriptor):
+            if not _locked(descriptor, name):
                 break
             if _is_at(descriptor, name):  # else its writer has finished it just now
                 partial = Partial(name, descriptor, notes if is_noted else None)
@@ -158,17 +159,16 @@ def _taken(path: Path, is_noted: bool) -> Partial | None:
 def _own(path: Path) -> Partial:
     name = path.with_name(f".{secrets.token_hex(8)}{_BYTES}")
     descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    _locked(descriptor)
+    _locked(descriptor, name)
     return Partial(name, descriptor, None)
 
 
-def _locked(descriptor: int) -> bool:
+def _locked(descriptor: int, path: Path) -> bool:
     """Take a file's lock, which goes with this process; return whether it was free, and there are locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        return try_lock(descriptor, path, exclusive=True)
+    except StorageError:
         return False
-    return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
