@@ -271,7 +271,7 @@ def is_plain(value: Any) -> bool:
 
 def shown_value(name: str, value: Any) -> str:
     """Return a value as people read it, in one line; not one that may be a secret by its name."""
-    if (_SECRET.search(name) and isinstance(value, str | bytes)) or isinstance(value, type(os.environ)):
+    if _SECRET.search(name) and isinstance(value, str | bytes):
         return "(not shown)"
     if type(value) in _CONTAINERS and len(value) > LOOKED_AT:
         return f"{type(value).__name__} of {len(value)}"
