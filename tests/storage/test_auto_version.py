@@ -1,5 +1,6 @@
 """version="auto": it changes with whatever decides what is built, and with nothing else."""
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -588,6 +589,70 @@ def build():
     assert len(auto(storage, load(data=code).build)) == 1
     assert len(auto(storage, load(data=code).build)) == 1
     assert len(auto(storage, load(data=code.replace(later, later.replace("1", "2"))).build)) == 2
+
+
+# A class that no text of the project defines.
+MADE = """
+import abc
+import dataclasses
+import types
+
+
+def fill(body):
+    body["size"] = 3
+
+
+Point = dataclasses.make_dataclass(
+    "Point",
+    [
+        ("x", int), ("y", float, 2),
+        ("z", list, dataclasses.field(default_factory=list, metadata={"unit": "m"})),
+    ],
+    frozen=True,
+    namespace={"norm": lambda self: self.x, "scale": property(lambda self: 7)},
+)
+Filled = types.new_class("Filled", (), {}, fill)
+Made = abc.ABCMeta("Made", (), {"depth": 4})
+
+
+def build():
+    return [str(made) for made in (Point(1), Filled.size, Made.depth)]
+"""
+MADE_CHANGES = {
+    "the order of fields": ('("x", int), ("y", float, 2)', '("y", float), ("x", int, 2)'),
+    "the name of a field": ('("x", int)', '("w", int)'),
+    "the type of a field": ('("x", int)', '("x", bool)'),
+    "a default": ('("y", float, 2)', '("y", float, 3)'),
+    "a default's factory": ("default_factory=list", "default_factory=tuple"),
+    "a note of a field": ('{"unit": "m"}', '{"unit": "km"}'),
+    "how a field is shown": ("(default_factory=list,", "(default_factory=list, repr=False,"),
+    "an option": ("frozen=True", "frozen=False"),
+    "a method": ("self.x,", "-self.x,"),
+    "a property": ("lambda self: 7", "lambda self: 8"),
+    "a base class": ("    frozen=True", "    bases=(abc.ABC,), frozen=True"),
+    "what types.new_class made": ('["size"] = 3', '["size"] = 5'),
+    "what a metaclass made": ('"depth": 4', '"depth": 5'),
+}
+
+
+@pytest.mark.parametrize("change", MADE_CHANGES.values(), ids=MADE_CHANGES)
+def test_a_class_that_a_call_made_counts_with_its_fields_and_all_else(storage, load, change):
+    assert MADE.count(change[0]) == 1
+    assert len(auto(storage, load(data=MADE).build)) == 1
+    assert len(auto(storage, load(data=MADE).build)) == 1
+    assert len(auto(storage, load(data=MADE.replace(*change)).build)) == 2
+
+
+def test_an_argument_of_a_class_that_make_dataclass_made_counts_with_its_fields(storage):
+    def takes(config):
+        return [1]
+
+    def config(*names):
+        return dataclasses.make_dataclass("Config", [(name, int) for name in names])(1, 2)
+
+    assert len(auto(storage, takes, config("x", "y"))) == 1
+    assert len(auto(storage, takes, config("x", "y"))) == 1
+    assert len(auto(storage, takes, config("y", "x"))) == 2
 
 
 @pytest.mark.parametrize("name", ["SIZE", "DEPTH"])

@@ -12,7 +12,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -30,6 +30,11 @@ from yogadl.storage._provenance.values import (
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()
+# What every version of Python knows of a dataclass.
+_DATACLASS_TRAITS: Final = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+_FIELD_TRAITS: Final = (
+    "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata",
+)  # fmt: skip
 # What a module knows of itself: where it lies and how it was started, which builds nothing.
 _OF_A_MODULE: Final = frozenset(
     {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__cached__"}
@@ -316,12 +321,15 @@ class _Walk:
         """Return whether a class's member counts as a value, and not as the text of the class does."""
         if not self._refuses or isinstance(member, MethodType | functools.partial):
             return True
-        # Not functions and all that makes attributes of them, what abc keeps to itself, and the members of an
-        # enum, of which those count that are used.
-        is_of_the_class = (isinstance(member, enum.Enum) and type(member) is cls) or (
-            type(member).__module__ == "_abc"
-        )
-        return not is_of_the_class and not hasattr(type(member), "__get__")
+        # Not functions and all that makes attributes of them.
+        return not hasattr(type(member), "__get__") and not self._is_of_python(cls, member)
+
+    def _is_of_python(self, cls: type, member: Any) -> bool:
+        """Return whether Python put a member into a class."""
+        # What abc keeps to itself, and the members of an enum, of which those count that are used.
+        if type(member).__module__ == "_abc" or (isinstance(member, enum.Enum) and type(member) is cls):
+            return True
+        return hasattr(type(member), "__get__") and self._libraries.have_class(type(member))
 
     def _set_later(self, cls: type, name: str, member: Any) -> list[FunctionType]:
         """Return a member's functions that are not in the class's text: set from outside, or decorated."""
@@ -345,14 +353,21 @@ class _Walk:
         return found
 
     def _add_members(self, cls: type, label: str, key: str) -> None:
-        """Add what a class without source has: one made by `exec`, namedtuple, Enum(...), type(...)."""
+        """Add what a class without source is: one made by `exec`, Enum(...), make_dataclass, type(...)."""
+        made: dict[str, Any] = {"class": type(cls), "body": {}}
+        for name, member in vars(cls).items():  # in order, which may be that of fields
+            functions = [function for function in _functions_in(member) if not _is_generated(function)]
+            if functions and not name.startswith("__annotate"):
+                made["body"][name] = functions
+            elif not _is_internal(name) and not self._is_of_python(cls, member):
+                made["body"][name] = member
         if issubclass(cls, enum.Enum):
-            members: Any = {name: member.value for name, member in cls.__members__.items()}
-        elif issubclass(cls, tuple) and "_fields" in vars(cls):
-            members = {"fields": vars(cls)["_fields"], "defaults": vars(cls).get("_field_defaults")}
+            made["members"] = {name: member.value for name, member in cls.__members__.items()}
+        elif "__dataclass_fields__" in vars(cls):
+            made |= _dataclass_of(cls)
         else:
-            members = {function.__name__: function for function in _functions_of(cls)}
-        self._add(f"members of {label}", f"{key} members", self._values.form(members, label), "")
+            made["annotations"] = _annotations(cls)
+        self._add(f"members of {label}", f"{key} members", self._values.form(made, label), "")
 
     def _add_module(self, module: ModuleType, label: str, key: str) -> None:
         code = self._reader.of_module(module)
@@ -498,6 +513,40 @@ def _functions_in(member: Any) -> Iterator[FunctionType]:  # a function, a prope
     for function in (member, *inner):
         if isinstance(function, FunctionType):
             yield function
+
+
+def _is_generated(function: FunctionType) -> bool:
+    """Return whether Python made a function from the fields or members of a class, each version another."""
+    made = inspect.unwrap(function)
+    module = str(made.__globals__.get("__name__"))
+    return (
+        made.__code__.co_qualname.startswith("__create_fn__.")
+        or module in ("dataclasses", "collections", "enum")
+        or module.startswith("namedtuple_")
+    )
+
+
+def _dataclass_of(cls: type) -> dict[str, Any]:
+    """Return what a dataclass was made of."""
+    made: Any = cls  # mypy does not see that it is one
+    return {
+        "fields": {
+            name: {
+                trait: getattr(field, trait)
+                for trait in _FIELD_TRAITS
+                if getattr(field, trait) is not MISSING
+            }
+            for name, field in made.__dataclass_fields__.items()
+        },
+        "traits": {trait: getattr(made.__dataclass_params__, trait) for trait in _DATACLASS_TRAITS},
+    }
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    try:
+        return inspect.get_annotations(cls)
+    except NameError:  # Python 3.14 works them out when asked
+        return {}
 
 
 def _is_internal(name: str) -> bool:

@@ -49,9 +49,16 @@ class Libraries:
 
     def have_class(self, cls: type) -> bool:
         """Return whether a class was written by others."""
+        module = sys.modules.get(cls.__module__)
         if cls.__module__ == "builtins":  # what exec without a __name__ makes claims to be one
             return not cls.__flags__ & _HEAP_TYPE
-        return self.have(cls.__module__, file_of(sys.modules.get(cls.__module__)))
+        # So does what a call makes, of the module that has the code called: types.new_class, and with it
+        # make_dataclass before Python 3.12; abc.ABCMeta("Name", ...).
+        may_be_made = cls.__module__ in ("types", type(cls).__module__) and "." not in cls.__qualname__
+        found = getattr(module, "__dict__", {}).get(cls.__qualname__)
+        if may_be_made and found is not cls and cls.__flags__ & _HEAP_TYPE:
+            return False
+        return self.have(cls.__module__, file_of(module))
 
     def have_spec(self, spec: ModuleSpec) -> bool:
         """Return whether a module that was not loaded yet is others'."""
