@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import numpy as np
 import pytest
@@ -653,6 +653,77 @@ def test_an_argument_of_a_class_that_make_dataclass_made_counts_with_its_fields(
     assert len(auto(storage, takes, config("x", "y"))) == 1
     assert len(auto(storage, takes, config("x", "y"))) == 1
     assert len(auto(storage, takes, config("y", "x"))) == 2
+
+
+# A class in each of two branches, under one name: of neither does Python say from which it is.
+BRANCHES = {
+    "fields": (
+        "@dataclass\nclass C:\n    x: int = 1\n    y: int = 1",
+        "@dataclass\nclass C:\n    y: int = 1\n    x: int = 1",
+    ),
+    "a decorator": ("@dataclass(order=True)\nclass C:\n    x: int", "@dataclass\nclass C:\n    x: int"),
+    "attributes": ("class C:\n    x = 1\n    y = 1", "class C:\n    y = 1\n    x = 1"),
+    "annotations": ("class C:\n    x: int", "class C:\n    x: float"),
+    "a named tuple": (
+        "class C(NamedTuple):\n    x: int = 1\n    y: int = 1",
+        "class C(NamedTuple):\n    y: int = 1\n    x: int = 1",
+    ),
+    "an enum": ("class C(enum.Enum):\n    X = 1\n    Y = 2", "class C(enum.Enum):\n    Y = 2\n    X = 1"),
+    "a base class": ("class C(Base):\n    x = 1", "class C(abc.ABC):\n    x = 1"),
+    "a metaclass": ("class C:\n    x = 1", "class C(metaclass=abc.ABCMeta):\n    x = 1"),
+    "a descriptor": ("class C:\n    x = Field(1)", "class C:\n    x = Field(2)"),
+    "a property": (
+        "class C:\n    @property\n    def x(self): return 1",
+        "class C:\n    @property\n    def x(self): return 2",
+    ),
+    "a method": ("class C:\n    def x(self): return 1", "class C:\n    def x(self): return 2"),
+    "a method in one": ("class C:\n    def x(self): return 1", "class C:\n    x = 1"),
+    "a call in one": ("@dataclass\nclass C:\n    x: int\n    y: int", "C = make_dataclass('C', ['y', 'x'])"),
+}
+BRANCHED = """
+import abc
+import enum
+from dataclasses import dataclass, make_dataclass
+from typing import NamedTuple
+
+IS_FIRST = {}
+
+
+class Base:
+    pass
+
+
+class Field:
+    def __init__(self, size):
+        self.size = size
+
+    def __get__(self, instance, owner=None):
+        return self.size
+
+
+if IS_FIRST:
+{}
+else:
+{}
+
+
+def build():
+    return [C.__name__]
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), BRANCHES.values(), ids=BRANCHES)
+def test_which_of_two_classes_of_one_name_there_is_counts(storage, load, first, second):
+    def versions(is_first, *branches):
+        code = BRANCHED.format(is_first, *(indent(branch, "    ") for branch in branches))
+        return len(auto(storage, load(data=code).build))
+
+    assert versions(True, first, second) == 1
+    assert versions(True, first, second) == 1
+    assert versions(False, first, second) == 2
+    assert versions(True, f"{first}\n    more = 5", second) == 3
+    if "make_dataclass" not in second:
+        assert versions(False, first, f"{second}\n    more = 5") == 4
 
 
 @pytest.mark.parametrize("name", ["SIZE", "DEPTH"])

@@ -70,32 +70,27 @@ class CodeReader:
             self._known[code.co_filename, code] = known
         return known
 
-    def of_class(self, cls: type) -> Code | None:
-        """Return the code of a class, or ``None`` if its source can't be told."""
+    def of_class(self, cls: type) -> list[Code]:
+        """Return the code of a class: none if there is no source, several if it may be any of them."""
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else {}
-        # From Python 3.14 on annotations are a function, too, with no node of its own.
-        methods = [
-            member
-            for name, member in vars(cls).items()
-            if isinstance(member, FunctionType) and not name.startswith("__annotate")
-        ]
+        if "__dataclass_fields__" in vars(cls) and next(iter(vars(cls))) != "__module__":
+            return []  # make_dataclass made it: a class of its name that is in the file is another
+        methods = list(functions_of(cls))
         # Not only the methods' files: those of a dataclass may all have been made by exec.
         files = [names.get("__file__"), *(method.__code__.co_filename for method in methods)]
         for filename in dict.fromkeys(filter(None, files)):
+            own = [method for method in methods if method.__code__.co_filename == filename]
             for fresh in (False, True):
                 file = self._file(filename, 0, names, fresh)
-                node = file.class_of(cls) if file else None
-                if node is not None and self._has_methods(node, filename, methods):
-                    return _of_node(node)
-        return None
+                nodes = file.classes_of(cls, own) if file else []
+                if nodes and all(self._has_methods(node, own) for node in nodes):
+                    return list(map(_of_node, nodes))
+        return []
 
-    def _has_methods(self, node: ast.ClassDef, filename: str, methods: Iterable[FunctionType]) -> bool:
+    def _has_methods(self, node: ast.ClassDef, methods: Iterable[FunctionType]) -> bool:
         """Return whether the methods written in a class are those of its source."""
-        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        own = [
-            m for m in methods if m.__code__.co_filename == filename and m.__code__.co_firstlineno in lines
-        ]
+        own = [method for method in methods if _holds(node, method)]
         return all(self._node_of(method.__code__, method.__globals__) for method in own)
 
     def of_module(self, module: Any) -> Code | None:
@@ -166,20 +161,35 @@ class _File:
             nodes.sort(key=lambda node: (-node.lineno, -node.col_offset))
         return nodes[0] if nodes else None
 
-    def class_of(self, cls: type) -> ast.ClassDef | None:
-        """Return the definition of a class, found by its name; of several, the one with its methods."""
+    def classes_of(self, cls: type, methods: Iterable[FunctionType]) -> list[ast.ClassDef]:
+        """Return the definitions of a class's name: the one that has its methods, or else all."""
         found: list[ast.AST] = [self.tree]
         for name in cls.__qualname__.split("."):
             if name != "<locals>":
                 found = [inner for outer in found for inner in _definitions(outer, name)]
         classes = [node for node in found if isinstance(node, ast.ClassDef)]
-        lines = {
-            member.__code__.co_firstlineno
-            for member in vars(cls).values()
-            if isinstance(member, FunctionType)
-        }
-        holding = [n for n in classes if any(n.lineno <= line <= (n.end_lineno or 0) for line in lines)]
-        return (holding or classes)[-1] if classes else None
+        holding = [node for node in classes if any(_holds(node, method) for method in methods)]
+        return holding if len(holding) == 1 else classes
+
+
+def functions_of(cls: type) -> Iterator[FunctionType]:
+    """Yield the functions in the body of a class."""
+    for name, member in sorted(vars(cls).items()):
+        if not name.startswith("__annotate"):  # what Python 3.14 makes of annotations has no node of its own
+            yield from functions_in(member)
+
+
+def functions_in(member: Any) -> Iterator[FunctionType]:  # whatever a class has
+    """Yield a function, or those of a property, a class method and the like."""
+    inner = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel", "func")]
+    for function in (member, *inner):
+        if isinstance(function, FunctionType):
+            yield function
+
+
+def _holds(node: ast.ClassDef, method: FunctionType) -> bool:
+    """Return whether a function of the same file is written inside of a class."""
+    return node.lineno <= method.__code__.co_firstlineno <= (node.end_lineno or 0)
 
 
 def parsed(text: str, filename: str = "<code>") -> ast.Module:

@@ -17,7 +17,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._provenance.code import Code, CodeReader
+from yogadl.storage._provenance.code import Code, CodeReader, functions_in, functions_of
 from yogadl.storage._provenance.modules import Libraries, is_ours, module_name, package_of, place_in_project
 from yogadl.storage._provenance.values import (
     CACHED,
@@ -297,10 +297,10 @@ class _Walk:
         self._add_references(code, name, key, closure, function.__globals__)
 
     def _add_class(self, cls: type, label: str, key: str) -> None:
-        code = self._reader.of_class(cls)
-        if code is None:
-            code = Code("no source", "", ())
+        codes = self._reader.of_class(cls)
+        if len(codes) != 1:
             self._add_members(cls, label, key)
+        code = _one_of(codes)
         self._add(label, key, code.content, code.text)
         self._add(f"bases of {label}", f"{key} bases", self._values.form(cls.__bases__, label), "")
         for name, value in sorted(vars(cls).items()):
@@ -311,10 +311,10 @@ class _Walk:
             elif functions := self._set_later(cls, name, value):
                 self._add(where, place, self._values.form(functions, where), "")
         closure: dict[str, Any] = {}
-        for function in _functions_of(cls):
+        for function in functions_of(cls):
             closure |= dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         module = sys.modules.get(cls.__module__)
-        names = vars(module) if module else next((f.__globals__ for f in _functions_of(cls)), {})
+        names = vars(module) if module else next((f.__globals__ for f in functions_of(cls)), {})
         self._add_references(code, label.partition(" ")[2], key, closure, names)
 
     def _counts(self, cls: type, member: Any) -> bool:
@@ -353,10 +353,14 @@ class _Walk:
         return found
 
     def _add_members(self, cls: type, label: str, key: str) -> None:
-        """Add what a class without source is: one made by `exec`, Enum(...), make_dataclass, type(...)."""
+        """Add what a class is whose text can't be told.
+
+        It was made by `exec`, namedtuple, Enum(...), make_dataclass, type(...), or is one of several that
+        have its name, in two branches of an `if`, say.
+        """
         made: dict[str, Any] = {"class": type(cls), "body": {}}
         for name, member in vars(cls).items():  # in order, which may be that of fields
-            functions = [function for function in _functions_in(member) if not _is_generated(function)]
+            functions = [function for function in functions_in(member) if not _is_generated(function)]
             if functions and not name.startswith("__annotate"):
                 made["body"][name] = functions
             elif not _is_internal(name) and not self._is_of_python(cls, member):
@@ -463,6 +467,15 @@ class _Walk:
             return getattr(module, name, _MISSING)
 
 
+def _one_of(codes: list[Code]) -> Code:
+    """Return the only code there is, or what stands for any of several."""
+    if len(codes) == 1:
+        return codes[0]
+    references = sorted({reference for code in codes for reference in code.references})
+    content = " or ".join(code.content for code in codes) or "no source"
+    return Code(content, "\n".join(code.text for code in codes), tuple(references))
+
+
 def _name_of(function: FunctionType) -> str:
     return _dotted(module_name(function.__globals__.get("__name__")), function.__code__.co_qualname)
 
@@ -490,13 +503,6 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from sorted((function.__kwdefaults__ or {}).items())
 
 
-def _functions_of(cls: type) -> Iterator[FunctionType]:
-    for name, member in sorted(vars(cls).items()):
-        if name.startswith("__annotate"):
-            continue  # what Python 3.14 makes of annotations
-        yield from _functions_in(member)
-
-
 def _held_functions(value: Any) -> Iterator[FunctionType]:  # whatever a class or a function has
     """Yield the functions in a value, also in a dict, list, tuple or set, such as a registry."""
     if type(value) is dict:
@@ -505,14 +511,7 @@ def _held_functions(value: Any) -> Iterator[FunctionType]:  # whatever a class o
         held = itertools.chain.from_iterable(map(_held_functions, itertools.islice(value, LOOKED_AT)))
         yield from sorted(held, key=lambda function: function.__code__.co_qualname)
     else:
-        yield from _functions_in(value)
-
-
-def _functions_in(member: Any) -> Iterator[FunctionType]:  # a function, a property, a class method, ...
-    inner = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel", "func")]
-    for function in (member, *inner):
-        if isinstance(function, FunctionType):
-            yield function
+        yield from functions_in(value)
 
 
 def _is_generated(function: FunctionType) -> bool:
