@@ -1051,6 +1051,59 @@ def test_values_of_many_kinds_count_by_their_content(storage):
         assert len(storage.versions("d")) == count, f"{value!r} is not like itself"
 
 
+def own_list(content):
+    made = [content]
+    made.append(made)
+    return made
+
+
+def own_dict(content):
+    made = {"content": content}
+    made["self"] = made
+    return made
+
+
+def own_tuple(content):
+    made = ([content],)
+    made[0].append(made)
+    return made
+
+
+@pytest.mark.parametrize("make", [own_list, own_dict, own_tuple])
+def test_what_holds_itself_counts_by_its_content(storage, make):
+    def takes(value):
+        return [1]
+
+    def closes_over(value):
+        return lambda: [1] if value else [2]
+
+    for number, content in ((1, 1), (1, 1), (2, 2)):
+        assert len(auto(storage, takes, make(content))) == number
+    for number, content in ((3, 1), (3, 1), (4, 2)):
+        assert len(auto(storage, closes_over(make(content)))) == number
+    storage.cacheable("d", "1")(closes_over(make(1)))()
+    storage.cacheable("d", "1")(closes_over(make(1)))()  # warnings are errors
+    with pytest.warns(UserWarning, match="built by other code or arguments"):
+        storage.cacheable("d", "1")(closes_over(make(2)))()
+
+
+def test_what_is_nested_too_deeply_is_refused_by_name(storage):
+    deep = functools.reduce(lambda inner, _: [inner], range(100_000), 1)
+
+    def takes(value):
+        return [1]
+
+    def closes_over():
+        return [1] if deep else [2]
+
+    with pytest.raises(ConfigurationError, match=r"argument 'value'.*nested too deeply"):
+        auto(storage, takes, deep)
+    with pytest.raises(ConfigurationError, match=r"closure variable 'deep'.*nested too deeply"):
+        auto(storage, closes_over)
+    storage.cacheable("d", "1")(takes)(deep)
+    storage.cacheable("d", "2")(closes_over)()
+
+
 # Code without source, of others, and edited under way.
 
 

@@ -260,13 +260,22 @@ class ValueForms:
 
 def is_plain(value: Any) -> bool:
     """Return whether a value is nothing but data: of a long list, whether its first items are."""
-    if isinstance(value, np.ndarray):
-        return type(value) is np.ndarray and not value.dtype.hasobject
-    if type(value) is dict:
-        return all(map(is_plain, itertools.islice(itertools.chain(*value.items()), LOOKED_AT)))
-    if type(value) in _CONTAINERS:
-        return all(map(is_plain, itertools.islice(value, LOOKED_AT)))
-    return type(value) in _SCALARS or isinstance(value, np.generic | np.dtype | PurePath)
+    seen: dict[int, Any] = {}  # one that holds itself is not looked at again
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if type(one) in _CONTAINERS:
+            held = itertools.chain.from_iterable(one.items()) if type(one) is dict else one
+            waiting.extend(itertools.islice(held, LOOKED_AT))
+        elif isinstance(one, np.ndarray):
+            if type(one) is not np.ndarray or one.dtype.hasobject:
+                return False
+        elif not (type(one) in _SCALARS or isinstance(one, np.generic | np.dtype | PurePath)):
+            return False
+    return True
 
 
 def shown_value(name: str, value: Any) -> str:
@@ -281,8 +290,11 @@ def shown_value(name: str, value: Any) -> str:
         return f"array {value.dtype}{list(value.shape)} {_sha256_of(value)[:16]}"
     try:
         text = _text_of(value)
-    except RecursionError:
-        text = repr(value)
+    except RecursionError:  # it holds itself, or is nested too deeply
+        try:
+            text = repr(value)
+        except RecursionError:
+            text = f"deep {type(value).__name__}"
     return shortened(_ADDRESS.sub("", text))
 
 
