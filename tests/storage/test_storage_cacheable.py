@@ -428,6 +428,108 @@ def test_sets_inside_of_an_argument_are_described_the_same_in_every_process():
     assert len(found) == 1
 
 
+# Sets of strings, which another hash seed puts in another order, inside of what has a `repr` of its own.
+HOLDERS = """
+import collections
+import dataclasses
+import functools
+import os
+import sys
+import types
+import warnings
+
+import numpy as np
+
+import yogadl
+
+words = set(sys.argv[2].split())
+
+
+@dataclasses.dataclass
+class Config:
+    words: object
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slots:
+    words: object
+
+
+class Shown:
+    def __init__(self, words):
+        self.words = words
+
+    def __repr__(self):
+        return f"Shown <{self.words}>"
+
+    def method(self):
+        pass
+
+
+class Words(set):
+    pass
+
+
+Row = collections.namedtuple("Row", "words")
+ring = [words]
+ring.append(ring)
+more = Config(words)
+more.more = more
+values = [
+    Config(words),
+    Slots(words),
+    Config({"a": [(words,)]}),
+    {"a": [Config(words)]},
+    Config(Slots(frozenset({frozenset(words), Row(frozenset(words))}))),
+    {Slots(frozenset(words)), Slots(1), Slots("b")},
+    functools.partial(print, words, sep=words),
+    collections.deque([words]),
+    collections.defaultdict(set, a=words),
+    collections.OrderedDict(a=words),
+    collections.ChainMap({"a": words}),
+    collections.UserList([words]),
+    np.array([words, None], object),
+    np.array((words, 1), [("a", object), ("b", int)]),
+    types.MappingProxyType({"a": words}),
+    types.SimpleNamespace(words=words),
+    ValueError("no such words", words),
+    Shown(words),
+    Shown(words).method,
+    Shown(Words(words)),
+    Row(words),
+    Words(words),
+    Config(types.SimpleNamespace(words=collections.deque([ValueError(words)]))),
+    Config({"environ": os.environ, "words": words}),
+    ring,
+    more,
+]
+storage = yogadl.open_storage(sys.argv[1])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for number, value in enumerate(values):
+        storage.cacheable(f"number-{number}", "1")(lambda value: [1])(value)
+print(len(values), len(caught), *(str(warning.message) for warning in caught), sep="\\n")
+"""
+
+
+def test_a_set_wherever_it_is_held_warns_of_nothing_in_another_process(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(HOLDERS)
+
+    def warned(seed, words):
+        command = [sys.executable, str(script), str(tmp_path / "caches"), words]
+        environment = os.environ | {"PYTHONHASHSEED": str(seed), "SEED": str(seed)}
+        child = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        count, caught, *messages = child.stdout.splitlines()
+        return int(caught), int(count), messages
+
+    for seed in range(5):
+        caught, count, messages = warned(seed, "rose lily iris tulip")
+        assert caught == 0, messages
+    caught, count, _ = warned(5, "rose lily iris poppy")
+    assert caught == count
+
+
 SCRIPT = """
 import sys
 import yogadl

@@ -3,6 +3,7 @@
 import copyreg
 import enum
 import functools
+import gc
 import hashlib
 import inspect
 import itertools
@@ -10,9 +11,19 @@ import logging
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+    TracebackType,
+)
 from typing import Any, Final
 
 import numpy as np
@@ -31,11 +42,14 @@ _SECRET: Final = re.compile(
 )
 _SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _CONTAINERS: Final = (tuple, list, set, frozenset, dict)
+_UNORDERED: Final[tuple[Any, ...]] = (set.__repr__, frozenset.__repr__)
+_CODE: Final = (type, ModuleType, FunctionType, CodeType, FrameType, TracebackType)
 # Beyond these, a warning that may never come is not worth the time: see `ValueForms`, `thorough`.
 _CHEAP_BYTES: Final = 64 * 2**20
 _CHEAP_ITEMS: Final = 100_000
 CACHED: Final = type(functools.lru_cache(len))
 LOOKED_AT: Final = 1_000  # of the items of a container
+_HELD_LOOKED_AT: Final = 10_000  # of what an object holds, for sets that its `repr` shows
 _INLINE: Final = 200
 
 
@@ -284,7 +298,7 @@ def shown_value(name: str, value: Any) -> str:
         return "(not shown)"
     if type(value) in _CONTAINERS and len(value) > LOOKED_AT:
         return f"{type(value).__name__} of {len(value)}"
-    if isinstance(value, np.ndarray) and value.dtype != object:
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         if value.nbytes > _CHEAP_BYTES:
             return f"array {value.dtype}{list(value.shape)}"
         return f"array {value.dtype}{list(value.shape)} {_sha256_of(value)[:16]}"
@@ -292,7 +306,7 @@ def shown_value(name: str, value: Any) -> str:
         text = _text_of(value)
     except RecursionError:  # it holds itself, or is nested too deeply
         try:
-            text = repr(value)
+            text = _repr_of(value)
         except RecursionError:
             text = f"deep {type(value).__name__}"
     return shortened(_ADDRESS.sub("", text))
@@ -310,7 +324,41 @@ def _text_of(value: Any) -> str:
         return f"[{', '.join(map(_text_of, value))}]"
     if type(value) is tuple:
         return f"({', '.join(map(_text_of, value))}{',' * (len(value) == 1)})"
-    return repr(value)
+    return _repr_of(value)
+
+
+def _repr_of(value: Any) -> str:
+    """Return an object's own `repr`, in which the sets that it holds have their items in order, too."""
+    text = repr(value)
+    if "{" not in text:
+        return text
+    in_order: dict[str, str] = {}
+    for held in itertools.islice(_held_by(value), _HELD_LOOKED_AT + len(text)):
+        if issubclass(type(held), type(os.environ)):  # isinstance would ask a weak proxy for its object
+            in_order[repr(held)] = "environ"
+        # One that is longer is not in it; with a `repr` of its own its order may mean something.
+        elif type(held).__repr__ in _UNORDERED and 1 < len(held) < len(text):
+            items = f"{{{', '.join(sorted(map(_text_of, held)))}}}"
+            in_order[repr(held)] = items if type(held) is set else f"{type(held).__name__}({items})"
+    # A mark first, since what is put in may look like another set.
+    marks = {}
+    for number, shown in enumerate(sorted(in_order, key=len, reverse=True)):  # outer ones first
+        marks[f"\0{number}\0"] = in_order[shown]
+        text = text.replace(shown, f"\0{number}\0")
+    return re.sub("\0[0-9]+\0", lambda mark: marks.get(mark[0], mark[0]), text)
+
+
+def _held_by(value: Any) -> Iterator[Any]:
+    """Yield a value and all that it holds: nearest first, and no code."""
+    seen, waiting = {id(value): value}, deque([value])
+    while waiting:
+        one = waiting.popleft()
+        yield one
+        is_array = issubclass(type(one), np.ndarray | np.generic)  # of whose objects gc does not know
+        for held in [one.tolist()] if is_array and one.dtype.hasobject else gc.get_referents(one):
+            if id(held) not in seen and not issubclass(type(held), _CODE):
+                seen[id(held)] = held
+                waiting.append(held)
 
 
 def shown_object(value: Any, form: str) -> str:
