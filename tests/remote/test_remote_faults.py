@@ -134,6 +134,25 @@ def test_a_manifest_that_can_not_be_put_ends_the_build_soon(
     assert storage.info("some/data", "1").builder["lease_epoch"] == 2
 
 
+def test_a_build_that_fails_while_the_store_is_away_keeps_nobody_waiting_once_it_is_back(
+    proxied: tuple[Place, StoreProxy], opened: Opened
+) -> None:
+    place, proxy = proxied
+
+    def numbers() -> Iterator[int]:
+        yield 1
+        proxy.breaks(lambda _: True, refuses(503, "SlowDown"))
+        raise ConnectionResetError("gone")
+
+    storage = opened(place, patience=IMPATIENT)
+    with pytest.raises(ConnectionResetError):
+        submit(storage, records=numbers())
+    proxy.rules.clear()
+    submit(opened(place, wait_s=100))  # a third of the time to live
+    assert_served(storage)
+    assert storage.info("some/data", "1").builder["lease_epoch"] == 2
+
+
 def test_credentials_that_expire_in_the_middle_publish_nothing_and_the_next_build_goes_on(
     proxied: tuple[Place, StoreProxy], opened: Opened
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from yogadl.errors import ConfigurationError, LeaseError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import read
 from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._leases.beat import end_in_the_end
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import LostRightError
 from yogadl.storage._leases.waiting import Sight, Terms, Watch
@@ -193,6 +195,37 @@ def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobo
             first.end(None)
             assert not second.is_lost()
             assert leases.is_held(KEY.id, time.time())
+
+
+def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_once_it_can(
+    leases: Leases, bucket: LocalBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "yogadl")
+    in_the_way = bucket._folder.path(_names.lease(KEY, 1) + _names.END)
+
+    def fail() -> None:
+        with leases.held(KEY):
+            in_the_way.mkdir()
+            _ = 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert "can't tell others that" in caplog.text
+    in_the_way.rmdir()
+    with Leases(bucket, Terms(wait_s=100)).held(KEY) as lease:  # a third of the time to live
+        assert lease is not None
+        assert lease.epoch == 2
+
+
+def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBucket) -> None:
+    with leases.held(KEY) as first:
+        assert first is not None
+        bucket.delete(_names.lease(KEY, 1))
+        with leases.held(KEY) as second:
+            assert second is not None
+            task = pickle.dumps((first._task, first._ending(None), 60.0))
+            end_in_the_end(task)
+            assert objects(bucket) == ["0000000001"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])

@@ -36,6 +36,17 @@ sys.path[:] = path
 from yogadl.storage._leases.beat import main
 main(pipe, task)
 """
+# It leaves its parent at once: nobody has to wait for it, nor to read what it says.
+_START_TO_END: Final = """\
+import os, pickle, sys
+path, task = pickle.load(sys.stdin.buffer)
+if os.fork():
+    os._exit(0)
+sys.path[:] = path
+from yogadl.storage._leases.beat import end_in_the_end
+end_in_the_end(task)
+"""
+_END_AGAIN_EVERY_S: Final = 1.0
 _STOPPED: Final = ("T", "t")
 
 
@@ -144,9 +155,42 @@ def main(
 
 def _is_ours(task: Task) -> bool:
     try:
-        return read_body(task.bucket, task.lease_name).get("token") == task.token
+        return _is_ours_now(task)
     except StorageError:
         return False  # it is asked again
+
+
+def _is_ours_now(task: Task) -> bool:
+    return bool(read_body(task.bucket, task.lease_name).get("token") == task.token)
+
+
+def end_later(task: Task, ending: bytes, for_s: float) -> None:
+    """Start a process that writes that a lease is over as soon as that can be written; it outlives this one.
+
+    Args:
+        task: What is written where.
+        ending: What is written.
+        for_s: How long to try.
+    """
+    start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s))))
+    command = [sys.executable, "-c", _START_TO_END]
+    silent = subprocess.DEVNULL  # who reads what this process prints would wait for the end of both
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            command, input=start, stdout=silent, stderr=silent, start_new_session=True, check=False
+        )
+
+
+def end_in_the_end(pickled: bytes) -> None:
+    """Write that a lease is over, trying again and again, unless it is another's by then."""
+    task, ending, for_s = pickle.loads(pickled)
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        with suppress(StorageError):
+            if _is_ours_now(task):
+                task.bucket.put(task.end_name, ending)
+            return
+        time.sleep(_END_AGAIN_EVERY_S)
 
 
 class _Watch:

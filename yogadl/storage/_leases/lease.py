@@ -18,7 +18,7 @@ from yogadl._key import DatasetKey
 from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._leases.beat import Pulse, Task
+from yogadl.storage._leases.beat import Pulse, Task, end_later
 from yogadl.storage._leases.right import LostRightError
 from yogadl.storage._leases.waiting import (
     BEATS_A_TTL,
@@ -191,6 +191,9 @@ class Leases:
         is_taken = False
         try:
             is_taken = self.bucket.put_if_absent(name, json.dumps(holder).encode())
+        except BaseException as error:
+            lease.end_later(f"{type(error).__name__}: {error}")  # it may have come to pass
+            raise
         finally:
             if not is_taken:
                 lease.drop()
@@ -236,13 +239,14 @@ class Lease:
         self._name = _names.lease(key, epoch)
         self._token = token
         self._pid = os.getpid()
+        interval_s = min(leases.terms.ttl_s / BEATS_A_TTL, _LONGEST_BEAT_S)
+        names = self._name, self._name + _names.BEAT, self._name + _names.END
+        self._task = Task(leases.bucket, *names, token, interval_s)
         self._pulse: Pulse | None = None
 
     def start(self) -> None:
         """Begin to give signs of life."""
-        interval_s = min(self._leases.terms.ttl_s / BEATS_A_TTL, _LONGEST_BEAT_S)
-        names = self._name, self._name + _names.BEAT, self._name + _names.END
-        self._pulse = Pulse(Task(self._leases.bucket, *names, self._token, interval_s))
+        self._pulse = Pulse(self._task)
 
     def drop(self) -> None:
         """Give no signs of life any more."""
@@ -288,10 +292,22 @@ class Lease:
         if os.getpid() != self._pid:
             return  # a child that inherited this by a fork holds nothing
         self.drop()
-        document = {"token": self._token, "failed": failed and failed[:_MOST_SHOWN]}
         try:
             if not self._is_ours():
                 return  # others have it, or have had it since
-            self._leases.bucket.put(self._name + _names.END, json.dumps(document).encode())
-        except StorageError as error:
-            _log.warning("yogadl: can't tell others that %s is built no more: %s", self._key, error)
+            self._leases.bucket.put(self._task.end_name, self._ending(failed))
+        except BaseException as error:
+            self.end_later(failed)
+            if not isinstance(error, StorageError):
+                raise  # as who waits for a store that is away interrupts that
+            _log.warning(
+                "yogadl: can't tell others that %s is built no more; it is tried for another %.0f s: %s",
+                self._key, self._leases.terms.ttl_s, error,
+            )  # fmt: skip
+
+    def end_later(self, failed: str | None) -> None:
+        """Have another process write that it is over, as soon as it can; after a time to live all know."""
+        end_later(self._task, self._ending(failed), self._leases.terms.ttl_s)
+
+    def _ending(self, failed: str | None) -> bytes:
+        return json.dumps({"token": self._token, "failed": failed and failed[:_MOST_SHOWN]}).encode()
