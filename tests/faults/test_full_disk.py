@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,8 +235,8 @@ def use_up(folder: Path, of: str) -> None:
             with (folder / "ballast").open("ab") as ballast, contextlib.suppress(OSError):
                 os.posix_fallocate(ballast.fileno(), ballast.tell(), free_bytes(folder))
     else:
-        for number in range(os.statvfs(folder).f_favail):
-            (folder / f"ballast-{number}").touch()
+        for _ in range(os.statvfs(folder).f_favail):
+            (folder / f"ballast-{secrets.token_hex(8)}").touch()
 
 
 def free_a_full_disk(folder: Path, shared: bool, of: str) -> None:
@@ -249,6 +250,9 @@ def free_a_full_disk(folder: Path, shared: bool, of: str) -> None:
         file.write(bytes(4096))
     storage = yogadl.open_storage(folder / "caches", shared=shared)
     storage.delete("data", "1")
+    storage.undelete("data", "1")
+    assert storage.verify("data", "1").records == 3 * 1024
+    storage.delete("data", "1")
     before = os.statvfs(folder)
     pruned = storage.prune(grace_s=0)
     after = os.statvfs(folder)
@@ -259,6 +263,25 @@ def free_a_full_disk(folder: Path, shared: bool, of: str) -> None:
     assert storage.verify("data", "2").records == 2 * 1024
     storage.submit(rows(1), "data", "3")
     assert storage.verify("data", "3").records == 1024
+
+
+def free_a_disk_that_others_fill_again(folder: Path, of: str) -> None:
+    """Delete, undelete and prune, with no build in between, and each time without any room left."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=300", "tmpfs", str(folder)], check=True)
+    storage = yogadl.open_storage(folder / "caches", shared=True)
+    for version in range(1, 5):
+        storage.submit(rows(1) + version, "data", str(version), part_bytes=2**16)
+    for first, second in ("12", "34"):
+        use_up(folder, of)
+        storage.delete("data", first)
+        use_up(folder, of)
+        storage.undelete("data", first)
+        storage.delete("data", first)
+        storage.delete("data", second)
+        assert storage.prune(grace_s=0).size_bytes > 2 * 2**20
+        reserve = folder / "caches" / ".yogadl" / "reserve"
+        assert len(list(reserve.iterdir())) == 32
+    assert storage.versions("data") == []
 
 
 needs_mount = pytest.mark.skipif(mounting() is None, reason="this user may not mount a small disk")
@@ -319,10 +342,18 @@ def test_a_version_is_built_again_with_no_room_for_a_second_one(tmp_path: Path) 
 @needs_mount
 @pytest.mark.parametrize("shared", [False, True], ids=["folder", "shared folder"])
 @pytest.mark.parametrize("of", ["bytes", "files"])
-def test_a_disk_that_is_full_to_the_last_byte_or_file_is_freed_by_delete_and_prune(
+def test_a_disk_that_is_full_to_the_last_byte_or_file_is_freed_by_delete_undelete_and_prune(
     tmp_path: Path, shared: bool, of: str
 ) -> None:
     in_child(free_a_full_disk, tmp_path, shared, of, prefix=mounting())
+
+
+@needs_mount
+@pytest.mark.parametrize("of", ["bytes", "files"])
+def test_a_disk_that_others_fill_again_is_freed_though_nobody_builds_in_between(
+    tmp_path: Path, of: str
+) -> None:
+    in_child(free_a_disk_that_others_fill_again, tmp_path, of, prefix=mounting())
 
 
 @needs_mount

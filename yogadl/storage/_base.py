@@ -188,12 +188,13 @@ class CacheStorage(Storage):
         """Return whether somebody is building a version of this dataset."""
         raise NotImplementedError
 
-    def make_room(self, dry_run: bool) -> None:
-        """Do what `delete` and `prune` begin with, if there is anything to do.
+    def with_room(self, dry_run: bool) -> contextlib.AbstractContextManager[None]:
+        """See to it that `delete`, `undelete` and `prune` have the room that they take themselves.
 
         Args:
             dry_run: Whether nothing is to be removed.
         """
+        return contextlib.nullcontext()
 
     def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache.
@@ -710,8 +711,7 @@ class CacheStorage(Storage):
         name = _names.manifest(key)
         if self.root.size(name) is None:
             raise DatasetNotFoundError(self._not_found(key))  # before anything is made for it
-        self.make_room(dry_run=False)
-        with self._building_alone(key) as right:
+        with self.with_room(dry_run=False), self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
             if not self.root.rename(name, new_trashed_name(self.root, key), right.check):
                 raise DatasetNotFoundError(self._not_found(key))
@@ -729,12 +729,16 @@ class CacheStorage(Storage):
         key = DatasetKey(dataset_id, dataset_version)
         if not trashed_names(self.root, key):
             raise DatasetNotFoundError(f"the trash of {self.location} has no {key}")
-        with self._building_alone(key) as right:
+        with self.with_room(dry_run=False), self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
             names = trashed_names(self.root, key)
             content = self.root.read(names[-1]) if names else None
             if content is None:
                 raise DatasetNotFoundError(f"the trash of {self.location} has no {key} any more")
+            if self.root.size(_names.manifest(key)) is None:
+                right.check()
+                self.root.rename(names[-1], _names.manifest(key))  # on a local disk, this takes no room
+                return
             replace(self.root, key, content, right)
             self.root.remove(names[-1])
 
@@ -780,24 +784,24 @@ class CacheStorage(Storage):
             StorageError: if something can't be listed, read or removed; names the dataset.
             LeaseError: if this process was stopped for so long that a builder took the right from it.
         """
-        self.make_room(dry_run)
-        now = self.root.now()
         gone: list[Entry] = []
         failed: dict[str, StorageError | LeaseError] = {}
-        for seen, dataset_id in enumerate(self._ids_with("versions", "trash", "parts", "builds")):
-            if progress is not None:
-                progress(seen, len(gone))
-            pruning = Pruning(self.root, dataset_id, grace_s, now)
-            doomed = pruning.unfinished if unfinished else pruning.doomed
-            try:
-                for entry in self._pruned(pruning, doomed, dataset_id, dry_run):
-                    gone.append(entry)
-                    if progress is not None:
-                        progress(seen, len(gone))
-            except CacheFormatError as error:
-                _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
-            except (StorageError, LeaseError) as error:
-                failed[dataset_id] = error
+        with self.with_room(dry_run):
+            now = self.root.now()
+            for seen, dataset_id in enumerate(self._ids_with("versions", "trash", "parts", "builds")):
+                if progress is not None:
+                    progress(seen, len(gone))
+                pruning = Pruning(self.root, dataset_id, grace_s, now)
+                doomed = pruning.unfinished if unfinished else pruning.doomed
+                try:
+                    for entry in self._pruned(pruning, doomed, dataset_id, dry_run):
+                        gone.append(entry)
+                        if progress is not None:
+                            progress(seen, len(gone))
+                except CacheFormatError as error:
+                    _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
+                except (StorageError, LeaseError) as error:
+                    failed[dataset_id] = error
         if failed:
             raise incomplete(failed, count(gone), dry_run) from next(iter(failed.values()))
         return count(gone)

@@ -199,10 +199,12 @@ class RemoteStorage(CacheStorage):
             progress(verified.parts, verified.parts)
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
-    def make_room(self, dry_run: bool) -> None:
+    @contextmanager
+    def with_room(self, dry_run: bool) -> Iterator[None]:
         """Clear the mirror, which is this machine's alone, of killed builds."""
         if not dry_run:
             self.mirror.sweep()
+        yield
 
 
 def _reopened(

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Iterator
 from typing import Final
 
 from yogadl.errors import StorageError
@@ -16,41 +17,54 @@ from yogadl.storage._folder import Folder
 # Below the root; no dataset is called so.
 _FOLDER: Final = ".yogadl/reserve"
 _PROBE: Final = ".yogadl/room"
-_FILES: Final = 16
+_FILES: Final = 32
 _FILE_BYTES: Final = 2**14
-# It is made only where there is room for so many of it.
-_SPARE: Final = 4
+# One `delete` or `prune` gets so many files of it: others may fill the disk again before the next.
+_AT_ONCE: Final = 16
+# A build makes it only where there is room for so many files more; what gave it up, where there is for these.
+_SPARE: Final = 64
+_SPARE_AFTERWARDS: Final = 8
 
 
-def make_reserve(folder: Folder) -> None:
-    """Make what is missing of the reserve, unless the disk is as good as full."""
+def make_reserve(folder: Folder, spare: int = _SPARE) -> None:
+    """Make what is missing of the reserve, unless the disk is as good as full.
+
+    Args:
+        folder: Where.
+        spare: For so many files of it there is to be room left.
+    """
     with contextlib.suppress(OSError):  # whoever needs the room is told by what fails then
         there = {entry.name for entry in folder.entries(_FOLDER)}
-        missing = sorted({f"{_FOLDER}/{number:02d}" for number in range(_FILES)} - there)
-        if missing and _has_room(folder, _SPARE):
-            for name in missing:
-                folder.write(name, secrets.token_bytes(_FILE_BYTES))  # which no file system compresses
+        for name in sorted({f"{_FOLDER}/{number:02d}" for number in range(_FILES)} - there):
+            if not _has_room(folder, spare + 1):
+                return
+            folder.write(name, secrets.token_bytes(_FILE_BYTES))  # which no file system compresses
 
 
-def give_up_reserve_if_full(folder: Folder) -> None:
-    """Give up the reserve if there is no room for as much again; the next build makes it anew."""
+@contextlib.contextmanager
+def given_up_if_full(folder: Folder) -> Iterator[None]:
+    """Give up half of the reserve if there is no room for as much, and then make it as whole as can be."""
     with contextlib.suppress(OSError):  # what is done then says what is wrong
-        if not _has_room(folder, 1) or not _can_write(folder):
-            for entry in list(folder.entries(_FOLDER)):
+        if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
+            for entry in list(folder.entries(_FOLDER))[:_AT_ONCE]:
                 folder.remove(entry.name)
+    try:
+        yield
+    finally:
+        make_reserve(folder, _SPARE_AFTERWARDS)
 
 
-def _has_room(folder: Folder, times: int) -> bool:
-    """Return whether the disk says that it has room for so many reserves."""
+def _has_room(folder: Folder, files: int) -> bool:
+    """Return whether the disk says that it has room for so many files of the reserve."""
     found = os.statvfs(folder.root)
-    has_files = found.f_files == 0 or found.f_favail >= times * _FILES  # some have no limit, and say 0
-    return has_files and found.f_bavail * found.f_frsize >= times * _FILES * _FILE_BYTES
+    has_files = found.f_files == 0 or found.f_favail >= files  # some have no limit, and say 0
+    return has_files and found.f_bavail * found.f_frsize >= files * _FILE_BYTES
 
 
 def _can_write(folder: Folder) -> bool:
-    """Return whether there is room for a reserve for this user: a quota does not show otherwise."""
+    """Return whether there is as much room for this user: a quota does not show otherwise."""
     try:
-        folder.write(_PROBE, secrets.token_bytes(_FILES * _FILE_BYTES))
+        folder.write(_PROBE, secrets.token_bytes(_AT_ONCE * _FILE_BYTES))
         folder.remove(_PROBE)
     except StorageError as error:
         return error.errno not in (errno.ENOSPC, errno.EDQUOT)

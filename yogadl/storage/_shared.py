@@ -16,7 +16,7 @@ from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import Right
 from yogadl.storage._leases.waiting import Terms
 from yogadl.storage._local import made_folder
-from yogadl.storage._reserve import give_up_reserve_if_full
+from yogadl.storage._reserve import given_up_if_full
 
 
 class SharedStorage(CacheStorage):
@@ -54,9 +54,9 @@ class SharedStorage(CacheStorage):
         """Return whether somebody is building a version of this dataset."""
         return self._leases.is_held(dataset_id, self.root.now())
 
-    def make_room(self, dry_run: bool) -> None:
-        """Give up the reserve where the disk is full: to free it takes room, too."""
-        give_up_reserve_if_full(self.folder)
+    def with_room(self, dry_run: bool) -> AbstractContextManager[None]:
+        """Give up some of the reserve where the disk is full, to free which takes room, too."""
+        return given_up_if_full(self.folder)
 
     def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
