@@ -44,8 +44,21 @@ class KilledWhenHandedOut(Endless):
         return {"times": self.times}
 
 
+class FailsInTheEnd(Endless):
+    """The same, but for the last share, which can't be read."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= 30:
+            raise ConnectionResetError("gone")
+        return super().__getitem__(index)
+
+
 def build(folder: str) -> None:
     yogadl.open_storage(folder).submit(Endless(), "data", "1", workers=4)
+
+
+def build_and_fail(folder: str) -> None:
+    yogadl.open_storage(folder).submit(FailsInTheEnd(), "data", "1", workers=4)
 
 
 def build_and_die(folder: str) -> None:
@@ -84,3 +97,20 @@ def test_workers_end_when_their_builder_is_killed_while_it_hands_out_work(tmp_pa
     builder = start("build_and_die", tmp_path)
     check_that_nothing_stays(builder)
     assert builder.returncode == -signal.SIGKILL
+
+
+def test_an_interrupted_builder_ends_though_its_workers_have_much_in_hand(tmp_path: Path) -> None:
+    builder = start("build", tmp_path)
+    assert builder.stdout is not None
+    builder.stdout.readline()
+    builder.send_signal(signal.SIGINT)
+    check_that_nothing_stays(builder)
+    assert builder.returncode not in (0, -signal.SIGKILL)
+    assert yogadl.open_storage(tmp_path).unfinished() == []
+    assert not list((tmp_path / "data" / "parts").glob("*"))
+
+
+def test_an_error_in_one_worker_is_told_though_the_others_have_much_in_hand(tmp_path: Path) -> None:
+    builder = start("build_and_fail", tmp_path)
+    check_that_nothing_stays(builder)
+    assert builder.returncode == 1

@@ -11,10 +11,9 @@ import os
 import pickle
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
@@ -33,6 +32,9 @@ from yogadl.storage._cached import Catalogue
 from yogadl.storage._leases.right import Right
 from yogadl.storage._provenance.provenance import describe_machine
 from yogadl.storage._root import Root
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection  # loaded when first needed
 
 _log = logging.getLogger("yogadl")
 
@@ -249,36 +251,44 @@ def build_with_workers(
     done = size_bytes = 0
     # Spawned, not forked: a source may have threads or a framework's locks open.
     context = multiprocessing.get_context("spawn")
+    is_over, end = context.Pipe(duplex=False)
     pool = concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_end_with_the_builder
+        workers, mp_context=context, initializer=_end_with_the_builder, initargs=(is_over,)
     )
-    with pool:
-        tasks = {}
-        for k in range(workers):
-            share = functools.partial(
-                _write_share, build, k, _Share(source, bounds[k], bounds[k + 1]), part_bytes
-            )
-            tasks[pool.submit(_call, cloudpickle.dumps(share))] = bounds[k + 1] - bounds[k]
-        for task in concurrent.futures.as_completed(tasks):
-            size_bytes += task.result()
-            done += tasks[task]
-            if progress is not None:
-                progress(done, source.length, size_bytes)
+    with is_over, end, pool:
+        try:
+            tasks = {}
+            for k in range(workers):
+                share = functools.partial(
+                    _write_share, build, k, _Share(source, bounds[k], bounds[k + 1]), part_bytes
+                )
+                tasks[pool.submit(_call, cloudpickle.dumps(share))] = bounds[k + 1] - bounds[k]
+            for task in concurrent.futures.as_completed(tasks):
+                size_bytes += task.result()
+                done += tasks[task]
+                if progress is not None:
+                    progress(done, source.length, size_bytes)
+        except BaseException:
+            end.send(None)  # else the pool waits until all have read their shares to the end
+            raise
     return build.receipts()
 
 
-def _end_with_the_builder() -> None:
-    """See to it that this worker ends soon after the process that started it, however that ended.
+def _end_with_the_builder(is_over: "Connection") -> None:
+    """See to it that this worker ends soon after its build, or its parent, however that ended.
 
     It would read on else, and then wait for its next task, to whose queue the workers hold both ends. The
     parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
+
+    Args:
+        is_over: Has something to read, which nobody reads, when the build has failed.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
-        while os.getppid() == parent.pid:
-            time.sleep(_LOOK_EVERY_S)
+        while os.getppid() == parent.pid and not is_over.poll(_LOOK_EVERY_S):
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
