@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import HERE, WARNINGS
+from processes import HERE, WARNINGS, until
 
 import yogadl
 
@@ -53,12 +53,27 @@ class FailsInTheEnd(Endless):
         return super().__getitem__(index)
 
 
+class Steady:
+    """A source that takes some seconds, in many small parts."""
+
+    def __len__(self) -> int:
+        return 4_000
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.001)
+        return {"index": index, "row": bytes(8_000)}
+
+
 def build(folder: str) -> None:
     yogadl.open_storage(folder).submit(Endless(), "data", "1", workers=4)
 
 
 def build_and_fail(folder: str) -> None:
     yogadl.open_storage(folder).submit(FailsInTheEnd(), "data", "1", workers=4)
+
+
+def build_steadily(folder: str) -> None:
+    yogadl.open_storage(folder).submit(Steady(), "data", "1", workers=2, part_bytes=100_000)
 
 
 def build_and_die(folder: str) -> None:
@@ -114,3 +129,19 @@ def test_an_error_in_one_worker_is_told_though_the_others_have_much_in_hand(tmp_
     builder = start("build_and_fail", tmp_path)
     check_that_nothing_stays(builder)
     assert builder.returncode == 1
+
+
+@pytest.mark.parametrize("parts", range(1, 6))
+def test_no_part_of_a_killed_build_with_workers_stays_when_it_is_pruned(tmp_path: Path, parts: int) -> None:
+    builder = start("build_steadily", tmp_path)
+    for _ in until(_LIMIT_S, f"{parts} parts", builder.kill):
+        if len(list(tmp_path.glob("data/parts/*.mdb"))) >= parts:
+            break
+    os.killpg(builder.pid, signal.SIGKILL)  # workers and all, at that moment
+    check_that_nothing_stays(builder)
+    storage = yogadl.open_storage(tmp_path)
+    (left,) = storage.unfinished()
+    held = sum(path.stat().st_size for path in tmp_path.glob("data/parts/*"))
+    assert left.size_bytes >= held > 0
+    storage.prune(unfinished=True)
+    assert not list(tmp_path.glob("data/parts/*"))

@@ -171,14 +171,11 @@ class Build:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     def _keep(self, source: Source, path: Path, receipt: Receipt, where: str, terms: dict[str, Any]) -> None:
-        """Move a sealed part to its place, then note that it is there, and where the source stood."""
+        """Note what a sealed part is, and where the source stood, then move it to its place.
+
+        In this order: a part that no receipt names would be found by nobody if this process died then.
+        """
         part = receipt.part
-        self.root.adopt(
-            {
-                _names.index(self.key.id, part.index_sha256): path.with_suffix(".idx"),
-                _names.part(self.key.id, part.sha256): path,
-            }
-        )
         document = {
             "first": receipt.first_record,
             "sha256": part.sha256,
@@ -194,6 +191,12 @@ class Build:
             if state is not None:
                 self.root.write(f"{where}/{receipt.first_record:015d}{_STATE}", state)
         self.root.write(f"{where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
+        self.root.adopt(
+            {
+                _names.index(self.key.id, part.index_sha256): path.with_suffix(".idx"),
+                _names.part(self.key.id, part.sha256): path,
+            }
+        )
 
     def _receipts(self, source: Source, where: str, terms: dict[str, Any], origin: str) -> list[Receipt]:
         """Return the receipts an earlier build left that hold for this source; put the others aside."""

@@ -118,9 +118,10 @@ class PartitionedBuild:
             where = f"{self._where}/{partition:08d}-{secrets.token_hex(8)}"
             part_bytes = part_bytes or self.storage.part_bytes
             receipts = Build(self.storage.root, self.key, part_bytes, progress).run(source, where)
-            self.storage.root.remove_folder(where)
         document = [[r.part.sha256, r.part.index_sha256, r.spec.to_json()] for r in receipts]
         self.storage.root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
+        if source is not None:
+            self.storage.root.remove_folder(where)  # only now: what no receipt names, nobody would find
         return sum(receipt.part.index.size_bytes for receipt in receipts)
 
     def receipts(self) -> list[Receipt]:
