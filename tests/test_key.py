@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from yogadl._key import RESERVED_NAMES, DatasetKey, is_dataset_id
+from yogadl._key import RESERVED_NAMES, DatasetKey, is_dataset_id, new_key
 from yogadl.errors import ConfigurationError
 
 GOOD = ["a", "imagenet-1k", "team/vision/cats", "v1.2", "ünï", "a b", "x" * 200, "-", "10%", "1@2"]
@@ -68,3 +68,19 @@ def test_keys_are_values():
     )
     assert pickle.loads(pickle.dumps(DatasetKey("a", "1"))) == DatasetKey("a", "1")
     assert str(DatasetKey("a", "1")) == "'a' version '1'"
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\u0085", "\u00ad", "\u200b", "\u202e", "\u2028", "\u2029", "\ufeff"], ids=ascii
+)
+def test_a_character_that_is_not_seen_is_in_no_new_name_but_in_those_that_there_are(hidden):
+    name = f"a{hidden}b"
+    assert DatasetKey("data", name).version == name
+    for key in (("data", name), (name, "1")):
+        with pytest.raises(ConfigurationError, match=rf"not seen, U\+{ord(hidden):04X}"):
+            new_key(*key)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_name_is_one_for_a_new_key(name):
+    assert new_key(name, name) == DatasetKey(name, name)

@@ -33,6 +33,33 @@ class DatasetKey:
         return f"{self.id!r} version {self.version!r}"
 
 
+def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
+    """Return the key of what is to be built, whose name can be told from others by the eye.
+
+    What earlier releases have built under another is read all the same.
+
+    Raises:
+        ConfigurationError: if no `DatasetKey` can be so, or there is a character in it that is not seen.
+    """
+    key = DatasetKey(dataset_id, dataset_version)
+    for what, name in (("dataset id", key.id), ("dataset version", key.version)):
+        hidden = _hidden_in(name)
+        if hidden:
+            raise ConfigurationError(
+                f"the {what} {name!a} has a character that is not seen, U+{ord(hidden):04X}; leave it out"
+            )
+    return key
+
+
+def _hidden_in(name: str) -> str | None:
+    """Return a character that controls how others are shown: a control, a mark of direction, a separator."""
+    if name.isascii():
+        return None  # nearly always; those that ASCII has are refused in any key
+    import unicodedata  # loads much
+
+    return next((c for c in name if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")), None)
+
+
 def is_dataset_id(name: str) -> bool:
     """Return whether a dataset may be called so."""
     return _problem_with(name) is None

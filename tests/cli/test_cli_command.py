@@ -273,3 +273,32 @@ def test_a_warning_of_ours_is_one_line(yoga, squares, root, monkeypatch):
         warnings.simplefilter("always")
         ended = yoga("ls", "-s", root)
     assert "yogadl: warning: this folder is on NFS\n" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["ls", "-s", "."], ["--endpoint-url", "http://store:9000"]),
+        (["ls"], ["--mirror", "m"]),
+        (["ls", "-s", "file:///b"], ["--profile", "p"]),
+        (["ls", "-s", "s3://b"], ["--shared"]),
+        (["doctor", "file:///b"], ["--region", "r"]),
+        (["push", "a", "1", "t", "-s", "."], ["--endpoint-url", "http://store:9000"]),
+        (["push", "a", "1", "t", "-s", "s3://b"], ["--to-endpoint-url", "http://store:9000"]),
+        (["pull", "a", "1", "-s", "s3://b", "--to", "t"], ["--to-anonymous"]),
+        (["pull", "a", "1", "-s", "s3://b"], ["--to-region", "r"]),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_would_do_nothing_is_refused(words, option, yoga, squares, root, monkeypatch):
+    monkeypatch.chdir(root)
+    ended = yoga(*words, *option)
+    assert ended.code == 2
+    assert f"error: {option[0]}: " in ended.err
+    assert not (root / "t").exists()
+
+
+def test_a_current_folder_may_be_shared(yoga, squares, root, monkeypatch):
+    monkeypatch.chdir(root)
+    assert yoga("rm", "squares", "1", "--shared").code == 0
+    assert list(root.rglob("leases/*/*.end"))

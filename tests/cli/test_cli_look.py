@@ -10,6 +10,7 @@ import pytest
 from cli_files import tree_of
 
 from yogadl.cli import _head
+from yogadl.storage import CacheStorage
 
 
 class Bomb:
@@ -373,3 +374,14 @@ def test_export_of_a_text_to_npy_is_one_line(yoga, squares, root, tmp_path):
     ended = yoga("export", "more/texts", "2024-05", tmp_path / "out", "-s", root)
     assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
     assert "'text'" in ended.err
+
+
+def test_ls_of_what_has_no_version_yet_looks_once_for_what_is_unfinished(yoga, squares, root, monkeypatch):
+    with pytest.raises(ConnectionResetError):
+        squares.submit(Broken(), "new", "1", part_bytes=100_000)
+    asked = []
+    unfinished = CacheStorage.unfinished
+    monkeypatch.setattr(CacheStorage, "unfinished", lambda *words: asked.append(words) or unfinished(*words))
+    ended = yoga("ls", "new", "-s", root)
+    assert (ended.code, len(asked)) == (0, 1)
+    assert "new 1 is not finished" in ended.err

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +110,17 @@ sys.exit(", ".join({"boto3", "botocore", "google", "requests", "urllib3"} & set(
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("patience_s", [True, 0, "5"])
+def test_a_patience_that_is_none_is_refused_by_the_name_that_it_was_given_by(patience_s: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_storage("s3://bucket", patience_s=patience_s)
+    assert f"patience_s must be a number of seconds above 0, not {patience_s!r}" in str(caught.value)
+    assert "total_s" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"patience": 5}, {"silence_s": 5}])
+def test_an_option_of_patience_that_there_is_not_is_answered_with_the_one_there_is(options: Any) -> None:
+    with pytest.raises(ConfigurationError, match="patience_s"):
+        open_storage("s3://bucket", **options)

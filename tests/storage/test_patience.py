@@ -100,7 +100,7 @@ def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: p
     assert time.monotonic() - begun > 0.5
 
 
-@pytest.mark.parametrize("total_s", [0, -1, "long", None])
+@pytest.mark.parametrize("total_s", [0, -1, "long", None, True])
 def test_a_patience_that_is_no_time_is_refused(total_s: object) -> None:
     with pytest.raises(ConfigurationError, match="patience_s"):
         Patience(total_s=total_s)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import pytest
 import yogadl
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
-from yogadl.errors import CacheFormatError, StorageError
+from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
 from yogadl.storage import _mounts
 
 RECORDS = 500
@@ -200,8 +200,8 @@ def bucket(tmp_path):
     return tmp_path / "bucket"
 
 
-def mirrored(tmp_path):
-    return yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "mirror")
+def mirrored(tmp_path, **options):
+    return yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "mirror", **options)
 
 
 def files(folder, *suffixes):
@@ -286,3 +286,31 @@ def test_an_error_of_the_disk_names_the_file(tmp_path, monkeypatch, way):
     with pytest.raises(StorageError, match="can't read a part") as caught:
         storage.verify("d", "1") if way == "verify" else ref[5]
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(part))
+
+
+def test_a_folder_in_the_way_of_a_download_is_named(bucket, tmp_path):
+    part = next(bucket.glob("d/parts/*.mdb"))
+    in_the_way = tmp_path / "mirror" / "caches" / "d" / "parts" / f".{part.name}.tmp"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(StorageError, match=in_the_way.name):
+        mirrored(tmp_path).fetch("d", "1")
+
+
+def test_who_builds_offline_is_told_so_once(bucket, tmp_path, caplog):
+    storage = mirrored(tmp_path, offline=True)
+    with pytest.raises(StorageError, match="offline=True"):
+        storage.submit([1], "d", "2")
+    assert caplog.text == ""
+
+
+def test_a_list_without_a_version_changes_nothing_offline_but_to_ask_for_it_does(bucket, tmp_path):
+    storage = mirrored(tmp_path)
+    storage.fetch("d", "1")
+    yogadl.open_storage(f"file://{bucket}", mirror=tmp_path / "elsewhere").delete("d", "1")
+    offline = mirrored(tmp_path, offline=True)
+    assert storage.versions("d") == []
+    assert len(offline.fetch("d", "1")) == RECORDS
+    with pytest.raises(DatasetNotFoundError):
+        storage.fetch("d", "1")
+    with pytest.raises(StorageError, match="offline=True"):
+        offline.fetch("d", "1")

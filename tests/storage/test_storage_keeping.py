@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import yogadl
+from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
-from yogadl.storage import _local
+from yogadl.storage import PartitionedBuild, _local
 from yogadl.storage._folder import Folder
 
 DAY_S = 86_400
@@ -480,3 +481,30 @@ def test_a_bad_name_is_refused_before_anything_is_built(storage, name):
     with pytest.raises(ConfigurationError):
         storage.versions(name)
     assert files(storage) == set()
+
+
+def test_a_version_whose_name_has_what_is_not_seen_is_read_and_deleted_but_not_built(storage):
+    name = "1\u202e2"
+    earlier = PartitionedBuild(storage, DatasetKey("data", name), 1, "run")  # as earlier releases let it be
+    earlier.write(0, [1, 2, 3])
+    earlier.commit()
+    assert storage.versions("data") == [name]
+    assert len(storage.fetch("data", name)) == 3
+    assert len(storage.cacheable("data", name)(lambda: [1])()) == 3
+    storage.delete("data", name)
+    for build in (
+        lambda: storage.submit([1], "data", name),
+        lambda: storage.begin("data", name, partitions=1),
+        storage.cacheable("data", name)(lambda: [1]),
+    ):
+        with pytest.raises(ConfigurationError, match="not seen"):
+            build()
+    storage.undelete("data", name)
+    assert len(storage.fetch("data", name)) == 3
+
+
+@pytest.mark.parametrize("name", ["submit", "fetch", "cacheable"])
+def test_a_misspelt_option_is_answered_with_what_was_meant(storage, name):
+    arguments = ([1],) if name == "submit" else ()
+    with pytest.raises(ConfigurationError, match=r"did you mean allow_pickle="):
+        getattr(storage, name)(*arguments, "data", "1", alow_pickle=True)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from yogadl.cli._location import open_at
+from yogadl.cli._location import open_at, option_of
 from yogadl.cli._output import Bar, counted, say, say_json, size
 from yogadl.storage import CacheStorage
 from yogadl.storage._copy import copy
@@ -41,6 +41,17 @@ def copy_to(storage: CacheStorage, location: str, arguments: argparse.Namespace)
     else:
         say(f"{info.id} {info.version} is in {target.location} already.")
     return 0
+
+
+def refuse_needless_for_target(arguments: argparse.Namespace, target: str | None) -> None:
+    """Leave with the usage where an option of the target's bucket was given, and it is no such bucket."""
+    if target is not None and "://" in target and not target.startswith("file://"):
+        return
+    names = ("to_endpoint_url", "to_region", "to_profile", "to_anonymous")
+    given = ", ".join(option_of(name) for name in names if getattr(arguments, name))
+    if given:
+        where = f"no option of {target}" if target is not None else "for the bucket that --to names"
+        arguments.refuse(f"{given}: {where}")
 
 
 def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argparse.Namespace:

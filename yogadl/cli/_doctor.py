@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import bucket_at, open_existing
+from yogadl.cli._location import bucket_at, open_existing, refuse_needless
 from yogadl.cli._output import say, say_json
 from yogadl.errors import ConfigurationError, MissingDependencyError
 from yogadl.storage._buckets.patience import Patience
@@ -69,6 +69,7 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     writes: bool = not arguments.read_only
     location: str | None = arguments.storage
     if location is not None and "://" in location:
+        refuse_needless(arguments, location)
         patience = {} if location.startswith("file://") else {"patience": _PATIENCE}
         try:
             bucket = bucket_at(location, arguments, **patience)

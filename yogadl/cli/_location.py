@@ -20,11 +20,16 @@ from yogadl.storage._folder import Folder
 _MOST_FOLDERS: Final = 2_000
 _MOST_MANIFESTS: Final = 10
 _OF_MIRROR: Final = ("mirror", "mirror_limit")
-_OF_BUCKET: Final = ("endpoint_url", "profile", "anonymous")
+_OF_BUCKET: Final = ("endpoint_url", "region", "profile", "anonymous")
+_OF_FOLDER: Final = ("shared",)
 
 
-def open_existing(arguments: argparse.Namespace) -> CacheStorage:
+def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
     """Open the storage that was asked for, or that of the current folder, to read it or keep it in order.
+
+    Args:
+        arguments: Those of the command.
+        others: The locations that its options may be for besides.
 
     Raises:
         ConfigurationError: if there is none; a misspelt folder is not made.
@@ -35,19 +40,24 @@ def open_existing(arguments: argparse.Namespace) -> CacheStorage:
         if not path.is_dir():
             what = "is a file, not a folder of caches" if path.exists() else "is not there"
             raise ConfigurationError(f"the storage {location} {what}; say which one with -s STORAGE")
-    return open_or_make(arguments)
+    return open_or_make(arguments, *others)
 
 
-def open_or_make(arguments: argparse.Namespace) -> CacheStorage:
+def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
     """Open the storage that was asked for, making its folder if missing, or that of the current folder.
+
+    Args:
+        arguments: Those of the command.
+        others: The locations that its options may be for besides.
 
     Raises:
         ConfigurationError: if none was asked for and the current folder has no caches.
     """
     location: str | None = arguments.storage
+    here = Path.cwd()
+    refuse_needless(arguments, location or str(here), *others)
     if location is not None:
         return open_at(location, arguments)
-    here = Path.cwd()
     found = _storage_below(here)
     if found is None:
         raise ConfigurationError(
@@ -59,7 +69,7 @@ def open_or_make(arguments: argparse.Namespace) -> CacheStorage:
             f"the current folder, {here}, is no storage, but has one inside: give -s "
             f"{shlex.quote(str(found.relative_to(here)))}"
         )
-    return open_storage(here)
+    return open_at(str(here), arguments)
 
 
 def open_at(location: str, arguments: argparse.Namespace) -> CacheStorage:
@@ -73,15 +83,32 @@ def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
     return open_bucket(url, **{name: options[name] for name in options if name not in _OF_MIRROR}, **more)
 
 
+def refuse_needless(arguments: argparse.Namespace, *locations: str) -> None:
+    """Leave with the usage where an option was given that is for none of these locations."""
+    known = set().union(*map(_names_for, locations))
+    given = {name for name in (*_OF_FOLDER, *_OF_MIRROR, *_OF_BUCKET) if getattr(arguments, name)}
+    needless = ", ".join(option_of(name) for name in sorted(given - known))
+    if needless:
+        arguments.refuse(f"{needless}: no option of {' or '.join(locations)}")
+
+
+def option_of(name: str) -> str:
+    """Return how an argument is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _names_for(location: str) -> tuple[str, ...]:
+    """Return the options for storages of this kind."""
+    if "://" not in location:
+        return _OF_FOLDER
+    return _OF_MIRROR if location.startswith("file://") else (*_OF_MIRROR, *_OF_BUCKET)
+
+
 def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return those of the options given that are for storages of this kind."""
-    if "://" not in location:
-        return {"shared": True} if arguments.shared else {}
-    names = _OF_MIRROR if location.startswith("file://") else (*_OF_MIRROR, *_OF_BUCKET)
-    found = {name: value for name in names if (value := getattr(arguments, name))}
-    if "endpoint_url" in names and arguments.region:
-        found["client_options"] = {"region_name": arguments.region}
-    return found
+    found = {name: value for name in _names_for(location) if (value := getattr(arguments, name))}
+    region = found.pop("region", None)
+    return found if region is None else found | {"client_options": {"region_name": region}}
 
 
 def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
@@ -89,7 +116,7 @@ def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
     options = ["-s", storage.location]
     for name in ("endpoint_url", "region", "profile"):
         value = getattr(arguments, name)
-        options += [f"--{name.replace('_', '-')}", value] if value else []
+        options += [option_of(name), value] if value else []
     return " ".join(map(shlex.quote, options))
 
 

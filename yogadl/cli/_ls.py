@@ -41,6 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
         if one.error is not None:
             note(one.error)
     unfinished = storage.unfinished(arguments.id)
+    if arguments.id is not None and not found and not unfinished:
+        raise DatasetNotFoundError(
+            f"there is no dataset {arguments.id!r} in {storage.location}; {storage.what_there_is()}"
+        )
     if arguments.json:
         document = {
             "storage": storage.location,
@@ -77,10 +81,6 @@ def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
                 found.append(_Version(name, version, None, " ".join(str(error).split())))
             except DatasetNotFoundError:
                 continue  # deleted just now
-    if dataset_id is not None and not found and not storage.unfinished(dataset_id):
-        raise DatasetNotFoundError(
-            f"there is no dataset {dataset_id!r} in {storage.location}; {storage.what_there_is()}"
-        )
     return found
 
 

@@ -14,7 +14,7 @@ import argparse
 
 from yogadl._key import DatasetKey
 from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
-from yogadl.cli._copying import copy_to
+from yogadl.cli._copying import copy_to, refuse_needless_for_target
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import Bar, counted, mended, say, say_json, size
 from yogadl.errors import ConfigurationError
@@ -37,9 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Bring it."""
-    storage = open_existing(arguments)
     if arguments.to is not None:
-        return copy_to(storage, arguments.to, arguments)
+        refuse_needless_for_target(arguments, arguments.to)
+        return copy_to(open_existing(arguments, arguments.to), arguments.to, arguments)
+    refuse_needless_for_target(arguments, None)
+    storage = open_existing(arguments)
     if arguments.replace:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
     if not isinstance(storage, RemoteStorage):

@@ -12,7 +12,7 @@ Example:
 import argparse
 
 from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
-from yogadl.cli._copying import copy_to
+from yogadl.cli._copying import copy_to, refuse_needless_for_target
 from yogadl.cli._location import open_existing
 
 
@@ -33,4 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Copy it."""
     if (arguments.target is None) == (arguments.to is None):
         arguments.refuse("say once where to: yogadl push ID VERSION TO")
-    return copy_to(open_existing(arguments), arguments.target or arguments.to, arguments)
+    target = arguments.target or arguments.to
+    refuse_needless_for_target(arguments, target)
+    return copy_to(open_existing(arguments, target), target, arguments)

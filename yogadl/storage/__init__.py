@@ -10,7 +10,7 @@ from yogadl.storage._base import CacheStorage, DatasetInfo
 from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.offline import OfflineBucket
 from yogadl.storage._buckets.opening import open_bucket
-from yogadl.storage._buckets.patience import Patience
+from yogadl.storage._buckets.patience import PATIENCE, Patience
 from yogadl.storage._buckets.s3 import S3Bucket
 from yogadl.storage._copy import copy
 from yogadl.storage._export import Exported, export
@@ -83,8 +83,10 @@ def open_storage(
         mirror: The folder where this machine keeps copies of a bucket's caches, on a local disk; made if
             missing. If not given, one in local temporary storage, if that has room.
         mirror_limit: How much the mirror may hold, in bytes or as ``"200GB"``.
-        lease_ttl_s: A builder on another machine that gave no sign of life for so long is taken for dead.
-        wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever.
+        lease_ttl_s: A builder on another machine that gave no sign of life for so long is taken for dead. Not
+            for a folder that is not `shared`, where no other machine builds.
+        wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever. Not for a
+            folder that is not `shared`: there a builder is waited for as long as its process lives.
         patience_s: How long each operation waits for a bucket's store that is away for a while, 120 s if not
             given. One that can't be reached and has never answered, as where the endpoint is mistyped, is an
             error within 10 s whatever is given.
@@ -120,6 +122,8 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
+        if not isinstance(options.get("patience", PATIENCE), Patience):
+            raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
         if patience_s is not None:
             patience = Patience(total_s=patience_s)
             options |= {} if text.startswith("file://") else {"patience": patience}  # a folder is never away

@@ -20,9 +20,10 @@ from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.reader import Reader
 from yogadl._interfaces import Storage
-from yogadl._key import DatasetKey, is_dataset_id, is_version
+from yogadl._key import DatasetKey, is_dataset_id, is_version, new_key
 from yogadl._sources import open_source
 from yogadl._spec import Spec
+from yogadl._stream.arguments import explains_names
 from yogadl._version import library_version
 from yogadl.errors import (
     CacheFormatError,
@@ -32,6 +33,7 @@ from yogadl.errors import (
     StorageError,
 )
 from yogadl.storage import _names
+from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._build import (
     Build,
     Progress,
@@ -219,6 +221,7 @@ class CacheStorage(Storage):
 
     # Building.
 
+    @explains_names()
     def submit(
         self,
         data: Any,
@@ -253,7 +256,7 @@ class CacheStorage(Storage):
             UnsupportedDataError: if a record can't be stored; names field and record.
             StorageError: if the disk fails or is full.
         """
-        key = DatasetKey(dataset_id, dataset_version)
+        key = new_key(dataset_id, dataset_version)
         options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
         with self._attempt(key) as token, self._building_alone(key) as right:
             assert right is not None  # nothing was said that would make it needless
@@ -271,9 +274,10 @@ class CacheStorage(Storage):
             run: What tells this build from others of the same key, if every task calls `begin` itself
                 (a job's id, say); without it the one object returned must be handed to all tasks.
         """
-        key = DatasetKey(dataset_id, dataset_version)
+        key = new_key(dataset_id, dataset_version)
         return PartitionedBuild(self, key, partitions, run or secrets.token_hex(8))
 
+    @explains_names()
     def cacheable(
         self,
         dataset_id: str,
@@ -355,6 +359,7 @@ class CacheStorage(Storage):
         before: Callable[[], None],
     ) -> None:
         """Build a version that is not there, unless somebody else does meanwhile."""
+        new_key(key.id, key.version)
 
         def is_there() -> bool:
             return self._find(key) is not None
@@ -421,6 +426,8 @@ class CacheStorage(Storage):
                     spent = pruning.spent(self.versions(dataset_id), own, published, age_s)
                     for _ in pruning.remove(spent, right):
                         pass
+        except OfflineError:
+            pass  # nothing was begun, as its own error says
         except (StorageError, LeaseError, CacheFormatError) as error:
             _log.warning("yogadl: what unfinished builds of %r hold is not removed: %s", dataset_id, error)
 
@@ -498,6 +505,7 @@ class CacheStorage(Storage):
 
     # Reading.
 
+    @explains_names()
     def fetch(
         self,
         dataset_id: str,

@@ -38,7 +38,8 @@ def _made(make: Callable[..., Bucket], url: str, place: tuple[Any, ...], options
     known = list(inspect.signature(make).parameters)[len(place) :]
     unknown = sorted(options.keys() - set(known))
     if unknown:
+        named = ["patience_s" if name == "patience" else name for name in known]  # as `open_storage` has it
         raise ConfigurationError(
-            f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(known) or 'no options'}"
+            f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"
         )
     return make(*place, **options)

@@ -50,12 +50,13 @@ class Patience:
     total_s: float = 120.0
 
     def __post_init__(self) -> None:
-        given: tuple[object, ...] = self.silence_s, self.total_s  # whatever the caller took for a number
-        if not all(isinstance(each, int | float) and each > 0 for each in given):
-            raise ConfigurationError(
-                "a store needs some time to answer: patience_s (and silence_s, total_s) must be a number of "
-                f"seconds above 0, not {self.total_s!r} (silence_s {self.silence_s!r})"
-            )
+        given: dict[str, object] = {"silence_s": self.silence_s, "patience_s": self.total_s}
+        for name, value in given.items():  # whatever the caller took for a number
+            if isinstance(value, bool) or not (isinstance(value, int | float) and value > 0):
+                raise ConfigurationError(
+                    f"a store needs some time to answer: {name} must be a number of seconds above 0, not "
+                    f"{value!r}"
+                )
 
 
 PATIENCE: Final = Patience()

@@ -180,7 +180,7 @@ class _Download:
         except StorageError:
             raise
         except OSError as error:
-            raise storage_error(error, f"can't write {wanted.path}") from error
+            raise storage_error(error, f"can't write {error.filename or wanted.path}") from error
 
     def _bring(self, wanted: Wanted, beat: Beat) -> None:
         replaced = wrong = 0
