@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import yogadl
+from yogadl._provenance.describer import describe_builder
+from yogadl._provenance.difference import difference
 from yogadl.errors import ConfigurationError, UnsupportedDataError
-from yogadl.storage._provenance.provenance import describe_builder, difference
 
 
 def define(tmp_path, body, name="build"):
@@ -411,7 +412,7 @@ def test_a_set_is_described_the_same_in_every_process():
 
 def test_sets_inside_of_an_argument_are_described_the_same_in_every_process():
     code = (
-        "from yogadl.storage._provenance.provenance import describe_builder\n"
+        "from yogadl._provenance.describer import describe_builder\n"
         "words = {'c', 'a', 'b', 'd'}\n"
         "value = [words, {'words': words, 1: (words, [frozenset(words)], (words,))}]\n"
         "print(describe_builder(lambda value: value, (value,), {})['arguments']['value'])"

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yogadl._key import DatasetKey
+from yogadl._provenance.describer import Describer
 from yogadl.cli._arguments import add_json, add_key, add_storage, parse_size, whole
 from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line
 from yogadl.cli._info import info_to_json
@@ -29,7 +30,6 @@ from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._base import AUTO, BuildOptions
 from yogadl.storage._progress import shown
-from yogadl.storage._provenance.provenance import Call, Describer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,9 +106,8 @@ def _build(
     storage: CacheStorage, function: Callable[..., Any], values: dict[str, Any], arguments: argparse.Namespace
 ) -> _Built:
     is_auto = arguments.version == AUTO
-    describer = Describer(function, thorough=is_auto)
-    builder = describer.describe((), values)
-    key = DatasetKey(arguments.id, builder.version if is_auto else arguments.version)
+    call = Describer(function, thorough=is_auto).call((), values)
+    key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
     is_new = arguments.replace
     with shown(None, str(key)) as show:
 
@@ -131,7 +130,6 @@ def _build(
             with storage._attempt(key) as token, storage._building_alone(key) as right:
                 assert right is not None
                 data = function(**values)
-                call = Call(describer, builder, (), values)
                 storage._build(key, data, options, call, token=token, right=right, replaces=True)
         else:
             cached = storage.cacheable(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._provenance.difference import Difference
 from yogadl.errors import ConfigurationError
 from yogadl.storage._base import CacheStorage, DatasetInfo
 from yogadl.storage._buckets.gcs import GCSBucket
@@ -13,12 +14,12 @@ from yogadl.storage._buckets.opening import open_bucket
 from yogadl.storage._buckets.patience import PATIENCE, Patience
 from yogadl.storage._buckets.s3 import S3Bucket
 from yogadl.storage._copy import copy
+from yogadl.storage._explain import Explanation
 from yogadl.storage._export import Exported, export
 from yogadl.storage._leases.waiting import TTL_S, Terms
 from yogadl.storage._local import LFSConfigurations, LFSStorage
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._partitions import PartitionedBuild
-from yogadl.storage._provenance.provenance import Difference, Explanation
 from yogadl.storage._prune import Pruned
 from yogadl.storage._remote import (
     GCSConfigurations,

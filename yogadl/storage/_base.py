@@ -21,10 +21,13 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.reader import Reader
 from yogadl._interfaces import Storage
 from yogadl._key import DatasetKey, is_dataset_id, is_version, new_key
+from yogadl._provenance.builder import Builder
+from yogadl._provenance.describer import Call, Describer, sha256_of_data
+from yogadl._provenance.difference import difference
+from yogadl._provenance.values import HOOK
 from yogadl._sources import open_source
 from yogadl._spec import Spec
 from yogadl._stream.arguments import explains_names
-from yogadl._version import library_version
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -40,27 +43,18 @@ from yogadl.storage._build import (
     check_space,
     clear_attempt,
     content_of,
+    describe_machine,
     new_trashed_name,
     publish,
     replace,
     trashed_names,
 )
 from yogadl.storage._cached import CachedRecords, Published
+from yogadl.storage._explain import Explanation, explain
 from yogadl.storage._export import Exported, export
 from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
 from yogadl.storage._partitions import PartitionedBuild, build_with_workers
 from yogadl.storage._progress import is_shown, shown
-from yogadl.storage._provenance.ingredients import Builder
-from yogadl.storage._provenance.provenance import (
-    Call,
-    Describer,
-    Explanation,
-    describe_machine,
-    difference,
-    explain,
-    sha256_of_data,
-)
-from yogadl.storage._provenance.values import HOOK
 from yogadl.storage._prune import GRACE_OF_THE_SILENT_S, GRACE_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._unfinished import Unfinished, attempts, has_spent, held
@@ -327,20 +321,20 @@ class CacheStorage(Storage):
 
             @functools.wraps(function)
             def build_once(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
-                builder = describer.describe(args, kwargs)
-                key = DatasetKey(dataset_id, builder.version if is_auto else dataset_version)
+                call = describer.call(args, kwargs)
+                key = DatasetKey(dataset_id, call.builder.version if is_auto else dataset_version)
                 published = self._find(key)
                 while published is None:
                     self._build_once(
                         key,
                         lambda: function(*args, **kwargs),
                         options,
-                        Call(describer, builder, args, kwargs),
-                        before=lambda: self._log_why(key, builder) if is_auto else None,
+                        call,
+                        before=lambda: self._log_why(key, call.builder) if is_auto else None,
                     )
                     published = self._find(key)
                 if not is_auto:
-                    self._warn_if_stale(published.manifest, builder.to_json(), warned)
+                    self._warn_if_stale(published.manifest, call.builder.to_json(), warned)
                 return self._ref(key, published, allow_pickle, check)
 
             # What stands for it in the version of another builder that calls it.
@@ -444,7 +438,7 @@ class CacheStorage(Storage):
     ) -> None:
         source = open_source(data, allow_pickle=options.allow_pickle)
         provenance = getattr(source, "provenance", {})
-        machine = describe_machine(library_version())
+        machine = describe_machine()
         goes_on = source.can_start_anywhere and options.workers == 1
         where = _names.resumable(key) if goes_on else _names.unresumable(key, token)
         part_bytes = options.part_bytes or self.part_bytes

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import logging
+import platform
 import secrets
 import shutil
 import time
@@ -27,6 +28,7 @@ from yogadl._leaf import OBJECT
 from yogadl._size import in_words
 from yogadl._sources import Resumable, Source
 from yogadl._spec import Spec
+from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder
@@ -264,6 +266,17 @@ def _clear_unfinished(work: Path) -> None:
         for path in work.iterdir():
             if path.is_file() and path.suffix not in (".json", _STATE):
                 path.unlink(missing_ok=True)
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return which software builds a cache."""
+    return {
+        "yogadl": library_version(),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "started": time.time(),
+    }
 
 
 def trashed_names(root: Root, key: DatasetKey) -> list[str]:

@@ -19,7 +19,6 @@ from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
 from yogadl._sources import Columns, Source, open_source
 from yogadl._spec import Spec
-from yogadl._version import library_version
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -27,10 +26,18 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._build import Build, Progress, Receipt, clear_attempt, content_of, publish, read_sealed
+from yogadl.storage._build import (
+    Build,
+    Progress,
+    Receipt,
+    clear_attempt,
+    content_of,
+    describe_machine,
+    publish,
+    read_sealed,
+)
 from yogadl.storage._cached import Catalogue
 from yogadl.storage._leases.right import Right
-from yogadl.storage._provenance.provenance import describe_machine
 from yogadl.storage._root import Root
 
 if TYPE_CHECKING:
@@ -170,7 +177,7 @@ class PartitionedBuild:
             UnsupportedDataError: if partitions have different structures.
         """
         builder = {"partitions": self.partitions, "run": self.run}
-        machine = describe_machine(library_version())
+        machine = describe_machine()
         with self.storage.building(self.key) as right:
             assert right is not None  # nothing was said that would make it needless
             try:

@@ -235,36 +235,19 @@ class ValueForms:
     def _proxy(self, value: Any, where: str) -> str:
         return f"proxy {self._pairs(dict(value), where)}"
 
-    def _logger(self, value: Any, where: str) -> str:
-        return "logger"  # says things, changes nothing
-
-    def _storage(self, value: Any, where: str) -> str:
-        return "storage"  # where caches lie, not what is in them
-
-    def _environ(self, value: Any, where: str) -> str:
-        return "environ"  # read when the code runs; nobody's secrets belong into a manifest
-
-    def _path(self, value: PurePath, where: str) -> str:
-        return f"path {str(value)!a}"
-
     def _enum(self, value: enum.Enum, where: str) -> str:
         return f"{self.form(type(value), where)}.{value.name} {self.form(value.value, where)}"
-
-    def _dtype(self, value: Any, where: str) -> str:
-        return f"dtype {_dtype(value)}"
-
-    def _ufunc(self, value: Any, where: str) -> str:
-        return f"ufunc {value.__name__}"
 
     _kinds: Final[dict[Any, Callable[..., str]]] = {  # in this order
         enum.Enum: _enum,
         (np.ndarray, np.generic): _array,
-        np.dtype: _dtype,
-        np.ufunc: _ufunc,
-        PurePath: _path,
-        type(os.environ): _environ,
-        logging.Logger: _logger,
-        Storage: _storage,
+        np.dtype: lambda _, value, __: f"dtype {_dtype(value)}",
+        np.ufunc: lambda _, value, __: f"ufunc {value.__name__}",
+        PurePath: lambda _, value, __: f"path {str(value)!a}",
+        # Read when the code runs; nobody's secrets belong into a manifest.
+        type(os.environ): lambda *_: "environ",
+        logging.Logger: lambda *_: "logger",  # says things, changes nothing
+        Storage: lambda *_: "storage",  # where caches lie, not what is in them
         DataRef: _data_ref,
         (MethodType, BuiltinFunctionType): _method,
         functools.partial: _partial,
@@ -272,24 +255,30 @@ class ValueForms:
     }
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether a value is nothing but data: of a long list, whether its first items are."""
-    seen: dict[int, Any] = {}  # one that holds itself is not looked at again
-    waiting = [value]
+def nested(value: Any) -> Iterator[Any]:
+    """Yield a value, and what it holds as a list, tuple, set or dict: once each, of many the first."""
+    seen, waiting = {}, deque([value])
     while waiting:
-        one = waiting.pop()
+        one = waiting.popleft()
         if id(one) in seen:
             continue
         seen[id(one)] = one
+        yield one
         if type(one) in _CONTAINERS:
-            held = itertools.chain.from_iterable(one.items()) if type(one) is dict else one
-            waiting.extend(itertools.islice(held, LOOKED_AT))
-        elif isinstance(one, np.ndarray):
-            if type(one) is not np.ndarray or one.dtype.hasobject:
-                return False
-        elif not (type(one) in _SCALARS or isinstance(one, np.generic | np.dtype | PurePath)):
-            return False
-    return True
+            held = itertools.chain.from_iterable(list(one.items())) if type(one) is dict else one
+            held = itertools.islice(held, LOOKED_AT)
+            waiting.extend(sorted(held, key=_rank) if isinstance(one, set | frozenset) else held)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is nothing but data: of a long list, whether its first items are."""
+    plain = *_SCALARS, *_CONTAINERS
+    return all(
+        type(one) in plain
+        or (isinstance(one, np.generic | np.dtype | PurePath))
+        or (type(one) is np.ndarray and not one.dtype.hasobject)
+        for one in nested(value)
+    )
 
 
 def shown_value(name: str, value: Any) -> str:

@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from yogadl.storage._provenance.code import CodeReader, dumped
-from yogadl.storage._provenance.references import names_read
+from yogadl._provenance.code import CodeReader, dumped
+from yogadl._provenance.references import names_read
 
 
 def names(text):

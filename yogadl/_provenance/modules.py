@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-_OUR_FOLDER: Final = str(Path(__file__).parents[2]) + os.sep
+_OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
 _LEVELS_UP: Final = 2  # `Path(__file__).parents[2]`; "/" and "/data" are not of a project
 _HEAP_TYPE: Final = 1 << 9  # of a class: made by a program, not by the interpreter
 

@@ -20,7 +20,8 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from yogadl._lock import ProcessLock
-from yogadl.storage._provenance.references import Reference, names_read
+from yogadl._provenance.members import functions_of
+from yogadl._provenance.references import Reference, names_read
 
 _FUTURE_FLAGS: Final = functools.reduce(
     lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0
@@ -170,21 +171,6 @@ class _File:
         classes = [node for node in found if isinstance(node, ast.ClassDef)]
         holding = [node for node in classes if any(_holds(node, method) for method in methods)]
         return holding if len(holding) == 1 else classes
-
-
-def functions_of(cls: type) -> Iterator[FunctionType]:
-    """Yield the functions in the body of a class."""
-    for name, member in sorted(vars(cls).items()):
-        if not name.startswith("__annotate"):  # what Python 3.14 makes of annotations has no node of its own
-            yield from functions_in(member)
-
-
-def functions_in(member: Any) -> Iterator[FunctionType]:  # whatever a class has
-    """Yield a function, or those of a property, a class method and the like."""
-    inner = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel", "func")]
-    for function in (member, *inner):
-        if isinstance(function, FunctionType):
-            yield function
 
 
 def _holds(node: ast.ClassDef, method: FunctionType) -> bool:

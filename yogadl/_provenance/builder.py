@@ -1,0 +1,128 @@
+"""Describe a builder with its arguments: what its version is made of."""
+
+import functools
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from yogadl._provenance.code import CodeReader
+from yogadl._provenance.ingredients import Ingredient, Walk, dotted
+from yogadl._provenance.modules import is_ours, module_name
+from yogadl._provenance.values import CACHED, shown_value
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A function with its arguments, and all that decides what it builds. Made by `builder_of`.
+
+    Args:
+        function: Its name.
+        source: Its code, without decorators; ``None`` if that is not to be had.
+        arguments: The values of its parameters, as text.
+        ingredients: What its version is made of.
+        libraries: The versions of the packages that it uses, which its own version is not made of.
+    """
+
+    function: str
+    source: str | None
+    arguments: dict[str, str]
+    ingredients: tuple[Ingredient, ...]
+    libraries: dict[str, str]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all that it is made of."""
+        pairs = sorted((ingredient.key, ingredient.sha256) for ingredient in self.ingredients)
+        return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+
+    @property
+    def version(self) -> str:
+        """The version that ``version="auto"`` gives it."""
+        return f"auto-{self.sha256[:16]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a manifest keeps of it."""
+        found: dict[str, list[str]] = {}
+        for ingredient in self.ingredients:
+            # One for each global, whoever reads it.
+            found.setdefault(ingredient.label, [ingredient.sha256, ingredient.text, ingredient.key])
+        return {
+            "function": self.function,
+            "source": self.source,
+            "arguments": self.arguments,
+            "ingredients": [[label, *content] for label, content in found.items()],
+            "libraries": self.libraries,
+        }
+
+
+def builder_of(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    reader: CodeReader,
+    *,
+    thorough: bool,
+    strict: bool = True,
+) -> Builder:
+    """Describe a function and its arguments.
+
+    Args:
+        function: What builds.
+        args: Its arguments.
+        kwargs: Those given by name.
+        reader: Reads code; best kept from call to call.
+        thorough: Whether every value must be described, as a version needs it, or just what is cheap.
+        strict: Whether what can't be is refused; else it counts by its type.
+
+    Raises:
+        ConfigurationError: if a value can't be; names it and what to do.
+    """
+    partial: Any = _seen_through(function)
+    while isinstance(partial, functools.partial):
+        args, kwargs = partial.args + args, partial.keywords | kwargs
+        partial = _seen_through(partial.func)
+    function = partial
+    walk = Walk(function, reader, thorough=thorough, strict=strict)
+    bound = _bound(function, args, kwargs)
+    for name, value in bound.items():
+        walk.add_argument(name, value)
+    walk.add_builder(function)
+    named: Any = function if hasattr(function, "__qualname__") else type(function)
+    inner = inspect.unwrap(function)
+    source = reader.of_function(inner).text if isinstance(inner, FunctionType) else ""
+    return Builder(
+        dotted(module_name(named.__module__), named.__qualname__),
+        source or None,
+        {name: shown_value(name, value) for name, value in bound.items()},
+        tuple(walk.found.values()),
+        walk.libraries,
+    )
+
+
+def _seen_through(function: Any) -> Any:  # anything that can be called
+    """Return what is called without wrappers that return what it returns: functools.cache, and our own."""
+    is_one = isinstance(function, CACHED) or (
+        isinstance(function, FunctionType) and is_ours(function.__code__.co_filename)
+    )
+    if is_one and hasattr(function, "__wrapped__"):
+        return _seen_through(function.__wrapped__)
+    return function
+
+
+def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by the names of their parameters, so that f(1) is f(x=1)."""
+    try:
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):  # it has no signature, or the call itself will say what is wrong
+        return {str(name): value for name, value in [*enumerate(args), *kwargs.items()]}
+    bound.apply_defaults()
+    found = dict(bound.arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            found[name] = dict(sorted(found[name].items()))
+    return found

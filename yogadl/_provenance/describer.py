@@ -1,0 +1,90 @@
+"""Describe what builds a dataset, call after call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from yogadl._provenance.builder import Builder, builder_of
+from yogadl._provenance.code import CodeReader
+
+
+def describe_builder(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the builder's name, source code, arguments and what they use, as JSON."""
+    return builder_of(function, args, kwargs, CodeReader(), thorough=False).to_json()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a builder: what a build is made from.
+
+    Args:
+        builder: What is called, as it was before.
+        manifest: Returns what a manifest keeps of it, once it has built.
+        sha256: Returns a hash of it as it is when asked, as exact as its values allow.
+    """
+
+    builder: Builder
+    manifest: Callable[[], dict[str, Any]]
+    sha256: Callable[[], str]
+
+
+class Describer:
+    """Describe what builds a dataset, call after call. Safe to use from several threads.
+
+    Args:
+        function: What builds.
+        thorough: Whether the version is to be worked out, for which every value must have a description.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, thorough: bool) -> None:
+        self._function = function
+        self._thorough = thorough
+        self._reader = CodeReader()
+        self._as_before: dict[tuple[str, str], str] = {}
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Return a call, with the builder as it is now.
+
+        What its own builds have changed since, a list that it appends to, counts as it was before: else it
+        would be another version at every call.
+
+        Raises:
+            ConfigurationError: if the version is to be worked out, and a value has no description.
+        """
+        found = self._builder(args, kwargs)
+        before = [
+            replace(one, sha256=self._as_before.get((one.key, one.sha256), one.sha256))
+            for one in found.ingredients
+        ]
+        builder = replace(found, ingredients=tuple(before))
+        sha256 = partial(_sha256, self._function, args, kwargs, self._reader)
+        return Call(builder, partial(self._after, builder, args, kwargs), sha256)
+
+    def _after(self, before: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        after = {one.key: one.sha256 for one in self._builder(args, kwargs).ingredients}
+        kept = []
+        for one in before.ingredients:
+            sha256 = after.get(one.key, one.sha256)
+            if sha256 != one.sha256:
+                if not self._thorough:
+                    continue  # a warning has nothing to say of it
+                self._as_before[one.key, sha256] = one.sha256
+            kept.append(one)
+        return replace(before, ingredients=tuple(kept)).to_json()
+
+    def _builder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Builder:
+        return builder_of(self._function, args, kwargs, self._reader, thorough=self._thorough)
+
+
+def sha256_of_data(data: Any) -> str:
+    """Return a hash of an object's class, with all that it uses, and of its state, as far as can be seen."""
+    return _sha256(lambda data: data, (data,), {}, CodeReader())
+
+
+def _sha256(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reader: CodeReader
+) -> str:
+    return builder_of(function, args, kwargs, reader, thorough=True, strict=False).sha256

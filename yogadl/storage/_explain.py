@@ -1,0 +1,57 @@
+"""Say why two versions of a dataset are not the same."""
+
+from dataclasses import dataclass
+
+from yogadl._format.manifest import Manifest
+from yogadl._provenance.difference import Difference, differences, ingredients_in, shown, texts_in
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why two versions of a dataset are not the same. As a string, a line for each reason.
+
+    Args:
+        id: The dataset.
+        version: The first version.
+        other: The second.
+        differences: What decides what is built, and differs.
+        notes: What else there is to say: the versions of libraries, say, which decide no version.
+    """
+
+    id: str
+    version: str
+    other: str
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.id!r}: version {self.version!r} -> {self.other!r}"]
+        lines += [f"  {difference}" for difference in self.differences]
+        lines += [f"  ({note})" for note in self.notes]
+        return "\n".join(lines)
+
+
+def explain(first: Manifest, second: Manifest) -> Explanation:
+    """Say what differs between what two versions of a dataset were built from."""
+    then, now = ingredients_in(first.builder), ingredients_in(second.builder)
+    notes = [
+        f"version {manifest.key.version!r} was not built by a function that cacheable knows: "
+        "of what built it nothing is recorded"
+        for manifest, ingredients in ((first, then), (second, now))
+        if ingredients is None
+    ]
+    found = [] if then is None or now is None else differences(then, now)
+    if not notes and not found:
+        notes.append("both were built by the same code with the same arguments")
+    is_same = first.fingerprint == second.fingerprint
+    notes.append("their records are the same" if is_same else "their records differ")
+    # Decide no version, and may yet be the reason.
+    for name in ("python", "numpy", "yogadl", "system"):
+        before, after = first.builder.get(name), second.builder.get(name)
+        if before != after:
+            notes.append(f"{name}: {shown(before)} -> {shown(after)}")
+    libraries, others = (texts_in(one.builder, "libraries") or {} for one in (first, second))
+    for name in sorted((libraries.keys() | others.keys()) - {"numpy"}):
+        if libraries.get(name) != others.get(name):
+            notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
+    return Explanation(first.key.id, first.key.version, second.key.version, tuple(found), tuple(notes))
