@@ -278,6 +278,7 @@ def free_a_disk_that_others_fill_again(folder: Path, of: str) -> None:
         storage.undelete("data", first)
         storage.delete("data", first)
         storage.delete("data", second)
+        assert len(storage.prune(grace_s=0, dry_run=True).files) > 2 * 32
         assert storage.prune(grace_s=0).size_bytes > 2 * 2**20
         reserve = folder / "caches" / ".yogadl" / "reserve"
         assert len(list(reserve.iterdir())) == 32

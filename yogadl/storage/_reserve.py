@@ -42,16 +42,24 @@ def make_reserve(folder: Folder, spare: int = _SPARE) -> None:
 
 
 @contextlib.contextmanager
-def given_up_if_full(folder: Folder) -> Iterator[None]:
-    """Give up half of the reserve if there is no room for as much, and then make it as whole as can be."""
+def given_up_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
+    """Give up half of the reserve if there is no room for as much, and then make it as whole as can be.
+
+    Args:
+        folder: Where.
+        dry_run: Whether to make only what was given up.
+    """
+    is_made = not dry_run
     with contextlib.suppress(OSError):  # what is done then says what is wrong
         if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
             for entry in list(folder.entries(_FOLDER))[:_AT_ONCE]:
                 folder.remove(entry.name)
+                is_made = True
     try:
         yield
     finally:
-        make_reserve(folder, _SPARE_AFTERWARDS)
+        if is_made:
+            make_reserve(folder, _SPARE_AFTERWARDS)
 
 
 def _has_room(folder: Folder, files: int) -> bool:

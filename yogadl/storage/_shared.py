@@ -56,7 +56,7 @@ class SharedStorage(CacheStorage):
 
     def with_room(self, dry_run: bool) -> AbstractContextManager[None]:
         """Give up some of the reserve where the disk is full, to free which takes room, too."""
-        return given_up_if_full(self.folder)
+        return given_up_if_full(self.folder, dry_run=dry_run)
 
     def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
