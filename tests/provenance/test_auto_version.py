@@ -1087,6 +1087,33 @@ def test_what_holds_itself_counts_by_its_content(storage, make):
         storage.cacheable("d", "1")(closes_over(make(2)))()
 
 
+def test_which_of_two_that_hold_their_holders_counts(storage):
+    def node(name):
+        leaf = {"parent": {"name": name}}
+        leaf["parent"]["leaf"] = leaf
+        return leaf
+
+    def takes(nodes, chosen):
+        return [{"name": chosen["parent"]["name"]}]
+
+    for number, chosen in ((1, 0), (1, 0), (2, 1)):
+        nodes = node("a"), node("b")
+        assert len(auto(storage, takes, [one["parent"] for one in nodes], nodes[chosen])) == number
+
+
+def test_what_all_hold_each_other_is_described_in_no_time(storage):
+    nodes = [{"number": number} for number in range(200)]
+    for one in nodes:
+        one["others"] = nodes
+
+    def takes(nodes):
+        return [1]
+
+    assert len(auto(storage, takes, nodes)) == 1
+    nodes[100]["number"] = 0
+    assert len(auto(storage, takes, nodes)) == 2
+
+
 def test_what_is_nested_too_deeply_is_refused_by_name(storage):
     deep = functools.reduce(lambda inner, _: [inner], range(100_000), 1)
 

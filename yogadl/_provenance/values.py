@@ -13,6 +13,7 @@ import pickle
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
@@ -53,6 +54,23 @@ _HELD_LOOKED_AT: Final = 10_000  # of what an object holds, for sets that its `r
 _INLINE: Final = 200
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What was seen before.
+
+    Args:
+        value: The object itself, so that its id is not given to another.
+        form: Its form, which below other objects than these would say something else.
+        above: What it was in, as far as its form mentions it: of most values nothing.
+        number: Which of those that mention something it is.
+    """
+
+    value: Any
+    form: str
+    above: list[int]
+    number: int
+
+
 class ValueForms:
     """Give values a form: a text that is equal just if the content is.
 
@@ -77,8 +95,9 @@ class ValueForms:
         self._thorough = thorough
         self._strict = strict
         self._open: list[int] = []
-        # Forms of what was seen before, with the object itself, so that its id is not given to another.
-        self._known: dict[int, tuple[Any, str]] = {}
+        self._lowest = 0  # of what is open, that which the form under way mentions
+        self._known: dict[int, _Known] = {}
+        self._held = 0
 
     def form(self, value: Any, where: str) -> str:
         """Return the form of any value.
@@ -92,10 +111,17 @@ class ValueForms:
         """
         if type(value) in _SCALARS:
             return _short(f"{type(value).__name__} {value!a}")
-        if id(value) in self._known:
-            return self._known[id(value)][1]
+        depth = len(self._open)
+        known = self._known.get(id(value))
+        if known is not None:
+            if known.above != self._open[depth - len(known.above) :]:
+                return f"number {known.number} of what its own content holds"
+            self._lowest = min(self._lowest, depth - len(known.above))
+            return known.form
         if id(value) in self._open:
-            return f"what is {len(self._open) - self._open.index(id(value))} above"
+            self._lowest = min(self._lowest, self._open.index(id(value)))
+            return f"what is {depth - self._open.index(id(value))} above"
+        lowest, self._lowest = self._lowest, depth
         self._open.append(id(value))
         try:
             form = _short(self._form(value, where))
@@ -109,7 +135,10 @@ class ValueForms:
             form = self._type(value, where)
         finally:
             self._open.pop()
-        self._known[id(value)] = value, form
+            above = self._open[self._lowest :]
+            self._lowest = min(lowest, self._lowest)
+        self._held += bool(above)
+        self._known[id(value)] = _Known(value, form, above, self._held)
         return form
 
     def _form(self, value: Any, where: str) -> str:
