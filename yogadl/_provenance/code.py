@@ -20,7 +20,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from yogadl._lock import ProcessLock
-from yogadl._provenance.members import functions_of
+from yogadl._provenance.members import functions_of, is_generated, is_made_by_call
 from yogadl._provenance.references import Reference, names_read
 
 _FUTURE_FLAGS: Final = functools.reduce(
@@ -75,12 +75,13 @@ class CodeReader:
         """Return the code of a class: none if there is no source, several if it may be any of them."""
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else {}
-        if "__dataclass_fields__" in vars(cls) and next(iter(vars(cls))) != "__module__":
-            return []  # make_dataclass made it: a class of its name that is in the file is another
-        methods = list(functions_of(cls))
-        # Not only the methods' files: those of a dataclass may all have been made by exec.
-        files = [names.get("__file__"), *(method.__code__.co_filename for method in methods)]
-        for filename in dict.fromkeys(filter(None, files)):
+        if is_made_by_call(cls):
+            return []  # a class of its name that is in the file is another
+        methods = [method for method in functions_of(cls) if not is_generated(method)]
+        # A notebook has no file of its own, but its cells have.
+        own_file = names.get("__file__")
+        files = [own_file] if own_file else [method.__code__.co_filename for method in methods]
+        for filename in dict.fromkeys(files):
             own = [method for method in methods if method.__code__.co_filename == filename]
             for fresh in (False, True):
                 file = self._file(filename, 0, names, fresh)

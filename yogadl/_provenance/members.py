@@ -76,7 +76,7 @@ def described(cls: type, libraries: Libraries) -> dict[str, Any]:
     """
     made: dict[str, Any] = {"class": type(cls), "body": {}}
     for name, member in vars(cls).items():  # in order, which may be that of fields
-        functions = [function for function in functions_in(member) if not _is_generated(function)]
+        functions = [function for function in functions_in(member) if not is_generated(function)]
         if functions and not name.startswith("__annotate"):
             made["body"][name] = functions
         elif not is_internal(name) and not is_of_python(cls, member, libraries):
@@ -90,7 +90,15 @@ def described(cls: type, libraries: Libraries) -> dict[str, Any]:
     return made
 
 
-def _is_generated(function: FunctionType) -> bool:
+def is_made_by_call(cls: type) -> bool:
+    """Return whether type(...) or make_dataclass made a class, as far as can be seen."""
+    own = vars(cls)
+    # What a class statement notes first. Metaclasses, and typing.NamedTuple, may note things anew.
+    keeps_order = "__dataclass_fields__" in own or (type(cls) is type and "_fields" not in own)
+    return keeps_order and next(iter(own)) != "__module__"
+
+
+def is_generated(function: FunctionType) -> bool:
     """Return whether Python made a function from the fields or members of a class, each version another."""
     made = inspect.unwrap(function)
     module = str(made.__globals__.get("__name__"))
