@@ -12,7 +12,8 @@ from typing import Any
 from yogadl._provenance.code import CodeReader
 from yogadl._provenance.ingredients import Ingredient, Walk, dotted
 from yogadl._provenance.modules import is_ours, module_name
-from yogadl._provenance.values import CACHED, shown_value
+from yogadl._provenance.shown import shown_value
+from yogadl._provenance.values import CACHED
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,9 @@ class CodeReader:
         if is_made_by_call(cls):
             return []  # a class of its name that is in the file is another
         methods = [method for method in functions_of(cls) if not is_generated(method)]
-        # A notebook has no file of its own, but its cells have.
-        own_file = names.get("__file__")
-        files = [own_file] if own_file else [method.__code__.co_filename for method in methods]
-        for filename in dict.fromkeys(files):
+        # Not only the methods' files: those of a dataclass may all have been made by exec.
+        files = [names.get("__file__"), *(method.__code__.co_filename for method in methods)]
+        for filename in dict.fromkeys(filter(None, files)):
             own = [method for method in methods if method.__code__.co_filename == filename]
             for fresh in (False, True):
                 file = self._file(filename, 0, names, fresh)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from yogadl._provenance.code import dumped, parsed
 from yogadl._provenance.ingredients import Ingredient
-from yogadl._provenance.values import shortened
+from yogadl._provenance.shown import shortened
 
 _ABSENT: Final = "absent"
 # A manifest says what it likes, and may be a stranger's: of one value no more is shown.

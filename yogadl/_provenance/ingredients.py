@@ -23,12 +23,8 @@ from yogadl._provenance.members import (
     set_later,
 )
 from yogadl._provenance.modules import Libraries, module_name, package_of, place_in_project
-from yogadl._provenance.values import (
-    ValueForms,
-    is_plain,
-    shown_object,
-    shown_value,
-)
+from yogadl._provenance.shown import shown_object, shown_value
+from yogadl._provenance.values import ValueForms, is_plain
 from yogadl.errors import ConfigurationError
 
 _MAX_INGREDIENTS: Final = 20_000
@@ -125,7 +121,7 @@ class Walk:
         module, name = value.__globals__.get("__name__"), value.__code__.co_qualname
         if self._libraries.have_function(value):
             return self._library(module, name) + self._closed_over(value, where)
-        return self._queued(value, "function", module, name, self._add_called)
+        return self._queued(value, "function", module, name, self._add_function)
 
     def _queued(
         self, value: Any, kind: str, module: str | None, name: str, add: Callable[[Any, str, str], None]
@@ -153,15 +149,12 @@ class Walk:
         if isinstance(getattr(function, "registry", None), Mapping):  # functools.singledispatch
             held: Any = dict(function.registry)  # type: ignore[attr-defined]  # just looked
             return f" of {self._values.form(held, f'the registry of {where}')}"
-        if not function.__closure__:
-            return ""
-        held = dict(zip(function.__code__.co_freevars, map(_content, function.__closure__), strict=True))
-        return f" of {self._values.form(held, f'what {where} closes over')}"
+        held = _closure(function)
+        return f" of {self._values.form(held, f'what {where} closes over')}" if held else ""
 
-    def _add_called(self, function: FunctionType, label: str, key: str) -> None:
-        self._add_function(function, label, key, with_defaults=True)
-
-    def _add_function(self, function: FunctionType, label: str, key: str, *, with_defaults: bool) -> None:
+    def _add_function(
+        self, function: FunctionType, label: str, key: str, *, with_defaults: bool = True
+    ) -> None:
         code = self._reader.of_function(function)
         self._add(label, key, code.content, code.text)
         name = label.partition(" ")[2]
@@ -171,12 +164,11 @@ class Walk:
                     f"default of {parameter!r} in {name}", f"{key} ={parameter}", parameter, value
                 )
         for attribute, value in sorted(vars(function).items()):
-            held = list(held_functions(value))
+            held = held_functions(value)
             if held and not is_internal(attribute):
                 where = f"attribute {name}.{attribute}"
                 self._add(where, f"{key} .{attribute}", self._values.form(held, where), "")
-        closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        self._add_references(code, name, key, closure, function.__globals__)
+        self._add_references(code, name, key, _closure(function), function.__globals__)
 
     def _add_class(self, cls: type, label: str, key: str) -> None:
         codes = self._reader.of_class(cls)
@@ -195,7 +187,7 @@ class Walk:
                 self._add(where, place, self._values.form(functions, where), "")
         closure: dict[str, Any] = {}
         for function in functions_of(cls):
-            closure |= dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+            closure |= _closure(function)
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else next((f.__globals__ for f in functions_of(cls)), {})
         self._add_references(code, label.partition(" ")[2], key, closure, names)
@@ -231,7 +223,7 @@ class Walk:
                 if value is _MISSING and not self._thorough:
                     continue
             elif name in closure:
-                value = _content(closure[name])
+                value = closure[name]
             elif name in _OF_A_MODULE or (name not in module and hasattr(builtins, name)):
                 continue
             else:
@@ -337,8 +329,11 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from sorted((function.__kwdefaults__ or {}).items())
 
 
-def _content(cell: Any) -> Any:  # types.CellType
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _MISSING
+def _closure(function: FunctionType) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            found[name] = _MISSING
+    return found

@@ -3,29 +3,17 @@
 import copyreg
 import enum
 import functools
-import gc
 import hashlib
 import inspect
 import itertools
 import logging
 import os
 import pickle
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FrameType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-    ModuleType,
-    TracebackType,
-)
-from typing import Any, Final
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,28 +22,17 @@ from yogadl.errors import ConfigurationError
 
 HOOK: Final = "__yogadl_version__"
 
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
-_SHOWN: Final = 120
-# By whole words: a tokenizer is none.
-_SECRET: Final = re.compile(
-    r"(?:^|[_.])(?:(?:api|access|private|secret|auth)_?key|token|secret|passw(?:or)?d|passphrase|credential)s?(?:$|[_.])",
-    re.IGNORECASE,
-)
 _SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
-_CONTAINERS: Final = (tuple, list, set, frozenset, dict)
-_UNORDERED: Final[tuple[Any, ...]] = (set.__repr__, frozenset.__repr__)
-_CODE: Final = (type, ModuleType, FunctionType, CodeType, FrameType, TracebackType)
+CONTAINERS: Final = (tuple, list, set, frozenset, dict)
 # Beyond these, a warning that may never come is not worth the time: see `ValueForms`, `thorough`.
-_CHEAP_BYTES: Final = 64 * 2**20
+CHEAP_BYTES: Final = 64 * 2**20
 _CHEAP_ITEMS: Final = 100_000
 CACHED: Final = type(functools.lru_cache(len))
 LOOKED_AT: Final = 1_000  # of the items of a container
-_HELD_LOOKED_AT: Final = 10_000  # of what an object holds, for sets that its `repr` shows
 _INLINE: Final = 200
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     """What was seen before.
 
     Args:
@@ -113,10 +90,11 @@ class ValueForms:
             return _short(f"{type(value).__name__} {value!a}")
         depth = len(self._open)
         known = self._known.get(id(value))
-        if known is not None:
+        if known is not None and known.above:
             if known.above != self._open[depth - len(known.above) :]:
                 return f"number {known.number} of what its own content holds"
             self._lowest = min(self._lowest, depth - len(known.above))
+        if known is not None:
             return known.form
         if id(value) in self._open:
             self._lowest = min(self._lowest, self._open.index(id(value)))
@@ -135,7 +113,7 @@ class ValueForms:
             form = self._type(value, where)
         finally:
             self._open.pop()
-            above = self._open[self._lowest :]
+            above = self._open[self._lowest :] if self._lowest < depth else []
             self._lowest = min(lowest, self._lowest)
         self._held += bool(above)
         self._known[id(value)] = _Known(value, form, above, self._held)
@@ -149,7 +127,7 @@ class ValueForms:
         for kinds, describe in self._kinds.items():
             if isinstance(value, kinds):
                 return describe(self, value, where)
-        if type(value) in _CONTAINERS:
+        if type(value) in CONTAINERS:
             return self._container(value, where)
         wrapped = inspect.getattr_static(value, "__wrapped__", None)
         if isinstance(wrapped, FunctionType) and self._is_library(type(value)):
@@ -169,7 +147,7 @@ class ValueForms:
     def _forms(self, values: Iterable[Any], where: str) -> str:
         return f"[{', '.join(self.form(value, f'{where}[{i}]') for i, value in enumerate(values))}]"
 
-    def _container(self, value: Any, where: str) -> str:  # one of _CONTAINERS
+    def _container(self, value: Any, where: str) -> str:  # one of CONTAINERS
         name = type(value).__name__
         if len(value) > _CHEAP_ITEMS and not (self._thorough and self._strict):
             is_hashed = self._thorough and is_plain(value)
@@ -195,11 +173,11 @@ class ValueForms:
         described = f"{'array' if value.ndim else 'scalar'} {_dtype(value.dtype)} {value.shape}"
         if value.dtype.hasobject:
             return f"{described} {self._forms(value.ravel().tolist(), where)}"
-        if value.nbytes > _CHEAP_BYTES and not self._thorough:
+        if value.nbytes > CHEAP_BYTES and not self._thorough:
             return described
-        if value.nbytes > _CHEAP_BYTES and not self._strict and isinstance(value, np.memmap):
+        if value.nbytes > CHEAP_BYTES and not self._strict and isinstance(value, np.memmap):
             return f"{described} {_file(value.filename)}"
-        return f"{described} {_sha256_of(value)}"
+        return f"{described} {array_sha256(value)}"
 
     def _tensor(self, value: Any, where: str) -> str:  # torch, jax, TensorFlow, ...
         value = value.detach() if hasattr(value, "detach") else value
@@ -293,7 +271,7 @@ def nested(value: Any) -> Iterator[Any]:
             continue
         seen[id(one)] = one
         yield one
-        if type(one) in _CONTAINERS:
+        if type(one) in CONTAINERS:
             held = itertools.chain.from_iterable(list(one.items())) if type(one) is dict else one
             held = itertools.islice(held, LOOKED_AT)
             waiting.extend(sorted(held, key=_rank) if isinstance(one, set | frozenset) else held)
@@ -301,100 +279,13 @@ def nested(value: Any) -> Iterator[Any]:
 
 def is_plain(value: Any) -> bool:
     """Return whether a value is nothing but data: of a long list, whether its first items are."""
-    plain = *_SCALARS, *_CONTAINERS
+    plain = *_SCALARS, *CONTAINERS
     return all(
         type(one) in plain
-        or (isinstance(one, np.generic | np.dtype | PurePath))
+        or isinstance(one, np.generic | np.dtype | PurePath)
         or (type(one) is np.ndarray and not one.dtype.hasobject)
         for one in nested(value)
     )
-
-
-def shown_value(name: str, value: Any) -> str:
-    """Return a value as people read it, in one line; not one that may be a secret by its name."""
-    if _SECRET.search(name) and isinstance(value, str | bytes):
-        return "(not shown)"
-    if type(value) in _CONTAINERS and len(value) > LOOKED_AT:
-        return f"{type(value).__name__} of {len(value)}"
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        if value.nbytes > _CHEAP_BYTES:
-            return f"array {value.dtype}{list(value.shape)}"
-        return f"array {value.dtype}{list(value.shape)} {_sha256_of(value)[:16]}"
-    try:
-        text = _text_of(value)
-    except RecursionError:  # it holds itself, or is nested too deeply
-        try:
-            text = _repr_of(value)
-        except RecursionError:
-            text = f"deep {type(value).__name__}"
-    return shortened(_ADDRESS.sub("", text))
-
-
-def _text_of(value: Any) -> str:
-    """Return a value's `repr`, with the items of each set in order: that of strings differs by process."""
-    if isinstance(value, type(os.environ)):
-        return "environ"
-    if isinstance(value, set | frozenset):
-        return repr(sorted(map(_text_of, value)))
-    if type(value) is dict:
-        return f"{{{', '.join(f'{_text_of(key)}: {_text_of(item)}' for key, item in value.items())}}}"
-    if type(value) is list:
-        return f"[{', '.join(map(_text_of, value))}]"
-    if type(value) is tuple:
-        return f"({', '.join(map(_text_of, value))}{',' * (len(value) == 1)})"
-    return _repr_of(value)
-
-
-def _repr_of(value: Any) -> str:
-    """Return an object's own `repr`, in which the sets that it holds have their items in order, too."""
-    text = repr(value)
-    if "{" not in text:
-        return text
-    in_order: dict[str, str] = {}
-    for held in itertools.islice(_held_by(value), _HELD_LOOKED_AT + len(text)):
-        if issubclass(type(held), type(os.environ)):  # isinstance would ask a weak proxy for its object
-            in_order[repr(held)] = "environ"
-        # One that is longer is not in it; with a `repr` of its own its order may mean something.
-        elif type(held).__repr__ in _UNORDERED and 1 < len(held) < len(text):
-            items = f"{{{', '.join(sorted(map(_text_of, held)))}}}"
-            in_order[repr(held)] = items if type(held) is set else f"{type(held).__name__}({items})"
-    # A mark first, since what is put in may look like another set.
-    marks = {}
-    for number, shown in enumerate(sorted(in_order, key=len, reverse=True)):  # outer ones first
-        marks[f"\0{number}\0"] = in_order[shown]
-        text = text.replace(shown, f"\0{number}\0")
-    return re.sub("\0[0-9]+\0", lambda mark: marks.get(mark[0], mark[0]), text)
-
-
-def _held_by(value: Any) -> Iterator[Any]:
-    """Yield a value and all that it holds: nearest first, and no code."""
-    seen, waiting = {id(value): value}, deque([value])
-    while waiting:
-        one = waiting.popleft()
-        yield one
-        is_array = issubclass(type(one), np.ndarray | np.generic)  # of whose objects gc does not know
-        for held in [one.tolist()] if is_array and one.dtype.hasobject else gc.get_referents(one):
-            if id(held) not in seen and not issubclass(type(held), _CODE):
-                seen[id(held)] = held
-                waiting.append(held)
-
-
-def shown_object(value: Any, form: str) -> str:
-    """Return an object with its plain attributes, or else its form, in one line."""
-    state = getattr(value, "__dict__", None)
-    if isinstance(value, type | FunctionType | ModuleType | type(os.environ)):
-        return form
-    if not isinstance(state, dict) or not state:
-        return form
-    shown = (f"{name}={shown_value(name, item)}" for name, item in sorted(state.items()) if is_plain(item))
-    return shortened(f"{type(value).__qualname__}({', '.join(shown)})")
-
-
-def shortened(text: str) -> str:
-    """Return a text that is not too long to show, and still another for another text."""
-    if len(text) <= _SHOWN:
-        return text
-    return f"{text[:_SHOWN]}... {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
 
 
 def _has_hook(value: Any) -> bool:
@@ -412,7 +303,8 @@ def _rank(item: Any) -> tuple[str, str]:
     return type(item).__name__, known
 
 
-def _sha256_of(array: Any) -> str:  # an array or a scalar of numpy
+def array_sha256(array: Any) -> str:  # an array or a scalar of numpy
+    """Return the hash of the content of an array without objects."""
     if not array.nbytes:
         return hashlib.sha256().hexdigest()
     # As bytes, since datetimes give no buffer; a large array is not copied if its memory is in order. Any:

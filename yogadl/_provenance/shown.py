@@ -1,0 +1,113 @@
+"""Show values to people, each in one line that is the same in every process."""
+
+import gc
+import hashlib
+import itertools
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._provenance.values import CHEAP_BYTES, CONTAINERS, LOOKED_AT, array_sha256, is_plain
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+_SHOWN: Final = 120
+# By whole words: a tokenizer is none.
+_SECRET: Final = re.compile(
+    r"(?:^|[_.])(?:(?:api|access|private|secret|auth)_?key|token|secret|passw(?:or)?d|passphrase|credential)s?(?:$|[_.])",
+    re.IGNORECASE,
+)
+_UNORDERED: Final[tuple[Any, ...]] = (set.__repr__, frozenset.__repr__)
+_CODE: Final = (type, ModuleType, FunctionType, CodeType, FrameType, TracebackType)
+_HELD_LOOKED_AT: Final = 10_000  # of what an object holds, for sets that its `repr` shows
+
+
+def shown_value(name: str, value: Any) -> str:
+    """Return a value as people read it, in one line; not one that may be a secret by its name."""
+    if _SECRET.search(name) and isinstance(value, str | bytes):
+        return "(not shown)"
+    if type(value) in CONTAINERS and len(value) > LOOKED_AT:
+        return f"{type(value).__name__} of {len(value)}"
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        if value.nbytes > CHEAP_BYTES:
+            return f"array {value.dtype}{list(value.shape)}"
+        return f"array {value.dtype}{list(value.shape)} {array_sha256(value)[:16]}"
+    try:
+        text = _text_of(value)
+    except RecursionError:  # it holds itself, or is nested too deeply
+        try:
+            text = _repr_of(value)
+        except RecursionError:
+            text = f"deep {type(value).__name__}"
+    return shortened(_ADDRESS.sub("", text))
+
+
+def _text_of(value: Any) -> str:
+    """Return a value's `repr`, with the items of each set in order: that of strings differs by process."""
+    if isinstance(value, type(os.environ)):
+        return "environ"
+    if isinstance(value, set | frozenset):
+        return repr(sorted(map(_text_of, value)))
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_text_of(key)}: {_text_of(item)}' for key, item in value.items())}}}"
+    if type(value) is list:
+        return f"[{', '.join(map(_text_of, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(_text_of, value))}{',' * (len(value) == 1)})"
+    return _repr_of(value)
+
+
+def _repr_of(value: Any) -> str:
+    """Return an object's own `repr`, in which the sets that it holds have their items in order, too."""
+    text = repr(value)
+    if "{" not in text:
+        return text
+    in_order: dict[str, str] = {}
+    for held in itertools.islice(_held_by(value), _HELD_LOOKED_AT + len(text)):
+        if issubclass(type(held), type(os.environ)):  # isinstance would ask a weak proxy for its object
+            in_order[repr(held)] = "environ"
+        # One that is longer is not in it; with a `repr` of its own its order may mean something.
+        elif type(held).__repr__ in _UNORDERED and 1 < len(held) < len(text):
+            items = f"{{{', '.join(sorted(map(_text_of, held)))}}}"
+            in_order[repr(held)] = items if type(held) is set else f"{type(held).__name__}({items})"
+    # A mark first, since what is put in may look like another set.
+    marks = {}
+    for number, shown in enumerate(sorted(in_order, key=len, reverse=True)):  # outer ones first
+        marks[f"\0{number}\0"] = in_order[shown]
+        text = text.replace(shown, f"\0{number}\0")
+    return re.sub("\0[0-9]+\0", lambda mark: marks.get(mark[0], mark[0]), text)
+
+
+def _held_by(value: Any) -> Iterator[Any]:
+    """Yield a value and all that it holds: nearest first, and no code."""
+    seen, waiting = {id(value): value}, deque([value])
+    while waiting:
+        one = waiting.popleft()
+        yield one
+        is_array = issubclass(type(one), np.ndarray | np.generic)  # of whose objects gc does not know
+        for held in [one.tolist()] if is_array and one.dtype.hasobject else gc.get_referents(one):
+            if id(held) not in seen and not issubclass(type(held), _CODE):
+                seen[id(held)] = held
+                waiting.append(held)
+
+
+def shown_object(value: Any, form: str) -> str:
+    """Return an object with its plain attributes, or else its form, in one line."""
+    state = getattr(value, "__dict__", None)
+    if isinstance(value, type | FunctionType | ModuleType | type(os.environ)):
+        return form
+    if not isinstance(state, dict) or not state:
+        return form
+    shown = (f"{name}={shown_value(name, item)}" for name, item in sorted(state.items()) if is_plain(item))
+    return shortened(f"{type(value).__qualname__}({', '.join(shown)})")
+
+
+def shortened(text: str) -> str:
+    """Return a text that is not too long to show, and still another for another text."""
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}... {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
