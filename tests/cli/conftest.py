@@ -3,6 +3,7 @@
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def yoga(capsys):
 
 @pytest.fixture
 def root(storage):
-    return storage.folder.root
+    return Path(storage.location)
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +54,7 @@ def built(tmp_path_factory):
     make()
     storage.submit({"number": np.arange(1_000)}, "squares", "2", part_bytes=4096)
     storage.submit([{"text": "a"}, {"text": "bb"}], "more/texts", "2024-05")
-    return storage.folder.root
+    return Path(storage.location)
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_a_folder_that_may_not_be_written_to_is_one_line(yoga, squares, root, mo
     def refuse(*_):
         raise StorageError(30, "can't move it: Read-only file system")
 
-    monkeypatch.setattr(type(squares.folder), "rename", refuse)
+    monkeypatch.setattr(type(squares._backend.root), "rename", refuse)
     ended = yoga("rm", "squares", "1", "-s", root)
     assert ended == type(ended)(1, "", "yogadl: can't move it: Read-only file system\n")
 

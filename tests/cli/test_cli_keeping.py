@@ -4,6 +4,7 @@ import io
 import json
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from cli_files import damage_part, tree_of
@@ -133,7 +134,7 @@ def test_rm_says_how_to_get_it_back(yoga, squares, root):
 def test_the_way_back_can_be_pasted_whatever_the_names(yoga, tmp_path):
     storage = yogadl.open_storage(tmp_path / "it's; a folder")
     storage.submit([1], "a dataset", "1 $HOME")
-    ended = yoga("rm", "a dataset", "1 $HOME", "-s", storage.folder.root)
+    ended = yoga("rm", "a dataset", "1 $HOME", "-s", Path(storage.location))
     assert yoga(*shlex.split(ended.out.splitlines()[-1])[1:]).code == 0
     assert storage.versions("a dataset") == ["1 $HOME"]
 

@@ -17,10 +17,11 @@ import yogadl
 from yogadl._sources import open_source
 from yogadl.cli import main
 from yogadl.errors import DatasetNotFoundError, StorageError
-from yogadl.storage import _build
+from yogadl.storage import CacheStorage, _build
 from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._leases.terms import Terms
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._remote import RemoteStorage
+from yogadl.storage._remote import remote_backend
 
 DISK_BYTES = 8 * 2**20
 
@@ -223,7 +224,7 @@ def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
     disk.mkdir()
     mount(disk)
     bucket = LocalBucket(folder / "bucket")
-    storage = RemoteStorage(bucket, Mirror(bucket, disk / "mirror", "2MB"))
+    storage = CacheStorage(remote_backend(bucket, Mirror(bucket, disk / "mirror", "2MB"), Terms()))
     storage.submit(rows(24), "data", "1", part_bytes=2**20)
     assert sum(entry.size_bytes for entry in bucket.list("data/parts/")) > 24 * 2**20
 

@@ -18,7 +18,7 @@ from processes import fork, in_child, wait
 import yogadl
 from yogadl._key import DatasetKey
 from yogadl.errors import DatasetNotFoundError
-from yogadl.storage._cached import open_table
+from yogadl.storage._parts import open_table
 
 RECORDS = 640
 ROW_BYTES = 512
@@ -147,7 +147,7 @@ def bounds_of(folder: Path, source: Any) -> list[int]:
     storage = yogadl.open_storage(folder / "whole")
     storage.submit(source, "data", "1", part_bytes=PART_BYTES)
     bounds = open_table(
-        storage.folder, storage.published(DatasetKey("data", "1")).manifest
+        storage._backend.root, storage._backend.catalogue.published(DatasetKey("data", "1")).manifest
     ).first_record.tolist()
     assert len(bounds) > PARTS
     return bounds

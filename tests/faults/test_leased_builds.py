@@ -24,7 +24,7 @@ from yogadl.errors import LeaseError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._leases.lease import Leases
-from yogadl.storage._leases.waiting import Terms
+from yogadl.storage._leases.terms import Terms
 
 KEY = DatasetKey("data", "1")
 RECORDS = 8_000

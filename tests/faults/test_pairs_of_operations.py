@@ -25,16 +25,17 @@ from yogadl import DataRef
 from yogadl._format.manifest import digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, DatasetNotFoundError, LeaseError, YogaError
-from yogadl.storage import CacheStorage, RemoteStorage, _folder, _local, _names
+from yogadl.storage import CacheStorage, _folder, _locks, _names
 from yogadl.storage._buckets import local
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._buckets.memory import MemoryBucket
-from yogadl.storage._cached import open_table
 from yogadl.storage._copy import copy
 from yogadl.storage._folder import Folder
 from yogadl.storage._leases import lease
-from yogadl.storage._leases.waiting import Terms
+from yogadl.storage._leases.terms import Terms
 from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._parts import open_table
+from yogadl.storage._remote import remote_backend
 
 ID = "some/data"
 DAY_S = 86_400.0
@@ -186,7 +187,7 @@ class World:
 
     def manifests(self) -> dict[str, bytes]:
         """Return all manifests, live and trashed, by name."""
-        root = self.storage.root
+        root = self.storage._backend.root
         names = [name for below in ("versions", "trash") for name in root.names(f"{ID}/{below}", ".json")]
         return {name: root.read(name) or b"" for name in names}
 
@@ -197,12 +198,12 @@ class World:
             if not version:
                 version, _ = _names.split_trashed(name.partition("/trash/")[2])
             manifest = read_manifest(content, DatasetKey(ID, version), name)
-            table = open_table(self.storage.root, manifest)
+            table = open_table(self.storage._backend.root, manifest)
             named = {_names.table(ID, manifest.table_sha256): manifest.table_bytes}
             each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
             for sha256, index_sha256, size_bytes in each:
                 index = _names.index(ID, index_sha256)
-                named |= {_names.part(ID, sha256): size_bytes, index: self.storage.root.size(index)}
+                named |= {_names.part(ID, sha256): size_bytes, index: self.storage._backend.root.size(index)}
             self.known[content] = named
         return self.known[content]
 
@@ -210,14 +211,14 @@ class World:
         """Make sure that all that is named is there, and that no version is gone but these."""
         found = self.manifests()
         entries = itertools.chain.from_iterable(
-            self.storage.root.entries(f"{ID}/{below}") for below in ("parts", "tables")
+            self.storage._backend.root.entries(f"{ID}/{below}") for below in ("parts", "tables")
         )
         sizes = {entry.name: entry.size_bytes for entry in entries}
         for name, content in found.items():
             assert self.named(name, content).items() <= sizes.items(), name
         gone = self.published - set(map(digest_of, found.values()))
         assert gone <= pruned
-        assert not self.storage.has_builder(ID)
+        assert not self.storage._backend.rights.has_builder(ID)
 
 
 def furnish(storage: CacheStorage) -> None:
@@ -225,11 +226,11 @@ def furnish(storage: CacheStorage) -> None:
     for version, records in (("1", REPLACED), ("1", FIRST), ("2", SECOND), ("3", DELETED), ("9", NEW)):
         storage.submit(records, ID, version, part_bytes=PART_BYTES)
     storage.delete(ID, "3")
-    storage.root.remove(f"{ID}/versions/9.json")
-    for name in storage.root.names(f"{ID}/trash", ".json"):
+    storage._backend.root.remove(f"{ID}/versions/9.json")
+    for name in storage._backend.root.names(f"{ID}/trash", ".json"):
         version, stamp = _names.split_trashed(name.partition("/trash/")[2])
         aged = _names.trashed(DatasetKey(ID, version), stamp - int(2 * DAY_S * 1e9))
-        assert storage.root.rename(name, aged)
+        assert storage._backend.root.rename(name, aged)
 
 
 class Silent:
@@ -257,7 +258,7 @@ class Refuse(logging.Handler):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(lease, "Pulse", Silent)
-    monkeypatch.setattr(_local, "_SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(_locks, "_SAY_AFTER_S", 0.0)
     handler = Refuse()
     logger = logging.getLogger("yogadl")
     logger.addHandler(handler)
@@ -313,8 +314,8 @@ def make_world(kind: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     return in_folder
 
 
-def _in_bucket(bucket: MemoryBucket, mirror: Path) -> RemoteStorage:
-    return RemoteStorage(bucket, Mirror(bucket, mirror), terms=Terms(wait_s=0.0))
+def _in_bucket(bucket: MemoryBucket, mirror: Path) -> CacheStorage:
+    return CacheStorage(remote_backend(bucket, Mirror(bucket, mirror), Terms(wait_s=0.0)))
 
 
 def _folder_of(it: object) -> Path | None:

@@ -16,8 +16,8 @@ from yogadl._format.layout import HEAP_BLOCK_BYTES
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
-from yogadl.storage._build import PartPaths
-from yogadl.storage._cached import REMEDY, open_table, read_index
+from yogadl.storage._cached import REMEDY
+from yogadl.storage._parts import PartPaths, open_table, read_index
 
 COUNT = 23
 MIB = 2**20
@@ -71,21 +71,23 @@ class Cache:
         self.storage = yogadl.open_storage(root)
         self.storage.submit(source, "d", "1", part_bytes=part_bytes)
         self.key = DatasetKey("d", "1")
-        self.manifest = self.storage.published(self.key).manifest
-        self.table = open_table(self.storage.folder, self.manifest)
+        self.manifest = self.storage._backend.catalogue.published(self.key).manifest
+        self.table = open_table(self.storage._backend.root, self.manifest)
         self.maps = WAYS[way].get("maps", True)
 
     def index(self, part):
-        return read_index(self.storage.folder, self.key, self.table, part)
+        return read_index(self.storage._backend.root, self.key, self.table, part)
 
     def reader(self, index=None):
-        reader = Reader(self.manifest.spec, self.table, PartPaths(self.storage.folder, "d"), maps=self.maps)
+        reader = Reader(
+            self.manifest.spec, self.table, PartPaths(self.storage._backend.root, "d"), maps=self.maps
+        )
         return CheckedReader(reader, index or self.index, str(self.key), REMEDY)
 
     def blocks(self):
         """Yield path, position, length and records of every block."""
         for part, sha256 in enumerate(self.table.sha256):
-            path = self.storage.folder.path(f"d/parts/{sha256}.mdb")
+            path = self.storage._backend.root.path(f"d/parts/{sha256}.mdb")
             first, index = int(self.table.first_record[part]), self.index(part)
             for field in index.fields:
                 for kind, blocks in (("rows", field.rows), ("heap", field.heap)):

@@ -72,14 +72,14 @@ def is_leaf(found):
 def test_a_reader_of_sixty_plain_lines_reads_every_record(storage, part_bytes):
     records = mixed_records(60)
     storage.submit(records, "team/mixed", "v/1", part_bytes=part_bytes)
-    cache = PlainCache(storage.folder.root, "team/mixed", "v/1")
+    cache = PlainCache(Path(storage.location), "team/mixed", "v/1")
     assert cache.manifest["records"] == 60
     for i, record in enumerate(records):
         assert with_string_keys(cache.record(i)) == plain(record)
 
 
 def parts_of(storage, dataset_id):
-    return sorted(Path(storage.folder.root, dataset_id, "parts").glob("*.mdb"))
+    return sorted(Path(storage.location, dataset_id, "parts").glob("*.mdb"))
 
 
 def blocks_of(index):
@@ -101,7 +101,7 @@ def test_lmdb_returns_every_block_by_key_with_the_bytes_at_its_position(storage,
         "tiny": np.arange(5000),
     }
     storage.submit(source, "d", "1", part_bytes=part_bytes)
-    parts = parts_and_indexes(Path(storage.folder.root, "d"))
+    parts = parts_and_indexes(Path(storage.location, "d"))
     assert len(parts) > (1 if part_bytes else 0)
     for path, index in parts:
         content = path.read_bytes()
@@ -122,7 +122,7 @@ def test_lmdb_returns_every_block_by_key_with_the_bytes_at_its_position(storage,
 
 def test_every_file_is_named_by_its_content_and_the_manifest_names_them_all(storage):
     storage.submit(mixed_records(40), "d", "1", part_bytes=5000)
-    root = Path(storage.folder.root, "d")
+    root = Path(storage.location, "d")
     manifest = json.loads((root / "versions" / "1.json").read_text())
     (table,) = (root / "tables").iterdir()
     assert table.name == f"{hashlib.sha256(table.read_bytes()).hexdigest()}.parts"
@@ -142,12 +142,12 @@ def test_every_file_is_named_by_its_content_and_the_manifest_names_them_all(stor
 def test_nothing_unfinished_is_left_beside_a_cache(storage):
     storage.submit(mixed_records(40), "d", "1", part_bytes=5000)
     files = {
-        path.relative_to(storage.folder.root).parts[1]
-        for path in storage.folder.root.rglob("*")
+        path.relative_to(Path(storage.location)).parts[1]
+        for path in Path(storage.location).rglob("*")
         if path.is_file()
     }
     assert files <= {"versions", "parts", "tables", "locks"}
-    assert not list(storage.folder.root.rglob(".*"))
+    assert not list(Path(storage.location).rglob(".*"))
 
 
 def test_the_same_source_makes_the_same_files(tmp_path):
@@ -174,7 +174,7 @@ def test_the_same_source_makes_the_same_files(tmp_path):
 )
 def test_the_disk_holds_little_more_than_the_payload(storage, payload, limit):
     storage.submit(payload, "d", "1")
-    bytes_on_disk = sum(path.stat().st_size for path in storage.folder.root.rglob("*") if path.is_file())
+    bytes_on_disk = sum(path.stat().st_size for path in Path(storage.location).rglob("*") if path.is_file())
     payload_bytes = sum(c.nbytes if isinstance(c, np.ndarray) else sum(map(len, c)) for c in payload.values())
     assert payload_bytes > 3e6
     assert bytes_on_disk / payload_bytes <= limit
@@ -182,7 +182,7 @@ def test_the_disk_holds_little_more_than_the_payload(storage, payload, limit):
 
 def test_a_million_records_in_one_part_take_a_small_table(storage):
     storage.submit(np.zeros((300_000, 16), np.float32), "d", "1")
-    (table,) = Path(storage.folder.root, "d", "tables").iterdir()
+    (table,) = Path(storage.location, "d", "tables").iterdir()
     assert table.stat().st_size < 10_000
 
 

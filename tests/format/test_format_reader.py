@@ -14,8 +14,7 @@ from yogadl._format import reader as reader_module
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._memory import BatchMemory
-from yogadl.storage._build import PartPaths
-from yogadl.storage._cached import open_table
+from yogadl.storage._parts import PartPaths, open_table
 
 
 def source(count):
@@ -34,12 +33,15 @@ def source(count):
 def open_reader(tmp_path):
     storage = yogadl.open_storage(tmp_path)
     storage.submit(source(200), "d", "1", part_bytes=300)
-    manifest = storage.published(DatasetKey("d", "1")).manifest
+    manifest = storage._backend.catalogue.published(DatasetKey("d", "1")).manifest
     assert manifest.parts > 10
 
     def open_(**options):
         return Reader(
-            manifest.spec, open_table(storage.folder, manifest), PartPaths(storage.folder, "d"), **options
+            manifest.spec,
+            open_table(storage._backend.root, manifest),
+            PartPaths(storage._backend.root, "d"),
+            **options,
         )
 
     return open_
@@ -99,10 +101,12 @@ def large(tmp_path_factory, request):
     }
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
     storage.submit(arrays, "d", "1", part_bytes=request.param)
-    manifest = storage.published(DatasetKey("d", "1")).manifest
+    manifest = storage._backend.catalogue.published(DatasetKey("d", "1")).manifest
 
     def open_():
-        return Reader(manifest.spec, open_table(storage.folder, manifest), PartPaths(storage.folder, "d"))
+        return Reader(
+            manifest.spec, open_table(storage._backend.root, manifest), PartPaths(storage._backend.root, "d")
+        )
 
     return arrays, open_
 

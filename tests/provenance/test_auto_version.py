@@ -307,7 +307,7 @@ def run(folder, *arguments, seed="0", **environment):
 
 def test_it_is_the_same_in_every_process_however_it_was_started(storage, load, tmp_path):
     module = load()
-    folder, root = Path(module.__file__).parent, storage.folder.root
+    folder, root = Path(module.__file__).parent, Path(storage.location)
     auto(storage, module.build)
     (folder / "imports.py").write_text(SCRIPT.format(import_line="import data", function="data.build"))
     # The very same function, but of __main__.

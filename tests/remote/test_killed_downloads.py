@@ -16,7 +16,7 @@ from places import Place
 from store_proxy import Request, StoreProxy, stalls
 
 import yogadl
-from yogadl.storage import RemoteStorage
+from yogadl.storage import CacheStorage
 from yogadl.storage._mirror import partial, room
 
 ROWS = np.random.default_rng(5).integers(0, 255, (10_000, 4_096), np.uint8)
@@ -26,9 +26,8 @@ BEFORE = 3
 Broken = tuple[Place, StoreProxy]
 
 
-def opened(place: Place, mirror: Path, **options: Any) -> RemoteStorage:
+def opened(place: Place, mirror: Path, **options: Any) -> CacheStorage:
     storage = yogadl.open_storage(place.url, **place.options, mirror=mirror, **options)
-    assert isinstance(storage, RemoteStorage)
     return storage
 
 
@@ -170,7 +169,7 @@ def test_what_nobody_goes_on_with_is_removed_by_the_next_download(
         child.kill()
     opened(broken[0], tmp_path / "other").submit([4, 5], "fourth", "1")
     storage.fetch("fourth", "1")
-    assert litter_in(storage.mirror) == []
+    assert litter_in(storage._backend.catalogue.opener.mirror) == []
 
 
 def pipe(path: Path, _: Path) -> None:

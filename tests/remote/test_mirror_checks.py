@@ -13,11 +13,11 @@ from places import Place
 import yogadl
 from yogadl.cli import main
 from yogadl.errors import CacheFormatError
+from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._mirror.flock import is_free
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.room import use_lock
-from yogadl.storage._remote import RemoteStorage
 
 RECORDS = 2_000
 
@@ -44,17 +44,16 @@ def is_right(ref: Any) -> bool:
 
 
 @pytest.fixture
-def stored(any_place: Place, tmp_path: Path) -> RemoteStorage:
+def stored(any_place: Place, tmp_path: Path) -> CacheStorage:
     """A storage in a real store with a cache, and a mirror that has all of it."""
     storage = yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "mirror")
     storage.submit(rows(), "a", "1", part_bytes=20_000)
     storage.fetch("a", "1", check=True)
-    assert isinstance(storage, RemoteStorage)
     return storage
 
 
 def test_a_bit_flipped_in_a_mirror_is_found_and_mended_by_verify(
-    stored: RemoteStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stored: CacheStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = part_of(tmp_path / "mirror")
     content = flip(path)

@@ -106,7 +106,7 @@ def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
     with pytest.raises(StorageError, match=message):
         storage.fetch("a", "1")
     assert time.monotonic() - started < 30
-    mirror = storage.mirror  # type: ignore[attr-defined]
+    mirror = storage._backend.catalogue.opener.mirror  # type: ignore[attr-defined]
     assert litter_in(mirror) == []
     kept = parts_in(mirror, "a")
     assert kept > 0

@@ -21,7 +21,6 @@ from yogadl.storage import CacheStorage, _copy
 from yogadl.storage._buckets.bucket import Bucket, Object
 from yogadl.storage._copy import copy
 from yogadl.storage._mirror.transfer import upload
-from yogadl.storage._remote import RemoteStorage
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,9 @@ def caches(tmp_path: Path) -> CacheStorage:
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> RemoteStorage:
+def bucket(tmp_path: Path) -> CacheStorage:
     """An empty storage in a bucket."""
     storage = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "mirror")
-    assert isinstance(storage, RemoteStorage)
     return storage
 
 
@@ -169,7 +167,7 @@ def test_what_is_not_there_is_not_found(pair: tuple[CacheStorage, CacheStorage])
 
 
 def test_a_copy_that_failed_goes_on_where_it_stopped(
-    caches: CacheStorage, bucket: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+    caches: CacheStorage, bucket: CacheStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
     may_fail = True
@@ -233,9 +231,7 @@ def test_two_that_push_at_once_make_one_cache(caches: CacheStorage, tmp_path: Pa
     assert is_same(caches, yogadl.open_storage(url, mirror=tmp_path / "mirror"))
 
 
-def test_to_push_does_not_fill_the_mirror(
-    caches: CacheStorage, bucket: RemoteStorage, tmp_path: Path
-) -> None:
+def test_to_push_does_not_fill_the_mirror(caches: CacheStorage, bucket: CacheStorage, tmp_path: Path) -> None:
     copy(caches, bucket, "a", "1")
     assert list((tmp_path / "mirror").rglob("*.mdb")) == []
 

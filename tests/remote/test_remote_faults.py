@@ -20,7 +20,7 @@ from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, ref
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
-from yogadl.storage import CacheStorage, RemoteStorage
+from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.bucket import Bucket, read
 from yogadl.storage._buckets.patience import Patience
 
@@ -401,7 +401,6 @@ def test_after_a_prune_without_grace_a_job_reads_on_or_is_told(any_place: Place,
     assert builder.prune(grace_s=0).files
     assert np.array_equal(running.gather(range(len(RECORDS))), RECORDS)
     assert pickle.loads(waiting)[7] == 21  # the mirror has it whole
-    assert isinstance(reader, RemoteStorage)
     shutil.rmtree(reader.mirror.place.root)
     with pytest.raises(DatasetNotFoundError, match="fetch it again"):
         pickle.loads(waiting).gather([0])

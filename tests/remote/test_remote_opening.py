@@ -76,7 +76,7 @@ def test_opening_asks_nothing_of_the_bucket_and_makes_no_folder(tmp_path: Path) 
         "s3://bucket/prefix", endpoint_url="http://127.0.0.1:9", mirror=tmp_path / "mirror"
     )
     assert storage.location == "s3://bucket/prefix"
-    assert repr(pickle.loads(pickle.dumps(storage))) == repr(storage) == "RemoteStorage('s3://bucket/prefix')"
+    assert repr(pickle.loads(pickle.dumps(storage))) == repr(storage) == "CacheStorage('s3://bucket/prefix')"
     assert not (tmp_path / "mirror").exists()
 
 

@@ -17,7 +17,7 @@ from store_proxy import StoreProxy, proxy_before
 import yogadl
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
-from yogadl.storage import CacheStorage, RemoteStorage
+from yogadl.storage import CacheStorage
 
 RECORDS = np.arange(3_001) * 3
 # It takes some seconds; two minutes are what is waited for a store that is needed.
@@ -76,8 +76,7 @@ def test_a_version_that_is_here_opens_though_the_store_is_away(
 def test_a_mirror_that_was_filled_opens_though_the_store_is_away(any_place: Place, opened: Opened) -> None:
     submit(opened(any_place))
     storage = opened(any_place)
-    assert isinstance(storage, RemoteStorage)
-    storage.fill_mirror(storage.published(DatasetKey("data", "1")))
+    storage._backend.catalogue.opener.fill(storage._backend.catalogue.published(DatasetKey("data", "1")))
     assert_whole(opened(any_place, offline=True).fetch("data", "1", check=True))
 
 
@@ -111,8 +110,9 @@ def test_offline_half_a_version_is_an_error_at_once(any_place: Place, opened: Op
     submit(opened(any_place))
     storage = opened(any_place)
     storage.fetch("data", "1")
-    assert isinstance(storage, RemoteStorage)
-    next((storage.mirror.place.caches.root / "data" / "parts").glob("*.mdb")).unlink()
+    next(
+        (storage._backend.catalogue.opener.mirror.place.caches.root / "data" / "parts").glob("*.mdb")
+    ).unlink()
     with pytest.raises(StorageError, match="offline=True"):
         opened(any_place, offline=True).fetch("data", "1")
 
@@ -176,8 +176,7 @@ def test_a_manifest_that_was_damaged_here_is_not_served(any_place: Place, opened
     submit(opened(any_place))
     storage = opened(any_place)
     storage.fetch("data", "1")
-    assert isinstance(storage, RemoteStorage)
-    [kept] = (storage.mirror.place.caches.root / "data" / "tables").glob("*.json")
+    [kept] = (storage._backend.catalogue.opener.mirror.place.caches.root / "data" / "tables").glob("*.json")
     kept.write_bytes(kept.read_bytes().replace(b"3001", b"3000"))
     with pytest.raises(StorageError, match="offline=True"):
         opened(any_place, offline=True).fetch("data", "1")

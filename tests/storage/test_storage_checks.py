@@ -263,7 +263,9 @@ def test_whatever_is_damaged_in_a_mirror_is_found_and_brought_anew(
         mended, count = list(found.mended), found.mirrored
         assert count == len(files(tmp_path / "mirror", ".mdb", ".idx", ".parts"))
     else:
-        mended = storage.mirror.fill(storage.published(DatasetKey("d", "1")).manifest)
+        mended = storage._backend.catalogue.opener.mirror.fill(
+            storage._backend.catalogue.published(DatasetKey("d", "1")).manifest
+        )
     assert mended == [str(path.relative_to(tmp_path / "mirror/caches"))]
     assert f"{path} has other bytes than it had" in caplog.text
     assert files(tmp_path / "mirror", ".mdb", ".idx", ".parts") == files(bucket, ".mdb", ".idx", ".parts")

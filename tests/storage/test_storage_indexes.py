@@ -1,5 +1,7 @@
 """Parts of equal bytes that lie differently: each cache keeps the index of its own."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cache_files import parts_and_indexes
@@ -32,7 +34,7 @@ def assert_holds(storage, version, source):
 def test_of_two_versions_with_equal_files_both_verify_and_can_be_copied(storage, tmp_path, name):
     for version, source in zip("12", ALIKE[name], strict=True):
         storage.submit(source, "d", version)
-    pairs = parts_and_indexes(storage.folder.root / "d")
+    pairs = parts_and_indexes(Path(storage.location) / "d")
     assert len({part for part, _ in pairs}) == 1 < len({index for _, index in pairs}), "they are not alike"
     storage.prune(grace_s=0)
     other = yogadl.open_storage(tmp_path / "other")
@@ -49,7 +51,7 @@ def test_when_one_of_two_versions_with_equal_files_is_pruned_the_other_keeps_its
         storage.submit(source, "d", version)
     storage.delete("d", "2")
     storage.prune(grace_s=0)
-    assert len(parts_and_indexes(storage.folder.root / "d")) == 1
+    assert len(parts_and_indexes(Path(storage.location) / "d")) == 1
     assert_holds(storage, "1", ALIKE["flat images, then square ones"][0])
 
 

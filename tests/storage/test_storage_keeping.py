@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +14,17 @@ import pytest
 import yogadl
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
-from yogadl.storage import PartitionedBuild, _local
+from yogadl.storage import PartitionedBuild, _locks
 from yogadl.storage._folder import Folder
+from yogadl.storage._local import FolderOpener
 
 DAY_S = 86_400
 
 
 def files(storage):
     return {
-        str(path.relative_to(storage.folder.root))
-        for path in storage.folder.root.rglob("*")
+        str(path.relative_to(Path(storage.location)))
+        for path in Path(storage.location).rglob("*")
         if path.is_file()
     }
 
@@ -82,7 +84,7 @@ def test_versions_are_in_order_of_their_names(storage):
 
 def test_folders_of_others_below_the_root_are_no_datasets(storage, days_go_by):
     storage.submit([1], "d", "1")
-    root = storage.folder.root
+    root = Path(storage.location)
     for name in (
         ".snapshot/d/versions/1.json",
         "versions/1.json",
@@ -105,7 +107,7 @@ def test_info_says_what_is_known(storage):
     assert info.spec == storage.fetch("team/d", "1").spec
     assert info.fingerprint == storage.fetch("team/d", "1").fingerprint
     assert before - 1 <= info.created <= time.time() + 1
-    parts = storage.folder.root / "team" / "d" / "parts"
+    parts = Path(storage.location) / "team" / "d" / "parts"
     assert info.size_bytes == 4 * next(parts.glob("*.mdb")).stat().st_size
     assert info.builder["numpy"] == np.__version__
     assert info.builder["yogadl"] == yogadl.__version__
@@ -317,7 +319,7 @@ def test_prune_keeps_parts_that_another_version_shares(storage):
 
 def test_prune_keeps_files_that_are_not_ours(storage, days_go_by):
     storage.submit([1], "d", "1")
-    root = storage.folder.root / "d"
+    root = Path(storage.location) / "d"
     for name in ("parts/notes.txt", "parts/old.mdb", "tables/readme.md", "builds/mine/x", "trash/keep.json"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("not ours")
@@ -345,11 +347,11 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(stor
 
 
 def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
-    monkeypatch.setattr(_local, "_SAY_AFTER_S", 0.01)
+    monkeypatch.setattr(_locks, "_SAY_AFTER_S", 0.01)
     building = threading.Thread(target=storage.submit, args=([1], "d", "1"))
-    with storage.pruning("d") as right:
+    with storage._backend.rights.pruning("d") as right:
         assert right is not None
-        with storage.pruning("d") as second:
+        with storage._backend.rights.pruning("d") as second:
             assert second is None
         building.start()
         building.join(0.3)
@@ -373,14 +375,14 @@ def test_a_builder_that_deletes_what_it_builds_is_told_so(storage):
 
 def test_a_version_that_was_pruned_while_it_was_fetched_is_not_called_damaged(storage, monkeypatch):
     storage.submit([1], "d", "1")
-    reader = storage.reader
+    reader = FolderOpener.reader
 
-    def late(manifest, **options):
+    def late(opener, published, **options):
         storage.delete("d", "1")
         storage.prune(grace_s=0)
-        return reader(manifest, **options)
+        return reader(opener, published, **options)
 
-    monkeypatch.setattr(storage, "reader", late)
+    monkeypatch.setattr(FolderOpener, "reader", late)
     with pytest.raises(DatasetNotFoundError, match="was replaced or deleted"):
         storage.fetch("d", "1")
 
@@ -394,9 +396,9 @@ def test_prune_removes_nothing_of_a_dataset_with_a_manifest_that_cant_be_read(
     days_go_by(1000)
     if state == "trashed":
         storage.delete("d", "1")
-        (manifest,) = (storage.folder.root / "d" / "trash").iterdir()
+        (manifest,) = (Path(storage.location) / "d" / "trash").iterdir()
     else:
-        manifest = storage.folder.root / "d" / "versions" / "1.json"
+        manifest = Path(storage.location) / "d" / "versions" / "1.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"format": 1', b'"format": 2'))
     before = files(storage)
     assert storage.prune(grace_s=60).files == ()
@@ -410,7 +412,7 @@ def test_prune_goes_on_with_the_other_datasets_if_one_cant_be_read(storage, days
         storage.submit([2], dataset_id, "2")
         storage.delete(dataset_id, "2")
     days_go_by(31)
-    (storage.folder.root / "b/versions/1.json").write_text("{")
+    (Path(storage.location) / "b/versions/1.json").write_text("{")
     assert len(storage.prune().files) == 8
     assert "nothing is removed of 'b': " in caplog.text
     left = {name.partition("/")[0] for name in files(storage) if "/trash/" in name}
@@ -425,9 +427,9 @@ def test_files_of_others_with_names_that_no_cache_has_stop_nothing(tmp_path, sha
     storage.delete("d", "2")
     foreign = []
     for folder in ("", "d", "d/versions", "d/parts", "d/trash", "d/builds", "d/leases", "notes/versions"):
-        (storage.folder.root / folder).mkdir(parents=True, exist_ok=True)
+        (Path(storage.location) / folder).mkdir(parents=True, exist_ok=True)
         for name in (b"Icon\r", b"caf\xe9.json", b"back\\slash", b"caf\xe9.mdb"):
-            path = os.path.join(os.fsencode(storage.folder.root / folder), name)
+            path = os.path.join(os.fsencode(Path(storage.location) / folder), name)
             with open(path, "wb"):
                 foreign.append(path)
     assert storage.datasets() == ["d"]
@@ -445,7 +447,7 @@ def test_files_of_others_with_names_that_no_cache_has_stop_nothing(tmp_path, sha
 
 def test_a_damaged_version_can_be_deleted_and_built_again(storage):
     storage.submit([1], "d", "1")
-    manifest = storage.folder.root / "d" / "versions" / "1.json"
+    manifest = Path(storage.location) / "d" / "versions" / "1.json"
     manifest.write_bytes(manifest.read_bytes()[:50])
     with pytest.raises(CacheFormatError, match="delete this version and build it again"):
         storage.fetch("d", "1")

@@ -1,6 +1,7 @@
 """begin, write, commit: partitions from any task, in any order, any number of times."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_a_partition_may_be_any_source_and_may_have_no_records(storage):
 def test_a_build_pickles_and_every_task_may_begin_it_itself(storage):
     build = storage.begin("d", "1", partitions=2, run="job-7")
     pickle.loads(pickle.dumps(build)).write(0, rows(3))
-    elsewhere = yogadl.open_storage(storage.folder.root).begin("d", "1", partitions=2, run="job-7")
+    elsewhere = yogadl.open_storage(Path(storage.location)).begin("d", "1", partitions=2, run="job-7")
     elsewhere.write(1, rows(3, 6))
     storage.begin("d", "1", partitions=2, run="job-7").commit()
     assert numbers(storage.fetch("d", "1")) == list(range(6))
@@ -78,7 +79,7 @@ def test_a_partition_whose_parts_were_pruned_is_written_again(storage):
     build = storage.begin("d", "1", partitions=2)
     for k in range(2):
         build.write(k, rows(k, k + 1))
-    next((storage.folder.root / "d/parts").glob("*.mdb")).unlink()
+    next((Path(storage.location) / "d/parts").glob("*.mdb")).unlink()
     with pytest.raises(ConfigurationError, match="1 partitions are not written yet"):
         build.commit()
     for k in range(2):
@@ -114,7 +115,7 @@ def test_a_commit_replaces_what_was_there_and_leaves_nothing_unfinished(storage)
     build.commit()
     assert numbers(storage.fetch("d", "1")) == [0, 1, 2]
     assert len(old.gather(range(100))["n"]) == 100
-    assert [path for path in (storage.folder.root / "d" / "builds").rglob("*") if path.is_file()] == []
+    assert [path for path in (Path(storage.location) / "d" / "builds").rglob("*") if path.is_file()] == []
 
 
 def test_shapes_may_differ_between_partitions(storage):

@@ -1,6 +1,7 @@
 """However records are cut into parts, blocks and chunks, the content is the same."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_a_record_larger_than_a_part_has_a_part_of_its_own(storage):
 def test_parts_of_the_same_bytes_are_one_file(storage):
     storage.submit(np.zeros(1000), "d", "1", part_bytes=800)
     assert storage.info("d", "1").parts == 10
-    assert len(list((storage.folder.root / "d" / "parts").glob("*.mdb"))) == 1
+    assert len(list((Path(storage.location) / "d" / "parts").glob("*.mdb"))) == 1
     ref = storage.fetch("d", "1")
     assert ref.gather(np.arange(1000)).tolist() == [0.0] * 1000
     storage.verify("d", "1")
@@ -108,7 +109,9 @@ def test_versions_share_the_parts_they_have_in_common(storage):
     storage.submit(np.arange(1000), "d", "1", part_bytes=800)
     storage.submit(np.arange(1100), "d", "2", part_bytes=800)
     assert (
-        len(list((storage.folder.root / "d" / "parts").glob("*.mdb"))) == storage.info("d", "2").parts == 11
+        len(list((Path(storage.location) / "d" / "parts").glob("*.mdb")))
+        == storage.info("d", "2").parts
+        == 11
     )
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ BUILDS = pytest.mark.parametrize("build", [build_by_function, build_by_object])
 @pytest.mark.parametrize("change", CHANGES)
 def test_after_ctrl_c_and_a_change_of_the_code_no_record_is_the_old_ones(storage, load, build, change):
     work = load(CODE)
-    interrupted(lambda progress: build(storage, work, progress), storage.folder.root)
+    interrupted(lambda progress: build(storage, work, progress), Path(storage.location))
     before, after = CHANGES[change]
     assert CODE.count(before) == 1
     work = load(CODE.replace(before, after))
@@ -139,7 +140,7 @@ def test_after_ctrl_c_and_a_change_of_the_code_no_record_is_the_old_ones(storage
 
 @BUILDS
 def test_after_ctrl_c_and_with_another_argument_no_record_is_the_old_ones(storage, load, build):
-    interrupted(lambda progress: build(storage, load(CODE), progress), storage.folder.root)
+    interrupted(lambda progress: build(storage, load(CODE), progress), Path(storage.location))
     work = load(CODE)
     build(storage, work, None, scale=3)
     new = work.images(scale=3)
@@ -148,7 +149,7 @@ def test_after_ctrl_c_and_with_another_argument_no_record_is_the_old_ones(storag
 
 @BUILDS
 def test_after_ctrl_c_the_same_code_goes_on_where_it_was(storage, load, build):
-    interrupted(lambda progress: build(storage, load(CODE), progress), storage.folder.root)
+    interrupted(lambda progress: build(storage, load(CODE), progress), Path(storage.location))
     work = load("# a comment changes nothing\n" + CODE)
     build(storage, work, None)
     assert len(set(work.READ)) < RECORDS - 20, "what is sealed was not read again"
@@ -178,7 +179,7 @@ def test_a_source_that_can_not_be_described_is_gone_on_with_by_its_class(storage
     def build(source, progress):
         storage.submit(source, "d", "1", part_bytes=PART_BYTES, progress=progress)
 
-    interrupted(lambda progress: build(Connected(), progress), storage.folder.root)
+    interrupted(lambda progress: build(Connected(), progress), Path(storage.location))
     source = Connected()
     build(source, None)
     assert len(set(source.read)) < RECORDS - 20
@@ -198,7 +199,7 @@ def test_after_ctrl_c_a_label_mended_amid_data_in_memory_is_stored(storage, make
     def build(data, progress):
         storage.submit(data, "d", "1", part_bytes=PART_BYTES, progress=progress)
 
-    interrupted(lambda progress: build(make(), progress), storage.folder.root)
+    interrupted(lambda progress: build(make(), progress), Path(storage.location))
     data = make()
     if isinstance(data, dict):
         data["label"][MIDDLE] = -1
@@ -213,7 +214,7 @@ def test_after_ctrl_c_the_same_data_in_memory_goes_on(storage, make, caplog):
     def build(progress):
         storage.submit(make(), "d", "1", part_bytes=PART_BYTES, progress=progress)
 
-    interrupted(build, storage.folder.root)
+    interrupted(build, Path(storage.location))
     with caplog.at_level("INFO", "yogadl"):
         build(None)
     assert "going on at record" in caplog.text
@@ -235,7 +236,7 @@ def test_a_mapped_file_too_large_to_be_hashed_counts_by_its_size_and_time(storag
         storage.submit(Mapped(), "d", "1", part_bytes=PART_BYTES, progress=progress)
 
     np.memmap(tmp_path / "rows", np.uint8, "w+", shape=(RECORDS, 180_000)).flush()
-    interrupted(build, storage.folder.root)
+    interrupted(build, Path(storage.location))
     rows = np.memmap(tmp_path / "rows", np.uint8, "r+", shape=(RECORDS, 180_000))
     rows[MIDDLE, 0] = 1
     rows.flush()
@@ -251,7 +252,7 @@ def test_other_records_chosen_of_a_cache_are_not_mixed_with_those_chosen_before(
         storage.submit(ref, "d", "1", part_bytes=PART_BYTES, progress=progress)
 
     same = list(range(RECORDS))
-    interrupted(lambda progress: build(same, progress), storage.folder.root)
+    interrupted(lambda progress: build(same, progress), Path(storage.location))
     mended = [*range(MIDDLE), 0, *range(MIDDLE + 1, RECORDS)]
     build(mended, None)
     assert labels_of(storage) == mended

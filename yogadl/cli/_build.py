@@ -28,7 +28,7 @@ from yogadl.cli._info import info_to_json
 from yogadl.cli._location import open_or_make
 from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._base import AUTO, BuildOptions
+from yogadl.storage._building import AUTO, BuildOptions, replace_version
 from yogadl.storage._progress import shown
 
 
@@ -126,11 +126,7 @@ def _build(
             not arguments.no_space_check,
         )
         if arguments.replace:
-            # What `submit` does, and what `cacheable` records; no method of the storage does both.
-            with storage._attempt(key) as token, storage._building_alone(key) as right:
-                assert right is not None
-                data = function(**values)
-                storage._build(key, data, options, call, token=token, right=right, replaces=True)
+            replace_version(storage._backend, key, lambda: function(**values), options, call)
         else:
             cached = storage.cacheable(
                 arguments.id,

@@ -42,9 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
             note(one.error)
     unfinished = storage.unfinished(arguments.id)
     if arguments.id is not None and not found and not unfinished:
-        raise DatasetNotFoundError(
-            f"there is no dataset {arguments.id!r} in {storage.location}; {storage.what_there_is()}"
-        )
+        what = storage._backend.catalogue.what_there_is()
+        raise DatasetNotFoundError(f"there is no dataset {arguments.id!r} in {storage.location}; {what}")
     if arguments.json:
         document = {
             "storage": storage.location,

@@ -18,7 +18,8 @@ from yogadl.cli._copying import copy_to, refuse_needless_for_target
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import Bar, counted, mended, say, say_json, size
 from yogadl.errors import ConfigurationError
-from yogadl.storage import RemoteStorage
+from yogadl.storage import CacheStorage
+from yogadl.storage._remote import MirrorOpener
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,18 +45,19 @@ def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
     if arguments.replace:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
-    if not isinstance(storage, RemoteStorage):
+    opener = storage._backend.catalogue.opener
+    if not isinstance(opener, MirrorOpener):
         raise ConfigurationError(f"{storage.location} is on this machine: say with --to where to copy it")
-    return _fill_mirror(storage, arguments)
+    return _fill_mirror(storage, opener, arguments)
 
 
-def _fill_mirror(storage: RemoteStorage, arguments: argparse.Namespace) -> int:
+def _fill_mirror(storage: CacheStorage, opener: MirrorOpener, arguments: argparse.Namespace) -> int:
     key = DatasetKey(arguments.id, arguments.version)
-    published = storage.published(key)
+    published = storage._backend.catalogue.published(key)
     manifest = published.manifest
     with Bar("pulling", manifest.size_bytes) as bar:
-        damaged = storage.fill_mirror(published, progress=lambda done, _: bar.show(done))
-    folder = storage.mirror.place.root
+        damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
+    folder = opener.mirror.place.root
     if arguments.json:
         say_json(
             {

@@ -3,34 +3,32 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._provenance.difference import Difference
 from yogadl.errors import ConfigurationError
-from yogadl.storage._base import CacheStorage, DatasetInfo
-from yogadl.storage._buckets.gcs import GCSBucket
-from yogadl.storage._buckets.offline import OfflineBucket
-from yogadl.storage._buckets.opening import open_bucket
-from yogadl.storage._buckets.patience import PATIENCE, Patience
-from yogadl.storage._buckets.s3 import S3Bucket
-from yogadl.storage._copy import copy
-from yogadl.storage._explain import Explanation
-from yogadl.storage._export import Exported, export
-from yogadl.storage._leases.waiting import TTL_S, Terms
-from yogadl.storage._local import LFSConfigurations, LFSStorage
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._partitions import PartitionedBuild
-from yogadl.storage._prune import Pruned
-from yogadl.storage._remote import (
-    GCSConfigurations,
-    GCSStorage,
-    RemoteStorage,
-    S3Configurations,
-    S3Storage,
-)
-from yogadl.storage._shared import SharedStorage
-from yogadl.storage._unfinished import Unfinished
-from yogadl.storage._verify import Verified
+from yogadl.storage._leases.terms import TTL_S, Terms
+from yogadl.storage._local import local_backend, shared_backend
+from yogadl.storage._storage import CacheStorage, DatasetInfo
+
+if TYPE_CHECKING:
+    from yogadl._provenance.difference import Difference
+    from yogadl.storage._buckets.gcs import GCSBucket
+    from yogadl.storage._buckets.s3 import S3Bucket
+    from yogadl.storage._classic import (
+        GCSConfigurations,
+        GCSStorage,
+        LFSConfigurations,
+        LFSStorage,
+        S3Configurations,
+        S3Storage,
+    )
+    from yogadl.storage._copy import copy
+    from yogadl.storage._explain import Explanation
+    from yogadl.storage._export import Exported, export
+    from yogadl.storage._partitions import PartitionedBuild
+    from yogadl.storage._prune import Pruned
+    from yogadl.storage._unfinished import Unfinished
+    from yogadl.storage._verify import Verified
 
 __all__ = [
     "CacheStorage",
@@ -45,17 +43,36 @@ __all__ = [
     "LFSStorage",
     "PartitionedBuild",
     "Pruned",
-    "RemoteStorage",
     "S3Bucket",
     "S3Configurations",
     "S3Storage",
-    "SharedStorage",
     "Unfinished",
     "Verified",
     "copy",
     "export",
     "open_storage",
 ]
+
+# Loaded when first asked for: who reads a local folder needs none of it.
+_LAZY: Final = {
+    "Difference": "_explain",
+    "Explanation": "_explain",
+    "Exported": "_export",
+    "GCSBucket": "_buckets.gcs",
+    "GCSConfigurations": "_classic",
+    "GCSStorage": "_classic",
+    "LFSConfigurations": "_classic",
+    "LFSStorage": "_classic",
+    "PartitionedBuild": "_partitions",
+    "Pruned": "_prune",
+    "S3Bucket": "_buckets.s3",
+    "S3Configurations": "_classic",
+    "S3Storage": "_classic",
+    "Unfinished": "_unfinished",
+    "Verified": "_verify",
+    "copy": "_copy",
+    "export": "_export",
+}
 
 # Of a bucket, but mistyped: else a folder called "s3:" would be made. Who has one writes "./s3:".
 _NEAR_URL: Final = re.compile(r"(?!(?:s3|gs)://)([sS]3[an]?|[gG][cC]?[sS]):/*(?=[^/])")
@@ -123,16 +140,10 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
-        if not isinstance(options.get("patience", PATIENCE), Patience):
-            raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
-        if patience_s is not None:
-            patience = Patience(total_s=patience_s)
-            options |= {} if text.startswith("file://") else {"patience": patience}  # a folder is never away
-        bucket = open_bucket(text, **options)
-        if offline:
-            bucket = OfflineBucket(bucket)
-        place = Mirror(bucket, mirror, mirror_limit)
-        return RemoteStorage(bucket, place, terms=terms, exclusive=exclusive, mapped=mapped)
+        return _in_bucket(
+            text, options, mirror, mirror_limit, terms, patience_s, exclusive=exclusive, mapped=mapped,
+            offline=offline,
+        )  # fmt: skip
     of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, "patience_s": patience_s, **options}
     of_buckets |= {"exclusive": None if exclusive else False, "offline": offline or None}
     if not shared:
@@ -140,6 +151,49 @@ def open_storage(
     given = [name for name, value in of_buckets.items() if value is not None]
     if given:
         raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}")
-    if shared:
-        return SharedStorage(Path(text), terms, mapped)
-    return LFSStorage(LFSConfigurations(text), mapped=mapped)
+    path = Path(text)
+    return CacheStorage(shared_backend(path, terms, mapped) if shared else local_backend(path, mapped))
+
+
+def _in_bucket(
+    url: str,
+    options: dict[str, Any],
+    mirror: str | os.PathLike[str] | None,
+    mirror_limit: int | str | None,
+    terms: Terms,
+    patience_s: float | None,
+    *,
+    exclusive: bool,
+    mapped: bool,
+    offline: bool,
+) -> CacheStorage:
+    from yogadl.storage._buckets.offline import OfflineBucket
+    from yogadl.storage._buckets.opening import open_bucket
+    from yogadl.storage._buckets.patience import PATIENCE, Patience
+    from yogadl.storage._mirror.mirror import Mirror
+    from yogadl.storage._remote import remote_backend
+
+    if not isinstance(options.get("patience", PATIENCE), Patience):
+        raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
+    if patience_s is not None:
+        patience = Patience(total_s=patience_s)
+        options |= {} if url.startswith("file://") else {"patience": patience}  # a folder is never away
+    bucket = open_bucket(url, **options)
+    if offline:
+        bucket = OfflineBucket(bucket)
+    place = Mirror(bucket, mirror, mirror_limit)
+    return CacheStorage(remote_backend(bucket, place, terms, exclusive=exclusive, mapped=mapped))
+
+
+def __getattr__(name: str) -> Any:  # whatever was asked for
+    from importlib import import_module
+
+    if name not in _LAZY:
+        raise AttributeError(f"module 'yogadl.storage' has no attribute {name!r}")
+    value = getattr(import_module(f"yogadl.storage.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

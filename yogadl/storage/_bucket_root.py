@@ -17,7 +17,7 @@ from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.transfer import upload
-from yogadl.storage._reserve import make_reserve
+from yogadl.storage._reserve import given_up_if_full, make_reserve
 from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
 from yogadl.storage._scratch import scratch_folder
 
@@ -158,9 +158,9 @@ class MirroredRoot(BucketRoot):
         return MirroredRoot, (self._bucket, self._mirror)
 
     @property
-    def keeps_parts_where_made(self) -> bool:
-        """They go to the bucket, one after the other; the mirror keeps what it has room for."""
-        return False
+    def bucket(self) -> Bucket:
+        """The bucket: parts go there, one after the other; the mirror keeps what it has room for."""
+        return self._bucket
 
     def adopt(self, files: Mapping[str, Path]) -> None:
         """Send finished files to their places, in this order; keep them in the mirror if there is room."""
@@ -169,6 +169,12 @@ class MirroredRoot(BucketRoot):
         self._mirror.adopt(files)
         for path in files.values():
             path.unlink()
+
+    def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
+        """Clear the mirror, which is this machine's alone, of killed builds."""
+        if not dry_run:
+            self._mirror.sweep()
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
@@ -206,9 +212,8 @@ class SharedRoot(BucketRoot):
         return SharedRoot, (self._folder,)
 
     @property
-    def keeps_parts_where_made(self) -> bool:
-        """They are made in the folder."""
-        return True
+    def bucket(self) -> None:
+        """There is none: the files are here."""
 
     @property
     def location(self) -> str:
@@ -237,6 +242,10 @@ class SharedRoot(BucketRoot):
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""
         self._folder.remove_folder(name)
+
+    def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
+        """Give up some of the reserve where the disk is full, to free which takes room, too."""
+        return given_up_if_full(self._folder, dry_run=dry_run)
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:

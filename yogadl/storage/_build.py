@@ -17,11 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._format.arrays import ArrayFile
 from yogadl._format.columns import stored_column
-from yogadl._format.fingerprint import RunHash, fingerprint_of, hash_run
-from yogadl._format.layout import PartIndex, PartTable, SealedPart, join_parts
-from yogadl._format.manifest import Manifest, digest_of, fitting
+from yogadl._format.fingerprint import RunHash, hash_run
+from yogadl._format.layout import SealedPart, join_parts
+from yogadl._format.manifest import digest_of
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
@@ -29,11 +28,14 @@ from yogadl._size import in_words
 from yogadl._sources import Resumable, Source
 from yogadl._spec import Spec
 from yogadl._version import library_version
-from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, UnsupportedDataError
+from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._folder import Folder
 from yogadl.storage._leases.right import LockedRight, Right
+from yogadl.storage._parts import read_sealed
+from yogadl.storage._progress import Progress
+from yogadl.storage._publish import Content
 from yogadl.storage._root import MAX_READ_BYTES, Root
+from yogadl.storage._trash import trashed_names
 
 _log = logging.getLogger("yogadl")
 
@@ -43,8 +45,6 @@ _SAY_AFTER_S: Final = 10.0
 _SAMPLED_RECORDS: Final = 16
 _SAMPLED_BYTES: Final = 2**20
 _STATE: Final = ".state"  # what a file beside a receipt is called: where the source stood
-
-Progress = Callable[[int, int | None, int], None]
 
 
 @dataclass(frozen=True)
@@ -253,13 +253,6 @@ class Build:
             return None  # from another version or cut short: what it names is built again
 
 
-def clear_attempt(root: Root, key: DatasetKey, where: str) -> None:
-    """Remove the notes of an attempt that has become a version, and the folder of all if it was the last."""
-    others = {_names.split_attempt(key.id, name)[1] for name in root.names(_names.builds(key))}
-    is_last = others <= {"", where.rpartition("/")[2]}
-    root.remove_folder(_names.builds(key) if is_last else where)
-
-
 def _clear_unfinished(work: Path) -> None:
     """Remove what a failed build has not finished: on a full disk it is in everybody's way."""
     with contextlib.suppress(OSError):  # what made the build fail is told, not what came of it
@@ -277,36 +270,6 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.system(),
         "started": time.time(),
     }
-
-
-def trashed_names(root: Root, key: DatasetKey) -> list[str]:
-    """Return the names of the trashed manifests of a version, oldest first."""
-    below = f"{key.id}/trash"
-    found = []
-    for name in root.names(below, _names.MANIFEST_SUFFIX):
-        with contextlib.suppress(ValueError):
-            version, stamp = _names.split_trashed(name[len(below) + 1 :])
-            if version == key.version:
-                found.append((stamp, name))
-    return [name for _, name in sorted(found)]
-
-
-def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> SealedPart:
-    """Return what is known of a part in the storage.
-
-    Raises:
-        CacheFormatError: if its files are missing or not what they were.
-    """
-    name, old_name = _names.indexes(dataset_id, sha256, index_sha256)
-    content = root.read(name, MAX_READ_BYTES)
-    if content is None:
-        content = root.read(old_name, MAX_READ_BYTES)
-    if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
-        raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
-    index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
-    if root.size(_names.part(dataset_id, sha256)) != index.size_bytes:
-        raise CacheFormatError(f"part {sha256} is missing or was truncated; build the dataset again")
-    return SealedPart(sha256, index_sha256, index)
 
 
 def _samples(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
@@ -383,54 +346,6 @@ def _hash(spec: Spec, fields: Sequence[int], columns: Sequence[Any], count: int)
     )
 
 
-class PartPaths:
-    """Know where the parts of a dataset lie in a local folder. Picklable."""
-
-    def __init__(self, folder: Folder, dataset_id: str) -> None:
-        self._folder = folder
-        self._id = dataset_id
-
-    def path(self, sha256: str) -> str:
-        """Return the path of a part's file."""
-        return str(self._folder.path(_names.part(self._id, sha256)))
-
-
-def check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:
-    """Refuse to build what certainly needs more than the disk has room for.
-
-    Certain is only what a source says of its records before they are read. What some of them took says
-    nothing: the first ones may be the largest by far.
-
-    Args:
-        root: Where the parts go.
-        key: What is to be built.
-        source: Its records.
-        where: The build's own folder, by name.
-
-    Raises:
-        StorageError: if it does.
-    """
-    if source.length is None or not getattr(source, "has_final_spec", False):
-        return
-    if not root.keeps_parts_where_made:
-        return
-    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
-    least_bytes = source.length * record_bytes
-    with root.workplace(where) as work:
-        free_bytes = shutil.disk_usage(work).free
-    if least_bytes <= free_bytes:
-        return
-    # Parts of an earlier build are gone on with, and those of another version may be the same.
-    parts_bytes = sum(entry.size_bytes for entry in root.entries(f"{key.id}/parts"))
-    if least_bytes > free_bytes + parts_bytes:
-        raise StorageError(
-            errno.ENOSPC,
-            f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
-            f"{in_words(free_bytes)} free; make room, or build where there is. If it fits nevertheless (the "
-            "file system compresses, say): check_space=False, or yogadl build --no-space-check",
-        )
-
-
 class _Sizes:
     """Say after a while how large the cache will be, and whether it may be too large."""
 
@@ -463,21 +378,12 @@ class _Sizes:
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip
-        if rest_bytes > free_bytes and self._build.root.keeps_parts_where_made:
+        if rest_bytes > free_bytes and self._build.root.bucket is None:
             _log.warning(
                 "yogadl: %s may not fit: if the records to come are as large as those so far, %s are still "
                 "to be written to %s, and %s are free",
                 self._build.key, in_words(rest_bytes), self._work, in_words(free_bytes),
             )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a manifest will say of the data itself."""
-
-    spec: Spec
-    table: PartTable
-    run: RunHash
 
 
 def content_of(receipts: Iterable[Receipt]) -> Content:
@@ -512,104 +418,3 @@ def _union(ours: Any, theirs: Any) -> Any:
     if ours.shape is None or theirs.shape is None:
         return ours if ours.shape is None else theirs
     return ours.widened(theirs.shape)
-
-
-def publish(
-    root: Root,
-    key: DatasetKey,
-    content: Content,
-    builder: dict[str, Any],
-    *,
-    right: Right,
-    replaces: bool,
-) -> bool:
-    """Write part table and manifest, which then is the cache.
-
-    Args:
-        root: Where to.
-        key: What is published.
-        content: What it holds.
-        builder: Where it came from.
-        right: The right to build, which the caller holds.
-        replaces: Whether it takes the place of an existing version, which goes to the trash. If not, and
-            there is one, that one stays.
-
-    Returns:
-        Whether this is what is published now.
-
-    Raises:
-        LostRightError: if somebody else has the right to build by now.
-        StorageError: if a part is gone.
-    """
-    if content.run.records != content.table.records:
-        raise ConfigurationError("the parts and their hashes disagree; this is a bug, please report it")
-    table = content.table.to_file().to_bytes()
-    table_sha256 = hashlib.sha256(table).hexdigest()
-    root.write(_names.table(key.id, table_sha256), table)
-    check_parts(root, key, content.table)
-    made = Manifest(
-        key=key,
-        spec=content.spec,
-        records=content.run.records,
-        fingerprint=fingerprint_of(content.spec, content.run),
-        table_sha256=table_sha256,
-        table_bytes=len(table),
-        size_bytes=int(content.table.size_bytes.sum()),
-        parts=len(content.table),
-        created=time.time(),
-        builder=builder if right.epoch is None else builder | {"lease_epoch": right.epoch},
-        token=secrets.token_hex(8),
-    )
-    manifest = fitting(made)
-    if replaces:
-        replace(root, key, manifest.to_bytes(), right)
-        return True
-    right.check()
-    return root.write_if_absent(_names.manifest(key), manifest.to_bytes())
-
-
-def replace(root: Root, key: DatasetKey, content: bytes, right: Right) -> None:
-    """Put a manifest in place of that of this version; if there is one, it goes to the trash.
-
-    At no moment is there none.
-
-    Args:
-        root: Where to.
-        key: What is published.
-        content: The manifest.
-        right: The right to build, which the caller holds.
-
-    Raises:
-        LostRightError: if somebody else has the right to build by now.
-    """
-    name = _names.manifest(key)
-    right.check()
-    old = root.read(name)
-    if old is not None:
-        root.write(new_trashed_name(root, key), old)
-        right.check()
-    root.write(name, content)
-
-
-def check_parts(root: Root, key: DatasetKey, table: PartTable) -> None:
-    """Make sure that every part is where it should be, right before a manifest says so."""
-    sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{key.id}/parts")}
-    each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
-    for sha256, index_sha256, size_bytes in each:
-        name = _names.part(key.id, sha256)
-        has_index = not sizes.keys().isdisjoint(_names.indexes(key.id, sha256, index_sha256))
-        if sizes.get(name) != size_bytes or not has_index:
-            raise StorageError(
-                errno.ENOENT,
-                f"{root.where(name)} or its index has vanished since it was written; was there a prune with "
-                "a short grace, or does the bucket delete by age? Build again",
-            )
-
-
-def new_trashed_name(root: Root, key: DatasetKey) -> str:
-    """Return the name for a manifest that is thrown away now: it sorts after all that were before."""
-    stamp = int(root.now() * 1e9)
-    trashed = trashed_names(root, key)
-    if trashed:
-        stamp = max(stamp, _names.split_trashed(trashed[-1])[1] + 1)
-    return _names.trashed(key, stamp)

@@ -1,14 +1,11 @@
 """Open a published cache and read its records."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
-from yogadl._format.arrays import ArrayFile
 from yogadl._format.checks import CheckedReader
-from yogadl._format.layout import PartIndex, PartTable
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
 from yogadl._interfaces import Column, Indices, Memory
@@ -17,10 +14,9 @@ from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._build import PartPaths, read_sealed
 from yogadl.storage._folder import Folder
 from yogadl.storage._mounts import network_file_system
-from yogadl.storage._root import Root
+from yogadl.storage._parts import PartPaths, open_table, read_index
 
 # What to do about damage where there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
@@ -139,43 +135,6 @@ class CachedRecords:
         self.open()[1].will_need(indices)
 
 
-def open_table(root: Root, manifest: Manifest) -> PartTable:
-    """Return the part table of a manifest.
-
-    It is read, not mapped, though all processes could share a mapping: what was checked when it was opened
-    must stay as it was, and a file that is cut short while it is mapped kills the process.
-
-    Args:
-        root: The storage's root.
-        manifest: Whose table it is.
-
-    Raises:
-        CacheFormatError: if it is missing or not what the manifest names.
-    """
-    name = _names.table(manifest.key.id, manifest.table_sha256)
-    what = f"the part table of {manifest.key} ({root.where(name)})"
-    content = root.view(name, manifest.table_bytes + 1)
-    if content is None:
-        raise CacheFormatError(f"{what} is missing; build the dataset again, or restore the file")
-    if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
-        raise CacheFormatError(
-            f"{what} was truncated or changed; build the dataset again, or restore the file"
-        )
-    table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
-    for noun, found, said in (
-        ("records", table.records, manifest.records),
-        ("parts", len(table), manifest.parts),
-        ("bytes in its parts", table.total_bytes, manifest.size_bytes),
-        ("fields", len(table.fields), len(manifest.spec.fields) if len(table) else 0),
-    ):
-        if found != said:
-            raise CacheFormatError(
-                f"{what} has {found} {noun}, but the manifest says {said}: one of them was changed; "
-                "build the dataset again, or restore the files"
-            )
-    return table
-
-
 def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> Reader | CheckedReader:
     """Return a reader of a cache, whose parts are all there and of their size.
 
@@ -213,16 +172,3 @@ def can_map(folder: Folder) -> bool:
     being an error.
     """
     return network_file_system(folder.root) is None
-
-
-def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> PartIndex:
-    """Return the index of a part.
-
-    Raises:
-        CacheFormatError: if it is missing or was changed.
-    """
-    try:
-        return read_sealed(root, key.id, table.sha256[part], table.index_sha256[part]).index
-    except CacheFormatError as error:
-        first, end = table.first_record[part : part + 2].tolist()
-        raise CacheFormatError(f"{key}: records {first} to {end - 1}: {error}") from error

@@ -20,15 +20,16 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._base import CacheStorage
+from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._build import check_parts, clear_attempt, replace
-from yogadl.storage._cached import open_table
 from yogadl.storage._folder import storage_error
+from yogadl.storage._keeping import clear_spent
 from yogadl.storage._leases.right import Right
 from yogadl.storage._mirror.transfer import Beat, Progress, Total, Wanted, download_all, in_parallel, upload
-from yogadl.storage._remote import RemoteStorage
-from yogadl.storage._root import MAX_READ_BYTES
+from yogadl.storage._parts import open_table
+from yogadl.storage._publish import check_parts, clear_attempt, replace
+from yogadl.storage._root import MAX_READ_BYTES, Root
+from yogadl.storage._storage import CacheStorage
 
 # Each hashes and sends a part.
 _AT_ONCE: Final = 4
@@ -62,54 +63,56 @@ def copy(
         CacheFormatError: if a file of it is damaged: only what is sound is copied.
     """
     key = DatasetKey(dataset_id, dataset_version)
-    content = _content_of(source, key)
-    is_new = _is_new(target, key, content, replaces)  # before anybody is waited for
-    manifest = read_manifest(content, key, source.root.where(_names.manifest(key)))
+    root, backend = source._backend.root, target._backend
+    content = _content_of(source._backend, key)
+    is_new = _is_new(backend.root, key, content, replaces)  # before anybody is waited for
+    manifest = read_manifest(content, key, root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
-    files = _Files(source, target, key, open_table(source.root, manifest))
-    if not is_new and target.root.size(name) == manifest.table_bytes and not files.missing(are_named=True):
+    files = _Files(root, backend.root, key, open_table(root, manifest))
+    is_there = not is_new and backend.root.size(name) == manifest.table_bytes
+    if is_there and not files.missing(are_named=True):
         return False
-    with target.building(key) as right:
-        assert right is not None
-        is_new = _is_new(target, key, content, replaces)  # others may have changed it meanwhile
+    with backend.rights.building(key) as right:
+        assert right is not None  # nothing was said that would make it needless
+        is_new = _is_new(backend.root, key, content, replaces)  # others may have changed it meanwhile
         files.copy(files.missing(are_named=not is_new), right, progress)
-        target.root.write(name, _checked_bytes(source, name, manifest))
-        check_parts(target.root, key, files.table)
+        backend.root.write(name, _checked_bytes(root, name, manifest))
+        check_parts(backend.root, key, files.table)
         if is_new and replaces:
-            replace(target.root, key, content, right)
+            replace(backend.root, key, content, right)
         else:
             right.check()
-            if is_new and not target.root.write_if_absent(_names.manifest(key), content):
-                _is_new(target, key, content, replaces)  # which refuses another one
-        clear_attempt(target.root, key, f"{_names.builds(key)}/copy")
-    target.clear_spent(key.id, published=key)
+            if is_new and not backend.root.write_if_absent(_names.manifest(key), content):
+                _is_new(backend.root, key, content, replaces)  # which refuses another one
+        clear_attempt(backend.root, key, f"{_names.builds(key)}/copy")
+    clear_spent(backend, key.id, published=key)
     return True
 
 
-def _content_of(source: CacheStorage, key: DatasetKey) -> bytes:
+def _content_of(source: Backend, key: DatasetKey) -> bytes:
     """Return the bytes of a manifest."""
     content = source.root.read(_names.manifest(key))
     if content is None:
-        source.published(key)  # which says what there is
-        raise StorageError(errno.ESTALE, f"{key} in {source.location} was built just now; try again")
+        source.catalogue.published(key)  # which says what there is
+        raise StorageError(errno.ESTALE, f"{key} in {source.root.location} was built just now; try again")
     return content
 
 
-def _checked_bytes(source: CacheStorage, name: str, manifest: Manifest) -> bytes:
-    content = source.root.view(name, manifest.table_bytes + 1) or b""
+def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
+    content = root.view(name, manifest.table_bytes + 1) or b""
     if hashlib.sha256(content).hexdigest() != manifest.table_sha256:
-        raise CacheFormatError(f"{source.root.where(name)} was changed just now; restore the file")
+        raise CacheFormatError(f"{root.where(name)} was changed just now; restore the file")
     return content
 
 
-def _is_new(target: CacheStorage, key: DatasetKey, content: bytes, replaces: bool) -> bool:
+def _is_new(root: Root, key: DatasetKey, content: bytes, replaces: bool) -> bool:
     """Return whether the target has not this very version."""
-    found = target.root.read(_names.manifest(key))
+    found = root.read(_names.manifest(key))
     if found == content:
         return False
     if found is not None and not replaces:
         raise ConfigurationError(
-            f"{target.location} has another {key} (digest {digest_of(found)[:12]}, not "
+            f"{root.location} has another {key} (digest {digest_of(found)[:12]}, not "
             f"{digest_of(content)[:12]}); replace it (replaces=True, --replace), or copy to another storage"
         )
     return True
@@ -136,8 +139,8 @@ class _File:
 class _Files:
     """Copy the parts of one cache and their indexes."""
 
-    source: CacheStorage
-    target: CacheStorage
+    source: Root
+    target: Root
     key: DatasetKey
     table: PartTable
 
@@ -147,8 +150,8 @@ class _Files:
         Args:
             are_named: Whether a manifest names them there, so that no prune can take them.
         """
-        root, table, dataset_id = self.target.root, self.table, self.key.id
-        theirs = {entry.name for entry in self.source.root.entries(f"{dataset_id}/parts")}
+        root, table, dataset_id = self.target, self.table, self.key.id
+        theirs = {entry.name for entry in self.source.entries(f"{dataset_id}/parts")}
         sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
         indexes, parts = {}, {}
         each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
@@ -165,15 +168,15 @@ class _Files:
 
     def copy(self, files: list[_File], right: Right, progress: Progress | None) -> None:
         """Copy files, begun in this order, as long as this process has the right to."""
-        is_remote = isinstance(self.source, RemoteStorage)
+        bucket = self.source.bucket
         with ExitStack() as stack:
             work = Path()
-            if files and (is_remote or not isinstance(self.target, RemoteStorage)):
-                work = stack.enter_context(self.target.root.workplace(f"{_names.builds(self.key)}/copy"))
-            if isinstance(self.source, RemoteStorage):
-                self._from_bucket(self.source.bucket, files, work, right, progress)
-            else:
+            if files and (bucket is not None or self.target.bucket is None):
+                work = stack.enter_context(self.target.workplace(f"{_names.builds(self.key)}/copy"))
+            if bucket is None:
                 self._from_folder(files, work, right, progress)
+            else:
+                self._from_bucket(bucket, files, work, right, progress)
 
     def _from_bucket(
         self, bucket: Bucket, files: list[_File], work: Path, right: Right, progress: Progress | None
@@ -201,8 +204,7 @@ class _Files:
                 return
             right.check()
             with self._checked(file) as path:
-                is_remote = isinstance(self.target, RemoteStorage)
-                self._take(file.name, path if is_remote else _copied(path, work))
+                self._take(file.name, _copied(path, work) if self.target.bucket is None else path)
             total.add(file.size_bytes or 0)
 
         in_parallel(send, files, _AT_ONCE, total)
@@ -210,7 +212,7 @@ class _Files:
     @contextlib.contextmanager
     def _checked(self, file: _File) -> Iterator[Path]:
         """Give the path of a file of the source, whose bytes are what they should be."""
-        with self.source.root.local(file.source_name) as path:
+        with self.source.local(file.source_name) as path:
             most_bytes = MAX_READ_BYTES if file.size_bytes is None else file.size_bytes
             with path.open("rb") as content:
                 is_small = os.fstat(content.fileno()).st_size <= most_bytes  # else hashing it may take days
@@ -224,10 +226,10 @@ class _Files:
 
     def _take(self, name: str, path: Path) -> None:
         """Bring a file to its place in the target."""
-        if isinstance(self.target, RemoteStorage):
-            upload(self.target.bucket, name, path)
+        if self.target.bucket is None:
+            self.target.adopt({name: path})
         else:
-            self.target.root.adopt({name: path})
+            upload(self.target.bucket, name, path)
 
 
 def _copied(path: Path, work: Path) -> Path:

@@ -31,9 +31,8 @@ class Folder:
         return str(self.root)
 
     @property
-    def keeps_parts_where_made(self) -> bool:
-        """They are made in the folder."""
-        return True
+    def bucket(self) -> None:
+        """There is none: the files are here."""
 
     def path(self, name: str) -> Path:
         """Return where the file of that name lies."""
@@ -201,6 +200,10 @@ class Folder:
         except OSError:
             return False
         return True
+
+    def with_room(self, dry_run: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: what goes is renamed or removed in its place."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:

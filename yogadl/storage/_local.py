@@ -1,254 +1,84 @@
-"""Keep caches in a folder on a local disk, one builder at a time by file lock."""
+"""Keep caches in a folder: of one machine, or shared by several."""
 
-import contextlib
-import errno
-import json
-import logging
 import os
-import socket
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._caller import users_level
 from yogadl._format.checks import CheckedReader
+from yogadl._format.manifest import Manifest
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
-from yogadl.errors import ConfigurationError, StorageError
+from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._base import CacheStorage
+from yogadl.storage._backend import Backend
 from yogadl.storage._cached import Published, open_reader
+from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._leases.right import LockedRight, Right
-from yogadl.storage._leases.waiting import if_this_process
-from yogadl.storage._links import checked_path
+from yogadl.storage._leases.terms import Terms
+from yogadl.storage._locks import FileLocks
 from yogadl.storage._mounts import network_file_system
-
-if TYPE_CHECKING:
-    from filelock import FileLock  # loaded when first needed
-
-_log = logging.getLogger("yogadl")
-
-_POLL_S: Final = 0.05
-_SAY_AFTER_S: Final = 2.0
-_SAY_EVERY_S: Final = 60.0
+from yogadl.storage._root import Root
 
 
-class LFSConfigurations:
-    """Say where a local storage lies.
+@dataclass(frozen=True)
+class FolderOpener:
+    """Open caches where they lie, in a folder. Implements `Opener`.
 
     Args:
-        storage_dir_path: The folder.
-    """
-
-    def __init__(self, storage_dir_path: str | os.PathLike[str]) -> None:
-        self.storage_dir_path = Path(storage_dir_path)
-
-
-class LFSStorage(CacheStorage):
-    """Keep caches in a folder on a local disk; one on a network file system gets a warning.
-
-    Safe to use from any number of threads and processes of one machine; picklable. A builder that dies
-    leaves nothing that can be read, and the next one goes on or starts afresh; no lock is left behind.
-
-    Args:
-        configurations: Where the folder is; it is made if missing, and may be read-only for reading.
-        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        root: What reads the folder's small files.
+        folder: The folder.
         mapped: Whether files may be mapped to be read.
     """
 
-    def __init__(
-        self,
-        configurations: LFSConfigurations,
-        tensorflow_config: Any = None,  # opaque, unused
-        *,
-        mapped: bool = True,
-    ) -> None:
-        warn_of_tensorflow(tensorflow_config)
-        self._open(made_folder(configurations.storage_dir_path), mapped)
-        _warn_of_network(self.folder.root)
+    root: Root
+    folder: Folder
+    mapped: bool
 
-    def _open(self, folder: Folder, mapped: bool) -> None:
-        super().__init__(folder)
-        self.folder = folder
-        self._is_mapped = mapped
+    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none."""
+        return self.root.read(_names.manifest(key))
 
-    def __reduce__(self) -> Any:
-        return _reopen, (str(self.folder.root), self._is_mapped)
+    def here(self, key: DatasetKey, digest: str) -> Published | None:
+        """Return ``None``: to look is as quick."""
 
     def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
-        return open_reader(self.folder, published.manifest, check=check, mapped=self._is_mapped)
+        return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
 
-    @contextlib.contextmanager
-    def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
-        """Hold the right to build this version, waiting for whoever holds it now.
+    def opened(self, published: Published) -> None:
+        """Do nothing."""
 
-        The lock goes with the process that holds it, however that ends.
-        """
-        whole = _names.WholeDataset(key.id)
-        with self._locked(_names.lock(key), lambda: f"{key}, which {self._builder(key)}", _names.turn(key)):
-            if unless is not None and unless():
-                yield None
-                return
-            try:
-                self._prepare(key)
-                # Only now: who begins to prune from here on finds our lock held.
-                with self._locked(_names.lock(whole), lambda: f"{key}: {whole} is being pruned"):
-                    pass
-                yield LockedRight()
-            finally:
-                self.folder.remove(self._holder_name(key))
-
-    def _prepare(self, key: DatasetKey) -> None:
-        """Say who holds the right to build, and make the folder of the trash while there is room for it.
-
-        On a full disk neither is done: what frees it holds this right, too.
-        """
-        trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
-        with contextlib.suppress(OSError):  # who needs it is told then
-            trash.mkdir(parents=True, exist_ok=True)
-        try:
-            self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
-        except StorageError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-
-    @contextlib.contextmanager
-    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
-        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
-        from filelock import Timeout
-
-        lock = self._lock(_names.lock(_names.WholeDataset(dataset_id)))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            _say_if_soft(lock)
-            yield None
-            return
-        except OSError as error:
-            raise _not_writable(error, self.folder.root) from error
-        try:
-            # Only now: who begins to build from here on waits for our lock.
-            yield None if self.has_builder(dataset_id) else LockedRight()
-        finally:
-            lock.release()
-
-    def has_builder(self, dataset_id: str) -> bool:
-        """Return whether somebody is building a version of this dataset."""
-        from filelock import Timeout
-
-        for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
-            if name == _names.lock(_names.WholeDataset(dataset_id)):
-                continue
-            lock = _file_lock(self.folder.path(name))
-            try:
-                with lock.acquire(timeout=0):
-                    pass
-            except Timeout:
-                _say_if_soft(lock)
-                return True
-            except OSError as error:
-                raise _not_writable(error, self.folder.root) from error
-        return False
-
-    def _lock(self, name: str) -> "FileLock":
-        path = Path(checked_path(self.folder.root, name))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _not_writable(error, self.folder.root) from error
-        return _file_lock(path)
-
-    @contextlib.contextmanager
-    def _locked(self, name: str, what: Callable[[], str], turn: str | None = None) -> Iterator[None]:
-        """Hold a lock, waiting for whoever holds it now and saying what for.
-
-        Args:
-            name: The lock's.
-            what: Says what is waited for.
-            turn: The lock that who is the next holds meanwhile, so that nobody who comes back at once, while
-                the others have yet to notice, passes them.
-        """
-        lock = self._lock(name)
-        with contextlib.nullcontext() if turn is None else self._locked(turn, what):
-            self._wait_for(lock, what)
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _wait_for(self, lock: "FileLock", what: Callable[[], str]) -> None:
-        from filelock import Timeout
-
-        started = time.monotonic()
-        say_at_s = _SAY_AFTER_S
-        while True:
-            try:
-                lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
-                break
-            except Timeout:
-                waited_s = time.monotonic() - started
-                if waited_s >= say_at_s:
-                    _log.warning("yogadl: waiting for %s", what())
-                    _say_if_soft(lock)
-                    say_at_s = waited_s + _SAY_EVERY_S
-            except OSError as error:
-                raise _not_writable(error, self.folder.root) from error
-
-    def _holder_name(self, key: DatasetKey) -> str:
-        return _names.lock(key).removesuffix(".lock") + ".holder"
-
-    def _builder(self, key: DatasetKey) -> str:
-        try:
-            holder = json.loads(self.folder.read(self._holder_name(key)) or b"")
-            since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
-            who = f"process {holder['pid']} on {holder['host']} (since {since}) builds"
-            return who + if_this_process(holder)
-        except (ValueError, KeyError, TypeError):
-            return "another process builds"
+    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+        """Return that there are no copies."""
+        return 0, []
 
 
-def _file_lock(path: Path) -> "FileLock":
-    from filelock import FileLock
+def local_backend(path: Path, mapped: bool = True) -> Backend:
+    """Return a storage's backend in a folder of this machine; on a network file system it gets a warning."""
+    folder = _made_folder(path)
+    _warn_of_network(folder.root)
+    return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), FileLocks(folder))
 
-    return FileLock(path, is_singleton=False)
 
+def shared_backend(path: Path, terms: Terms, mapped: bool = True) -> Backend:
+    """Return a storage's backend in a folder that several machines share, one builder at a time by lease.
 
-def _say_if_soft(lock: object) -> None:  # a FileLock, whose class changes when it finds no flock
-    """Say how to clear a lock that is a file's mere existence, as filelock has it where there is no flock.
-
-    That of a dead process is taken over only on that process's own host.
+    The file locks of a network file system may not hold between machines. Caches lie as in a local folder,
+    and each can be opened as the other, as long as nobody builds.
     """
-    from filelock import SoftFileLock
+    from yogadl.storage._bucket_root import SharedRoot
+    from yogadl.storage._buckets.local import LocalBucket
+    from yogadl.storage._leases.rights import LeaseRights
 
-    if not isinstance(lock, SoftFileLock):
-        return
-    try:
-        pid, host = Path(lock.lock_file).read_text().splitlines()[:2]
-        who = f"process {pid} on {host}"
-    except (OSError, ValueError):
-        who = "a process that is not named"
-    _log.warning(
-        "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that is "
-        "dead, make sure that nobody builds, then delete the file",
-        lock.lock_file, who,
-    )  # fmt: skip
+    folder = _made_folder(path)
+    root = SharedRoot(folder)
+    rights = LeaseRights(root, LocalBucket(folder.root), terms)
+    return Backend(Catalogue(root, FolderOpener(root, folder, mapped)), rights)
 
 
-def warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took
-    """Say to who makes a storage that a TensorFlow configuration does nothing."""
-    if config is not None:
-        warnings.warn(
-            "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
-            DeprecationWarning,
-            stacklevel=users_level(),
-        )
-
-
-def made_folder(path: Path) -> Folder:
+def _made_folder(path: Path) -> Folder:
     """Return a storage's folder, made if missing; a read-only one is good for reading.
 
     Raises:
@@ -266,16 +96,6 @@ def made_folder(path: Path) -> Folder:
     return Folder(root)
 
 
-def _this_process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
-
-
-def _reopen(root: str, mapped: bool = True) -> LFSStorage:
-    storage = LFSStorage.__new__(LFSStorage)  # which warned where it was made
-    storage._open(made_folder(Path(root)), mapped)
-    return storage
-
-
 def _warn_of_network(root: Path) -> None:
     network = network_file_system(root)
     if network is not None:
@@ -287,9 +107,3 @@ def _warn_of_network(root: Path) -> None:
             UserWarning,
             stacklevel=users_level(),
         )
-
-
-def _not_writable(error: OSError, root: Path) -> StorageError:
-    if isinstance(error, StorageError):
-        return error
-    return storage_error(error, f"can't change {error.filename or root}")

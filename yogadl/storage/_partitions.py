@@ -12,8 +12,7 @@ import pickle
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
@@ -26,19 +25,11 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._build import (
-    Build,
-    Progress,
-    Receipt,
-    clear_attempt,
-    content_of,
-    describe_machine,
-    publish,
-    read_sealed,
-)
-from yogadl.storage._cached import Catalogue
-from yogadl.storage._leases.right import Right
-from yogadl.storage._root import Root
+from yogadl.storage._backend import Backend
+from yogadl.storage._build import Build, Receipt, content_of, describe_machine
+from yogadl.storage._parts import read_sealed
+from yogadl.storage._progress import Progress
+from yogadl.storage._publish import clear_attempt, publish
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection  # loaded when first needed
@@ -49,31 +40,21 @@ _log = logging.getLogger("yogadl")
 _LOOK_EVERY_S: Final = 0.5
 
 
-class BuildSite(Catalogue, Protocol):
-    """Where caches are built: what a partitioned build needs of its storage, picklable."""
-
-    root: Root
-    part_bytes: int | None
-
-    def building(self, key: DatasetKey) -> AbstractContextManager[Right | None]:
-        """Hold the right to build this version."""
-
-
 class PartitionedBuild:
     """A build in progress, to be handed to tasks: small, picklable, and harmless to repeat.
 
     Args:
-        storage: Where the cache will be.
+        backend: Where the cache will be.
         key: Which it will be.
         partitions: How many there are.
         run: What tells this build from others of the same key.
     """
 
-    def __init__(self, storage: BuildSite, key: DatasetKey, partitions: int, run: str) -> None:
+    def __init__(self, backend: Backend, key: DatasetKey, partitions: int, run: str) -> None:
         if type(partitions) is not int or partitions < 1:
             raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
         DatasetKey("run", run)  # it becomes part of a path
-        self.storage = storage
+        self._backend = backend
         self.key = key
         self.partitions = partitions
         self.run = run
@@ -114,7 +95,7 @@ class PartitionedBuild:
         self.write_source(partition, source, part_bytes, progress)
 
     def _is_written(self, partition: int) -> bool:
-        return self.storage.root.size(self._receipt(partition)) is not None
+        return self._backend.root.size(self._receipt(partition)) is not None
 
     def write_source(
         self, partition: int, source: Source | None, part_bytes: int | None, progress: Progress | None = None
@@ -123,12 +104,12 @@ class PartitionedBuild:
         receipts: list[Receipt] = []
         if source is not None:
             where = f"{self._where}/{partition:08d}-{secrets.token_hex(8)}"
-            part_bytes = part_bytes or self.storage.part_bytes
-            receipts = Build(self.storage.root, self.key, part_bytes, progress).run(source, where)
+            part_bytes = part_bytes or self._backend.part_bytes
+            receipts = Build(self._backend.root, self.key, part_bytes, progress).run(source, where)
         document = [[r.part.sha256, r.part.index_sha256, r.spec.to_json()] for r in receipts]
-        self.storage.root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
+        self._backend.root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
         if source is not None:
-            self.storage.root.remove_folder(where)  # only now: what no receipt names, nobody would find
+            self._backend.root.remove_folder(where)  # only now: what no receipt names, nobody would find
         return sum(receipt.part.index.size_bytes for receipt in receipts)
 
     def receipts(self) -> list[Receipt]:
@@ -154,7 +135,7 @@ class PartitionedBuild:
 
     def _parts(self, partition: int) -> list[tuple[SealedPart, Spec]] | None:
         """Return the parts of a partition, ``None`` if it is to be written, anew if its parts are gone."""
-        root, name = self.storage.root, self._receipt(partition)
+        root, name = self._backend.root, self._receipt(partition)
         content = root.read(name)
         if content is None:
             return None
@@ -178,19 +159,20 @@ class PartitionedBuild:
         """
         builder = {"partitions": self.partitions, "run": self.run}
         machine = describe_machine()
-        with self.storage.building(self.key) as right:
+        with self._backend.rights.building(self.key) as right:
             assert right is not None  # nothing was said that would make it needless
             try:
                 receipts = self.receipts()
             except ConfigurationError:
                 # Somebody else's commit clears the receipts away.
                 with contextlib.suppress(DatasetNotFoundError):
-                    if self.storage.published(self.key).manifest.builder.items() >= builder.items():
+                    published = self._backend.catalogue.published(self.key)
+                    if published.manifest.builder.items() >= builder.items():
                         return
                 raise
             content = content_of(receipts)
-            publish(self.storage.root, self.key, content, machine | builder, right=right, replaces=True)
-            clear_attempt(self.storage.root, self.key, self._where)
+            publish(self._backend.root, self.key, content, machine | builder, right=right, replaces=True)
+            clear_attempt(self._backend.root, self.key, self._where)
 
 
 class _WorkersBuild(PartitionedBuild):
@@ -224,7 +206,7 @@ class _Share:
 
 
 def build_with_workers(
-    storage: BuildSite,
+    backend: Backend,
     key: DatasetKey,
     source: Source,
     *,
@@ -236,7 +218,7 @@ def build_with_workers(
     """Read a source with several processes and return the receipts of all parts, in order.
 
     Args:
-        storage: Where the cache will be.
+        backend: Where the cache will be.
         key: Which it will be.
         source: What to read.
         workers: How many processes read it, at most.
@@ -254,7 +236,7 @@ def build_with_workers(
     import cloudpickle
 
     workers = min(workers, source.length)
-    build = _WorkersBuild(storage, key, workers, token)
+    build = _WorkersBuild(backend, key, workers, token)
     bounds = [source.length * k // workers for k in range(workers + 1)]
     done = size_bytes = 0
     # Spawned, not forked: a source may have threads or a framework's locks open.

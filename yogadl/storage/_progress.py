@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from yogadl.storage._build import Progress
+Progress = Callable[[int, int | None, int], None]
 
 # Short builds show no bar.
 _DELAY_S = 2.0

@@ -11,13 +11,12 @@ from yogadl._key import RESERVED_NAMES, DatasetKey
 from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._cached import open_table
 from yogadl.storage._leases.right import Right
+from yogadl.storage._parts import open_table
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._unfinished import Attempt, attempts
 from yogadl.storage._verify import part_files
 
-GRACE_S: Final = 30 * 86_400.0
 # Whatever the grace: a builder that waits for the end of a prune has put its lease already.
 _LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
 # A builder that has a lease is taken for dead when it is silent: what it wrote is kept for so long, lest it

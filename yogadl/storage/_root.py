@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError
+
+if TYPE_CHECKING:
+    from yogadl.storage._buckets.bucket import Bucket
 
 # What is read whole is small, a manifest above all; a damaged or foreign file must not fill the memory.
 MAX_READ_BYTES: Final = 2**28
@@ -32,8 +35,8 @@ class Root(Protocol):
         """Where it is, as people write it: a folder's path or a bucket's URL."""
 
     @property
-    def keeps_parts_where_made(self) -> bool:
-        """Whether parts stay on the disk they are made on, so that a build needs room for all of them."""
+    def bucket(self) -> "Bucket | None":
+        """The bucket that holds the files; ``None`` if they are in a folder, where parts are made, too."""
 
     def where(self, name: str) -> str:
         """Return where the file of that name lies, as people write it."""
@@ -100,6 +103,13 @@ class Root(Protocol):
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""
+
+    def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
+        """See to it that what throws away and removes has the room that it takes itself.
+
+        Args:
+            dry_run: Whether nothing is to be removed.
+        """
 
     def workplace(self, below: str) -> AbstractContextManager[Path]:
         """Give a folder on a local disk for what a build has not finished.

@@ -15,8 +15,8 @@ from yogadl._format.manifest import Manifest
 from yogadl._format.window import open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._build import read_sealed
-from yogadl.storage._cached import REMEDY, open_table
+from yogadl.storage._cached import REMEDY
+from yogadl.storage._parts import open_table, read_sealed
 from yogadl.storage._root import Root
 
 

@@ -20,10 +20,10 @@ from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._leases.beat import Pulse, Task, end_later
 from yogadl.storage._leases.right import LostRightError
+from yogadl.storage._leases.terms import Terms
 from yogadl.storage._leases.waiting import (
     BEATS_A_TTL,
     Sight,
-    Terms,
     Waiting,
     read_body,
     ttl_of,

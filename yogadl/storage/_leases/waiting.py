@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from yogadl._key import DatasetKey
-from yogadl.errors import ConfigurationError, LeaseError, StorageError
+from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
+from yogadl.storage._leases.terms import Terms
 
 _log = logging.getLogger("yogadl")
 
-TTL_S: Final = 300.0
 # In one time to live so many signs of life are due, so that one or two may fail.
 BEATS_A_TTL: Final = 6
-_LEAST_TTL_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _MOST_JITTER: Final = 1.3
@@ -28,30 +27,6 @@ _SAY_AFTER_S: Final = 2.0
 _SAY_EVERY_S: Final = 60.0
 # What a lease's objects hold is small; others could put anything in their place.
 _MOST_BYTES: Final = 2**20
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How long who waits for whom.
-
-    Args:
-        ttl_s: A builder that gave no sign of life for so long is taken for dead.
-        wait_s: For so long callers wait for a builder that lives; ``None`` is for ever.
-
-    Raises:
-        ConfigurationError: if either makes no sense.
-    """
-
-    ttl_s: float = TTL_S
-    wait_s: float | None = None
-
-    def __post_init__(self) -> None:
-        ttl_s: object = self.ttl_s  # whatever the caller took for a number
-        wait_s: object = self.wait_s
-        if not (isinstance(ttl_s, int | float) and _LEAST_TTL_S <= ttl_s < float("inf")):
-            raise ConfigurationError(f"lease_ttl_s must be at least {_LEAST_TTL_S:.0f} second, not {ttl_s!r}")
-        if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
-            raise ConfigurationError(f"wait_s must be a number of seconds or None, not {wait_s!r}")
 
 
 @dataclass(frozen=True)

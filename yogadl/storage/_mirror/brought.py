@@ -14,12 +14,12 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._cached import open_table, read_index
 from yogadl.storage._mirror.fetch import fetch, mend, warn_of_damage
 from yogadl.storage._mirror.flock import open_lock, wait_for_lock
 from yogadl.storage._mirror.place import Place
 from yogadl.storage._mirror.room import make_room, use_lock
 from yogadl.storage._mirror.transfer import Progress, Wanted
+from yogadl.storage._parts import open_table, read_index
 from yogadl.storage._progress import shown_bytes
 
 _log = logging.getLogger("yogadl")

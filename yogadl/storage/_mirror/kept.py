@@ -12,8 +12,9 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._cached import Published, open_table
+from yogadl.storage._cached import Published
 from yogadl.storage._folder import Folder
+from yogadl.storage._parts import open_table
 
 _SUFFIX: Final = ".json"
 

@@ -1,0 +1,62 @@
+"""Hold the right to build a version, and let a builder that asks for its own result fail at once."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from yogadl._key import DatasetKey
+from yogadl.errors import ConfigurationError
+from yogadl.storage._backend import Backend
+from yogadl.storage._leases.right import Right
+
+
+@dataclass(eq=False)
+class _Running:
+    """A build in progress, as whatever runs inside of it knows it."""
+
+    location: str
+    key: DatasetKey
+    is_over: bool = False  # a context may outlive the build that it was copied in
+
+
+# What this context is building, so that a builder that asks for itself fails instead of waiting.
+_building: ContextVar[tuple[_Running, ...]] = ContextVar("building", default=())
+
+
+@contextlib.contextmanager
+def waiting_for_right(
+    backend: Backend, key: DatasetKey, unless: Callable[[], bool] | None = None
+) -> Iterator[Right | None]:
+    """Hold the right to build a version, waiting for whoever holds it now.
+
+    Args:
+        backend: Where.
+        key: The version.
+        unless: Asked while waiting; as soon as it says yes, ``None`` is given and nothing is held.
+
+    Raises:
+        ConfigurationError: if it is this very context that builds it.
+        LeaseError: if it takes longer than the storage waits.
+    """
+    outer, location = _building.get(), backend.root.location
+    if any((r.location, r.key, r.is_over) == (location, key, False) for r in outer):
+        raise ConfigurationError(
+            f"{key} is being built by this very call: its builder asks for its own result, or replaces it"
+        )
+    with backend.rights.building(key, unless) as right:
+        running = _Running(location, key)
+        reset = _building.set((*outer, running))
+        try:
+            yield right
+        finally:
+            running.is_over = True
+            _building.reset(reset)
+
+
+@contextlib.contextmanager
+def right_to_build(backend: Backend, key: DatasetKey) -> Iterator[Right]:
+    """Hold the right to build a version, whatever others build meanwhile; see `waiting_for_right`."""
+    with waiting_for_right(backend, key) as right:
+        assert right is not None  # nothing was said that would make it needless
+        yield right

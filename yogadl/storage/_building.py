@@ -1,0 +1,251 @@
+"""Build versions: what `submit` and `cacheable` do, over a root and the right to build."""
+
+import contextlib
+import functools
+import logging
+import secrets
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, ParamSpec
+
+from yogadl._caller import users_level
+from yogadl._dataref import RecordsRef
+from yogadl._format.manifest import Manifest
+from yogadl._key import DatasetKey, new_key
+from yogadl._provenance.builder import Builder
+from yogadl._provenance.describer import Call, Describer, sha256_of_data
+from yogadl._provenance.difference import difference
+from yogadl._provenance.values import HOOK
+from yogadl._sources import open_source
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._alone import right_to_build, waiting_for_right
+from yogadl.storage._backend import Backend
+from yogadl.storage._build import Build, content_of, describe_machine
+from yogadl.storage._keeping import clear_spent
+from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
+from yogadl.storage._partitions import build_with_workers
+from yogadl.storage._progress import Progress, is_shown, shown
+from yogadl.storage._publish import clear_attempt, publish
+from yogadl.storage._space import check_space
+
+_log = logging.getLogger("yogadl")
+
+P = ParamSpec("P")
+# The version that is worked out from the builder itself.
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a cache is built; none of it changes what is in it.
+
+    Args:
+        workers: How many processes read the source; more than one needs a source with random access.
+        engine: Where the workers run; ``None`` is this machine.
+        part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
+        allow_pickle: Whether objects without a stored form may be pickled.
+        progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
+            function of (records so far, records in all or None, bytes so far).
+        check_space: Whether to refuse what certainly needs more than the disk has room for.
+    """
+
+    workers: int = 1
+    engine: None = None
+    part_bytes: int | None = None
+    allow_pickle: bool = False
+    progress: bool | Progress | None = None
+    check_space: bool = True
+
+    def __post_init__(self) -> None:
+        if type(self.workers) is not int or self.workers < 1:
+            raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
+        if self.engine is not None:
+            raise ConfigurationError(
+                f"there is no engine {self.engine!r}; leave it out to build on this machine, or drive "
+                "storage.begin, write and commit from your scheduler"
+            )
+        if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
+            raise ConfigurationError(
+                f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
+            )
+
+
+def replace_version(
+    backend: Backend,
+    key: DatasetKey,
+    data: Callable[[], Any],
+    options: BuildOptions,
+    call: Call | None = None,
+) -> None:
+    """Build a version, whether or not there is one.
+
+    Args:
+        backend: Where.
+        key: The version.
+        data: Returns the records, once nobody else builds.
+        options: How.
+        call: The call that they come from, if it is to be described.
+    """
+    with _attempt(backend, key) as token, right_to_build(backend, key) as right:
+        _build(backend, key, data(), options, call, token=token, right=right, replaces=True)
+
+
+def cached(
+    backend: Backend,
+    dataset_id: str,
+    dataset_version: str,
+    options: BuildOptions,
+    check: bool,
+    function: Callable[P, Any],
+) -> Callable[P, RecordsRef]:
+    """Return a function that has this one's result built once, and returns a reference to it."""
+    is_auto = dataset_version == AUTO
+    describer = Describer(function, thorough=is_auto)
+    catalogue = backend.catalogue
+    warned: set[str] = set()
+
+    @functools.wraps(function)
+    def build_once(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
+        call = describer.call(args, kwargs)
+        key = DatasetKey(dataset_id, call.builder.version if is_auto else dataset_version)
+        published = catalogue.find(key)
+        while published is None:
+            _build_once(
+                backend,
+                key,
+                lambda: function(*args, **kwargs),
+                options,
+                call,
+                before=lambda: _log_why(backend, key, call.builder) if is_auto else None,
+            )
+            published = catalogue.find(key)
+        if not is_auto:
+            _warn_if_stale(published.manifest, call.builder.to_json(), warned)
+        return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
+
+    # What stands for it in the version of another builder that calls it.
+    setattr(build_once, HOOK, function if is_auto else (dataset_id, dataset_version))
+    return build_once
+
+
+def _build_once(
+    backend: Backend,
+    key: DatasetKey,
+    function: Callable[[], Any],
+    options: BuildOptions,
+    call: Call,
+    *,
+    before: Callable[[], None],
+) -> None:
+    """Build a version that is not there, unless somebody else does meanwhile."""
+    new_key(key.id, key.version)
+
+    def is_there() -> bool:
+        return backend.catalogue.find(key) is not None
+
+    with _attempt(backend, key) as token, waiting_for_right(backend, key, is_there) as right:
+        if right is None:
+            return
+        before()
+        data = function()
+        try:
+            _build(backend, key, data, options, call, token=token, right=right, replaces=False)
+        except LostRightError as error:
+            _log.warning("yogadl: %s is built by others by now, whose result will be served: %s", key, error)
+
+
+@contextlib.contextmanager
+def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
+    """Give a token for an attempt to build; however it ends, clear what nobody can go on with."""
+    token = secrets.token_hex(8)
+    own = _names.unresumable(key, token)
+    try:
+        yield token
+    except BaseException:
+        clear_spent(backend, key.id, own)
+        raise
+    clear_spent(backend, key.id, own, key)
+
+
+def _build(
+    backend: Backend,
+    key: DatasetKey,
+    data: Any,
+    options: BuildOptions,
+    call: Call | None,
+    *,
+    token: str,
+    right: Right,
+    replaces: bool,
+) -> None:
+    source = open_source(data, allow_pickle=options.allow_pickle)
+    provenance = getattr(source, "provenance", {})
+    machine = describe_machine()
+    goes_on = source.can_start_anywhere and options.workers == 1
+    where = _names.resumable(key) if goes_on else _names.unresumable(key, token)
+    part_bytes = options.part_bytes or backend.part_bytes
+    if options.check_space:
+        check_space(backend.root, key, source, where)
+    with told_if_lost(right), shown(options.progress, str(key)) as show:
+
+        def progress(records: int, total: int | None, size_bytes: int) -> None:
+            right.report(records, total, size_bytes)
+            if show is not None:
+                show(records, total, size_bytes)
+
+        if options.workers > 1:
+            receipts = build_with_workers(
+                backend,
+                key,
+                source,
+                workers=options.workers,
+                token=token,
+                part_bytes=part_bytes,
+                progress=progress,
+            )
+        else:
+            of_data = partial(sha256_of_data, getattr(source, "origin", data))
+            build = Build(
+                backend.root, key, part_bytes, progress, right, call.sha256 if call else of_data,
+                say_level=logging.INFO if is_shown(options.progress) else logging.WARNING,
+            )  # fmt: skip
+            receipts = build.run(source, where)
+    described = provenance | (call.manifest() if call else {})
+    content = content_of(receipts)
+    if publish(backend.root, key, content, machine | described, right=right, replaces=replaces):
+        clear_attempt(backend.root, key, where)
+
+
+def _warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
+    changed = difference(manifest.builder, builder)
+    if changed and changed not in warned:
+        warned.add(changed)
+        warnings.warn(
+            f"{manifest.key} was built by other code or arguments than it is asked for with ({changed}). "
+            f"It is served as it is; to build anew, make the version {_bumped(manifest.key.version)!r}.",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+
+
+def _log_why(backend: Backend, key: DatasetKey, builder: Builder) -> None:
+    """Say what has changed since the newest version that was worked out, too."""
+    newest: Manifest | None = None
+    with contextlib.suppress(StorageError):  # a list that can't be had is no reason not to build
+        for version in backend.catalogue.versions(key.id):
+            if version.startswith(f"{AUTO}-"):
+                with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
+                    found = backend.catalogue.published(DatasetKey(key.id, version)).manifest
+                    newest = found if newest is None or found.created > newest.created else newest
+    if newest is not None:
+        changed = difference(newest.builder, builder.to_json())
+        _log.info("yogadl: %s is built, for it is not %s: %s", key, newest.key.version, changed)
+
+
+def _bumped(version: str) -> str:
+    head = version.rstrip("0123456789")
+    digits = version[len(head) :]
+    return f"{head}{int(digits) + 1}" if digits else f"{version}-2"

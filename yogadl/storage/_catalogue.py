@@ -1,0 +1,178 @@
+"""Find published caches below a root, say what there is, and hand out references to them."""
+
+import contextlib
+import errno
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from yogadl._dataref import RecordsRef
+from yogadl._format.checks import CheckedReader
+from yogadl._format.manifest import Manifest, digest_of, read_manifest
+from yogadl._format.reader import Reader
+from yogadl._key import DatasetKey, is_dataset_id, is_version
+from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._cached import CachedRecords, Published
+from yogadl.storage._root import Root
+from yogadl.storage._trash import trashed_names
+
+# To say what there is, so many files are looked at, as many as stores list at once, and so many ids named.
+_MOST_LOOKED_AT: Final = 1000
+_MOST_NAMED: Final = 20
+
+
+class Opener(Protocol):
+    """Open caches: where they are, or after they were brought here. Picklable."""
+
+    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none.
+
+        Args:
+            key: The version.
+            digest: Which one is wanted, if one is; it may have another.
+        """
+
+    def here(self, key: DatasetKey, digest: str) -> Published | None:
+        """Return this very manifest if it can be had, and all that it names, without asking anybody."""
+
+    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
+        """Return a reader of a cache.
+
+        Args:
+            published: The cache.
+            check: Whether each block is compared with its checksum before it is first read from.
+
+        Raises:
+            CacheFormatError: if a file is missing or truncated.
+        """
+
+    def opened(self, published: Published) -> None:
+        """Note that somebody was given this as the newest of its version."""
+
+    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+        """Compare this machine's copies of a cache's files with their checksums; bring damaged ones anew.
+
+        Returns:
+            How many copies there are, and the names of those that were damaged.
+        """
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The caches below a root. Picklable, and small; safe to use from threads and after a fork.
+
+    Args:
+        root: Where they lie.
+        opener: What opens them.
+    """
+
+    root: Root
+    opener: Opener
+
+    def ref(
+        self, key: DatasetKey, published: Published, *, allow_pickle: bool = False, check: bool = False
+    ) -> RecordsRef:
+        """Return a reference to a cache, which is open then."""
+        records = CachedRecords(self, key, published.digest, allow_pickle, check, published)
+        records.open()
+        self.opener.opened(published)
+        return RecordsRef(records)
+
+    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
+        """Return a reader of a cache: see `Opener`."""
+        return self.opener.reader(published, check=check)
+
+    def published(self, key: DatasetKey, digest: str | None = None) -> Published:
+        """Return the manifest of a version; with a digest that very one, from the trash if need be.
+
+        Raises:
+            DatasetNotFoundError: if there is none.
+        """
+        if digest is None:
+            found = self.find(key)
+            if found is None:
+                raise self.not_found(key)
+            return found
+        here = self.opener.here(key, digest)
+        if here is not None:
+            return here
+        for name in self._manifest_names(key):
+            content = self.root.read(name)
+            if content is not None and digest_of(content) == digest:
+                return Published(read_manifest(content, key, self.root.where(name)), digest, content)
+        raise DatasetNotFoundError(
+            f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
+        )
+
+    def _manifest_names(self, key: DatasetKey) -> Iterator[str]:
+        """Yield where manifests of a version may be: in its place, then in the trash."""
+        yield _names.manifest(key)
+        yield from trashed_names(self.root, key)
+        yield _names.manifest(key)  # once more: it may have come back from the trash just now
+
+    def find(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return the manifest of a version, if there is one; of another digest than that, it is not parsed.
+
+        Raises:
+            CacheFormatError: if it is damaged, or has another digest.
+        """
+        content = self.opener.manifest(key, digest)
+        if content is None:
+            return None
+        found = digest_of(content)
+        if digest is not None and found != digest:
+            raise CacheFormatError(
+                f"{key} has digest {found}, not {digest}: it was built or changed by others"
+            )
+        where = self.root.where(_names.manifest(key))
+        return Published(read_manifest(content, key, where), found, content)
+
+    def not_found(self, key: DatasetKey) -> DatasetNotFoundError:
+        """Return the error of a version that is not there, which says what is."""
+        what = f"there is no {key} in {self.root.location}"
+        with contextlib.suppress(StorageError):  # what can't be listed is not to hide what is known
+            versions = self.versions(key.id)
+            what += f"; there are the versions {versions}" if versions else f"; {self.what_there_is()}"
+        return DatasetNotFoundError(what)
+
+    def what_there_is(self) -> str:
+        """Say which datasets there are, for who has asked for one that is not there.
+
+        A bucket may hold millions of objects of others: only the first ones are looked at.
+        """
+        found, is_all = self.root.folders_with("versions", most_files=_MOST_LOOKED_AT)
+        ids = sorted(filter(is_dataset_id, found))
+        named = list(itertools.islice(filter(self._has_version, ids), _MOST_NAMED))
+        if is_all and len(ids) <= _MOST_NAMED:
+            return f"it has the datasets {named}"
+        if not named:
+            return (
+                f"none of the first {_MOST_LOOKED_AT:,} files there is of a dataset; `yogadl ls` looks at all"
+            )
+        return f"it has, among others, the datasets {named}; `yogadl ls` looks at all"
+
+    def datasets(self) -> list[str]:
+        """Return the ids of all datasets that have a version, and that this user may list."""
+        return [dataset_id for dataset_id in self.ids_with("versions") if self._has_version(dataset_id)]
+
+    def _has_version(self, dataset_id: str) -> bool:
+        try:
+            return bool(self.versions(dataset_id))
+        except StorageError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return False
+            raise
+
+    def ids_with(self, *names: str) -> list[str]:
+        """Return the ids that have one of these folders; a root may hold folders of others, too."""
+        return sorted(filter(is_dataset_id, self.root.folders_with(*names)[0]))
+
+    def versions(self, dataset_id: str) -> list[str]:
+        """Return the versions of a dataset, in order of their names."""
+        DatasetKey(dataset_id, "any")
+        below = f"{dataset_id}/versions"
+        names = self.root.names(below, _names.MANIFEST_SUFFIX)
+        found = (name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names)
+        return sorted(filter(is_version, found))  # any other file is not ours

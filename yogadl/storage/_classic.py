@@ -1,0 +1,196 @@
+"""Open storages as yogadl 0.1.4 did, by its classes and configurations; `open_storage` needs none of them."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl._caller import users_level
+from yogadl.storage._backend import Backend
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._buckets.gcs import GCSBucket
+from yogadl.storage._buckets.s3 import S3Bucket
+from yogadl.storage._leases.terms import Terms
+from yogadl.storage._local import local_backend
+from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._remote import remote_backend
+from yogadl.storage._storage import CacheStorage
+
+# What 0.1.4 took when nothing was said.
+_OLD_CACHE_DIR: Final = "/tmp/"
+
+
+class LFSConfigurations:
+    """Say where a local storage lies.
+
+    Args:
+        storage_dir_path: The folder.
+    """
+
+    def __init__(self, storage_dir_path: str | os.PathLike[str]) -> None:
+        self.storage_dir_path = Path(storage_dir_path)
+
+
+class LFSStorage(CacheStorage):
+    """A storage in a folder on a local disk, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
+
+    Args:
+        configurations: Where the folder is.
+        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        mapped: Whether files may be mapped to be read.
+    """
+
+    def __init__(
+        self,
+        configurations: LFSConfigurations,
+        tensorflow_config: Any = None,  # opaque, unused
+        *,
+        mapped: bool = True,
+    ) -> None:
+        _warn_of_tensorflow(tensorflow_config)
+        super().__init__(local_backend(configurations.storage_dir_path, mapped))
+
+
+class S3Configurations:
+    """Say where a storage in S3 lies, in the words of yogadl 0.1.4.
+
+    Args:
+        bucket: The bucket's name.
+        bucket_directory_path: The folder in it.
+        url: Of 0.1.4's lock server, which is needed no more; does nothing.
+        access_key: If not given, boto3 looks where it always does.
+        secret_key: The same.
+        endpoint_url: Where the store answers, if it is not AWS.
+        local_cache_dir: The mirror's folder; the default is the mirror's own.
+        skip_verify: Of the lock server; does nothing.
+        coordinator_cert_file: Of the lock server; does nothing.
+        coordinator_cert_name: Of the lock server; does nothing.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        bucket_directory_path: str | os.PathLike[str],
+        url: str | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        endpoint_url: str | None = None,
+        local_cache_dir: str | os.PathLike[str] = _OLD_CACHE_DIR,
+        skip_verify: bool = False,
+        coordinator_cert_file: str | None = None,
+        coordinator_cert_name: str | None = None,
+    ) -> None:
+        _warn_of_server(url, skip_verify, coordinator_cert_file, coordinator_cert_name)
+        self.bucket = bucket
+        self.bucket_directory_path = bucket_directory_path
+        self.access_key = access_key
+        self.secret_key = secret_key
+        self.endpoint_url = endpoint_url
+        self.local_cache_dir = Path(local_cache_dir)
+
+
+class GCSConfigurations:
+    """Say where a storage in Google Cloud Storage lies, in the words of yogadl 0.1.4.
+
+    Args:
+        bucket: The bucket's name.
+        bucket_directory_path: The folder in it.
+        url: Of 0.1.4's lock server, which is needed no more; does nothing.
+        local_cache_dir: The mirror's folder; the default is the mirror's own.
+        skip_verify: Of the lock server; does nothing.
+        coordinator_cert_file: Of the lock server; does nothing.
+        coordinator_cert_name: Of the lock server; does nothing.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        bucket_directory_path: str | os.PathLike[str],
+        url: str | None = None,
+        local_cache_dir: str | os.PathLike[str] = _OLD_CACHE_DIR,
+        skip_verify: bool = False,
+        coordinator_cert_file: str | None = None,
+        coordinator_cert_name: str | None = None,
+    ) -> None:
+        _warn_of_server(url, skip_verify, coordinator_cert_file, coordinator_cert_name)
+        self.bucket = bucket
+        self.bucket_directory_path = bucket_directory_path
+        self.local_cache_dir = Path(local_cache_dir)
+
+
+class S3Storage(CacheStorage):
+    """A storage in S3, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
+
+    Args:
+        configurations: Where it lies.
+        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+    """
+
+    def __init__(
+        self, configurations: S3Configurations, tensorflow_config: Any = None
+    ) -> None:  # opaque, unused
+        _warn_of_tensorflow(tensorflow_config)
+        keys = {
+            "aws_access_key_id": configurations.access_key,
+            "aws_secret_access_key": configurations.secret_key,
+        }
+        bucket = S3Bucket(
+            configurations.bucket,
+            _prefix(configurations.bucket_directory_path),
+            endpoint_url=configurations.endpoint_url,
+            client_options={name: key for name, key in keys.items() if key is not None},
+        )
+        super().__init__(_backend(bucket, configurations.local_cache_dir))
+
+
+class GCSStorage(CacheStorage):
+    """A storage in Google Cloud Storage, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
+
+    Args:
+        configurations: Where it lies.
+        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+    """
+
+    def __init__(
+        self, configurations: GCSConfigurations, tensorflow_config: Any = None
+    ) -> None:  # opaque, unused
+        _warn_of_tensorflow(tensorflow_config)
+        bucket = GCSBucket(configurations.bucket, _prefix(configurations.bucket_directory_path))
+        super().__init__(_backend(bucket, configurations.local_cache_dir))
+
+
+def _prefix(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path).strip("/").removeprefix(".")
+
+
+def _backend(bucket: Bucket, folder: Path) -> Backend:
+    # A folder of its own in the one given, which is not ours alone.
+    mirror = Mirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
+    return remote_backend(bucket, mirror, Terms())
+
+
+def _warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took
+    """Say to who makes a storage that a TensorFlow configuration does nothing."""
+    if config is not None:
+        warnings.warn(
+            "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
+            DeprecationWarning,
+            stacklevel=users_level(),
+        )
+
+
+def _warn_of_server(url: str | None, skip_verify: bool, cert_file: str | None, cert_name: str | None) -> None:
+    given = {
+        "url": url,
+        "skip_verify": skip_verify or None,
+        "coordinator_cert_file": cert_file,
+        "coordinator_cert_name": cert_name,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        warnings.warn(
+            f"{', '.join(names)} of the lock server: does nothing any more, since the bucket itself decides "
+            "who builds; leave it out and end the server",
+            DeprecationWarning,
+            stacklevel=users_level(),
+        )

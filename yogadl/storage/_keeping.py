@@ -1,0 +1,143 @@
+"""Keep a storage in order: throw versions away, bring them back, remove what nobody needs."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+from yogadl._key import DatasetKey
+from yogadl.errors import CacheFormatError, DatasetNotFoundError, LeaseError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._alone import right_to_build
+from yogadl.storage._backend import Backend
+from yogadl.storage._buckets.offline import OfflineError
+from yogadl.storage._prune import GRACE_OF_THE_SILENT_S, Pruned, Pruning, count, incomplete
+from yogadl.storage._publish import replace
+from yogadl.storage._root import Entry
+from yogadl.storage._trash import new_trashed_name, trashed_names
+from yogadl.storage._unfinished import Unfinished, attempts, has_spent, held
+
+_log = logging.getLogger("yogadl")
+
+
+def delete(backend: Backend, key: DatasetKey) -> None:
+    """Throw a version away: see `CacheStorage.delete`."""
+    root, name = backend.root, _names.manifest(key)
+    if root.size(name) is None:
+        raise backend.catalogue.not_found(key)  # before anything is made for it
+    with root.with_room(), right_to_build(backend, key) as right:
+        if not root.rename(name, new_trashed_name(root, key), right.check):
+            raise backend.catalogue.not_found(key)
+
+
+def undelete(backend: Backend, key: DatasetKey) -> None:
+    """Bring back what was deleted or replaced last: see `CacheStorage.undelete`."""
+    root = backend.root
+    if not trashed_names(root, key):
+        raise DatasetNotFoundError(f"the trash of {root.location} has no {key}")
+    with root.with_room(), right_to_build(backend, key) as right:
+        names = trashed_names(root, key)
+        content = root.read(names[-1]) if names else None
+        if content is None:
+            raise DatasetNotFoundError(f"the trash of {root.location} has no {key} any more")
+        if root.size(_names.manifest(key)) is None:
+            right.check()
+            root.rename(names[-1], _names.manifest(key))  # on a local disk, this takes no room
+            return
+        replace(root, key, content, right)
+        root.remove(names[-1])
+
+
+def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
+    """Return what builds hold that are not finished: see `CacheStorage.unfinished`."""
+    catalogue, root = backend.catalogue, backend.root
+    found: list[Unfinished] = []
+    for name in catalogue.ids_with("builds") if dataset_id is None else [dataset_id]:
+        those = attempts(root, name)
+        if those:
+            kept: set[str] = set()
+            with contextlib.suppress(CacheFormatError):  # a damaged manifest hides none of them
+                kept = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
+            found += held(root, name, those, kept)
+    return found
+
+
+def prune(
+    backend: Backend,
+    *,
+    grace_s: float,
+    dry_run: bool,
+    unfinished: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Pruned:
+    """Remove what no manifest names: see `CacheStorage.prune`."""
+    root, catalogue = backend.root, backend.catalogue
+    gone: list[Entry] = []
+    failed: dict[str, StorageError | LeaseError] = {}
+    with root.with_room(dry_run):
+        now = root.now()
+        for seen, dataset_id in enumerate(catalogue.ids_with("versions", "trash", "parts", "builds")):
+            if progress is not None:
+                progress(seen, len(gone))
+            pruning = Pruning(root, dataset_id, grace_s, now)
+            doomed = pruning.unfinished if unfinished else pruning.doomed
+            try:
+                for entry in _pruned(backend, pruning, doomed, dataset_id, dry_run):
+                    gone.append(entry)
+                    if progress is not None:
+                        progress(seen, len(gone))
+            except CacheFormatError as error:
+                _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
+            except (StorageError, LeaseError) as error:
+                failed[dataset_id] = error
+    if failed:
+        raise incomplete(failed, count(gone), dry_run) from next(iter(failed.values()))
+    return count(gone)
+
+
+def _pruned(
+    backend: Backend,
+    pruning: Pruning,
+    doomed: Callable[[list[str]], list[Entry]],
+    dataset_id: str,
+    dry_run: bool,
+) -> Iterator[Entry]:
+    """Yield what is removed, or would be, of a dataset."""
+    found = doomed(backend.catalogue.versions(dataset_id))
+    if not found:
+        return  # so that nobody is kept waiting for nothing
+    if dry_run:
+        yield from () if backend.rights.has_builder(dataset_id) else found
+        return
+    with backend.rights.pruning(dataset_id) as right:
+        if right is None:
+            _log.warning("yogadl: nothing is removed of %r: others build or prune it just now", dataset_id)
+            return
+        yield from pruning.remove(doomed(backend.catalogue.versions(dataset_id)), right)
+
+
+def clear_spent(
+    backend: Backend, dataset_id: str, own: str | None = None, published: DatasetKey | None = None
+) -> None:
+    """Remove what builds hold that nobody can go on with, unless somebody builds: then that one does.
+
+    Args:
+        backend: Where.
+        dataset_id: The dataset.
+        own: The folder of an attempt of this call, which is over.
+        published: A version that is there by now, so that no attempt to build it is gone on with.
+    """
+    root = backend.root
+    try:
+        if not has_spent(root, dataset_id, published):
+            return
+        with backend.rights.pruning(dataset_id) as right:
+            if right is not None:
+                pruning = Pruning(root, dataset_id, 0.0, root.now())
+                age_s = 0.0 if right.epoch is None else GRACE_OF_THE_SILENT_S
+                spent = pruning.spent(backend.catalogue.versions(dataset_id), own, published, age_s)
+                for _ in pruning.remove(spent, right):
+                    pass
+    except OfflineError:
+        pass  # nothing was begun, as its own error says
+    except (StorageError, LeaseError, CacheFormatError) as error:
+        _log.warning("yogadl: what unfinished builds of %r hold is not removed: %s", dataset_id, error)

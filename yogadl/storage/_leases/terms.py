@@ -1,0 +1,33 @@
+"""Say how long who waits for whom."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from yogadl.errors import ConfigurationError
+
+TTL_S: Final = 300.0
+_LEAST_TTL_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long who waits for whom.
+
+    Args:
+        ttl_s: A builder that gave no sign of life for so long is taken for dead.
+        wait_s: For so long callers wait for a builder that lives; ``None`` is for ever.
+
+    Raises:
+        ConfigurationError: if either makes no sense.
+    """
+
+    ttl_s: float = TTL_S
+    wait_s: float | None = None
+
+    def __post_init__(self) -> None:
+        ttl_s: object = self.ttl_s  # whatever the caller took for a number
+        wait_s: object = self.wait_s
+        if not (isinstance(ttl_s, int | float) and _LEAST_TTL_S <= ttl_s < float("inf")):
+            raise ConfigurationError(f"lease_ttl_s must be at least {_LEAST_TTL_S:.0f} second, not {ttl_s!r}")
+        if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
+            raise ConfigurationError(f"wait_s must be a number of seconds or None, not {wait_s!r}")

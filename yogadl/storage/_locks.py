@@ -1,0 +1,207 @@
+"""Give the right to build or to prune in a local folder to one process at a time, by file lock."""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from yogadl._key import DatasetKey
+from yogadl.errors import StorageError
+from yogadl.storage import _names
+from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._leases.right import LockedRight, Right
+from yogadl.storage._links import checked_path
+
+if TYPE_CHECKING:
+    from filelock import FileLock  # loaded when first needed
+
+_log = logging.getLogger("yogadl")
+
+_POLL_S: Final = 0.05
+_SAY_AFTER_S: Final = 2.0
+_SAY_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class FileLocks:
+    """The right to build in a folder of one machine. A lock goes with the process that holds it, however
+    that ends. Implements `Rights`.
+
+    Args:
+        folder: The folder.
+    """
+
+    folder: Folder
+
+    @contextlib.contextmanager
+    def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
+        """Hold the right to build this version, waiting for whoever holds it now.
+
+        The lock goes with the process that holds it, however that ends.
+        """
+        whole = _names.WholeDataset(key.id)
+        with self._locked(_names.lock(key), lambda: f"{key}, which {self._builder(key)}", _names.turn(key)):
+            if unless is not None and unless():
+                yield None
+                return
+            try:
+                self._prepare(key)
+                # Only now: who begins to prune from here on finds our lock held.
+                with self._locked(_names.lock(whole), lambda: f"{key}: {whole} is being pruned"):
+                    pass
+                yield LockedRight()
+            finally:
+                self.folder.remove(self._holder_name(key))
+
+    def _prepare(self, key: DatasetKey) -> None:
+        """Say who holds the right to build, and make the folder of the trash while there is room for it.
+
+        On a full disk neither is done: what frees it holds this right, too.
+        """
+        trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
+        with contextlib.suppress(OSError):  # who needs it is told then
+            trash.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+        except StorageError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+
+    @contextlib.contextmanager
+    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
+        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
+        from filelock import Timeout
+
+        lock = self._lock(_names.lock(_names.WholeDataset(dataset_id)))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            _say_if_soft(lock)
+            yield None
+            return
+        except OSError as error:
+            raise _not_writable(error, self.folder.root) from error
+        try:
+            # Only now: who begins to build from here on waits for our lock.
+            yield None if self.has_builder(dataset_id) else LockedRight()
+        finally:
+            lock.release()
+
+    def has_builder(self, dataset_id: str) -> bool:
+        """Return whether somebody is building a version of this dataset."""
+        from filelock import Timeout
+
+        for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
+            if name == _names.lock(_names.WholeDataset(dataset_id)):
+                continue
+            lock = _file_lock(self.folder.path(name))
+            try:
+                with lock.acquire(timeout=0):
+                    pass
+            except Timeout:
+                _say_if_soft(lock)
+                return True
+            except OSError as error:
+                raise _not_writable(error, self.folder.root) from error
+        return False
+
+    def _lock(self, name: str) -> "FileLock":
+        path = Path(checked_path(self.folder.root, name))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(error, self.folder.root) from error
+        return _file_lock(path)
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, what: Callable[[], str], turn: str | None = None) -> Iterator[None]:
+        """Hold a lock, waiting for whoever holds it now and saying what for.
+
+        Args:
+            name: The lock's.
+            what: Says what is waited for.
+            turn: The lock that who is the next holds meanwhile, so that nobody who comes back at once, while
+                the others have yet to notice, passes them.
+        """
+        lock = self._lock(name)
+        with contextlib.nullcontext() if turn is None else self._locked(turn, what):
+            self._wait_for(lock, what)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _wait_for(self, lock: "FileLock", what: Callable[[], str]) -> None:
+        from filelock import Timeout
+
+        started = time.monotonic()
+        say_at_s = _SAY_AFTER_S
+        while True:
+            try:
+                lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
+                break
+            except Timeout:
+                waited_s = time.monotonic() - started
+                if waited_s >= say_at_s:
+                    _log.warning("yogadl: waiting for %s", what())
+                    _say_if_soft(lock)
+                    say_at_s = waited_s + _SAY_EVERY_S
+            except OSError as error:
+                raise _not_writable(error, self.folder.root) from error
+
+    def _holder_name(self, key: DatasetKey) -> str:
+        return _names.lock(key).removesuffix(".lock") + ".holder"
+
+    def _builder(self, key: DatasetKey) -> str:
+        from yogadl.storage._leases.waiting import if_this_process
+
+        try:
+            holder = json.loads(self.folder.read(self._holder_name(key)) or b"")
+            since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
+            who = f"process {holder['pid']} on {holder['host']} (since {since}) builds"
+            return who + if_this_process(holder)
+        except (ValueError, KeyError, TypeError):
+            return "another process builds"
+
+
+def _file_lock(path: Path) -> "FileLock":
+    from filelock import FileLock
+
+    return FileLock(path, is_singleton=False)
+
+
+def _say_if_soft(lock: object) -> None:  # a FileLock, whose class changes when it finds no flock
+    """Say how to clear a lock that is a file's mere existence, as filelock has it where there is no flock.
+
+    That of a dead process is taken over only on that process's own host.
+    """
+    from filelock import SoftFileLock
+
+    if not isinstance(lock, SoftFileLock):
+        return
+    try:
+        pid, host = Path(lock.lock_file).read_text().splitlines()[:2]
+        who = f"process {pid} on {host}"
+    except (OSError, ValueError):
+        who = "a process that is not named"
+    _log.warning(
+        "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that is "
+        "dead, make sure that nobody builds, then delete the file",
+        lock.lock_file, who,
+    )  # fmt: skip
+
+
+def _this_process() -> dict[str, Any]:
+    return {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+
+
+def _not_writable(error: OSError, root: Path) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    return storage_error(error, f"can't change {error.filename or root}")

@@ -1,0 +1,92 @@
+"""Find the files that a manifest names, and make sure that they are what it says."""
+
+import hashlib
+
+from yogadl._format.arrays import ArrayFile
+from yogadl._format.layout import PartIndex, PartTable, SealedPart
+from yogadl._format.manifest import Manifest
+from yogadl._key import DatasetKey
+from yogadl.errors import CacheFormatError
+from yogadl.storage import _names
+from yogadl.storage._folder import Folder
+from yogadl.storage._root import MAX_READ_BYTES, Root
+
+
+class PartPaths:
+    """Know where the parts of a dataset lie in a local folder. Picklable."""
+
+    def __init__(self, folder: Folder, dataset_id: str) -> None:
+        self._folder = folder
+        self._id = dataset_id
+
+    def path(self, sha256: str) -> str:
+        """Return the path of a part's file."""
+        return str(self._folder.path(_names.part(self._id, sha256)))
+
+
+def open_table(root: Root, manifest: Manifest) -> PartTable:
+    """Return the part table of a manifest.
+
+    It is read, not mapped, though all processes could share a mapping: what was checked when it was opened
+    must stay as it was, and a file that is cut short while it is mapped kills the process.
+
+    Args:
+        root: The storage's root.
+        manifest: Whose table it is.
+
+    Raises:
+        CacheFormatError: if it is missing or not what the manifest names.
+    """
+    name = _names.table(manifest.key.id, manifest.table_sha256)
+    what = f"the part table of {manifest.key} ({root.where(name)})"
+    content = root.view(name, manifest.table_bytes + 1)
+    if content is None:
+        raise CacheFormatError(f"{what} is missing; build the dataset again, or restore the file")
+    if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
+        raise CacheFormatError(
+            f"{what} was truncated or changed; build the dataset again, or restore the file"
+        )
+    table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
+    for noun, found, said in (
+        ("records", table.records, manifest.records),
+        ("parts", len(table), manifest.parts),
+        ("bytes in its parts", table.total_bytes, manifest.size_bytes),
+        ("fields", len(table.fields), len(manifest.spec.fields) if len(table) else 0),
+    ):
+        if found != said:
+            raise CacheFormatError(
+                f"{what} has {found} {noun}, but the manifest says {said}: one of them was changed; "
+                "build the dataset again, or restore the files"
+            )
+    return table
+
+
+def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> SealedPart:
+    """Return what is known of a part in the storage.
+
+    Raises:
+        CacheFormatError: if its files are missing or not what they were.
+    """
+    name, old_name = _names.indexes(dataset_id, sha256, index_sha256)
+    content = root.read(name, MAX_READ_BYTES)
+    if content is None:
+        content = root.read(old_name, MAX_READ_BYTES)
+    if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
+        raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
+    index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
+    if root.size(_names.part(dataset_id, sha256)) != index.size_bytes:
+        raise CacheFormatError(f"part {sha256} is missing or was truncated; build the dataset again")
+    return SealedPart(sha256, index_sha256, index)
+
+
+def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> PartIndex:
+    """Return the index of a part.
+
+    Raises:
+        CacheFormatError: if it is missing or was changed.
+    """
+    try:
+        return read_sealed(root, key.id, table.sha256[part], table.index_sha256[part]).index
+    except CacheFormatError as error:
+        first, end = table.first_record[part : part + 2].tolist()
+        raise CacheFormatError(f"{key}: records {first} to {end - 1}: {error}") from error
