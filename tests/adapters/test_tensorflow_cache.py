@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from yogadl.adapters import tensorflow as adapter
 from yogadl.adapters._tensorflow import source
 from yogadl.adapters._tensorflow.source import graph_of
 from yogadl.errors import ConfigurationError
+from yogadl.storage import CacheStorage
 
 
 def squares(ran=None, factor=1):
@@ -257,7 +259,8 @@ def test_a_folders_name_in_place_of_a_storage_is_refused():
 
 
 def test_after_a_failure_and_a_change_of_a_python_function_no_record_is_the_old_ones(storage):
-    storage.part_bytes = 2**23  # of which the first and the last 16 records are samples
+    # Of each part the first and the last 16 records are samples.
+    storage = CacheStorage(replace(storage._backend, part_bytes=2**23))
 
     def build(special, stop):
         def label(i):

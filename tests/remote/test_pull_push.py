@@ -154,8 +154,8 @@ def test_a_file_that_the_target_has_lost_is_copied_again(
 ) -> None:
     source, target = pair
     copy(source, target, "a", "1")
-    lost = next(entry.name for entry in target.root.entries("a") if entry.name.endswith(suffix))
-    target.root.remove(lost)
+    lost = next(entry.name for entry in target._backend.root.entries("a") if entry.name.endswith(suffix))
+    target._backend.root.remove(lost)
     assert copy(source, target, "a", "1")
     assert not copy(source, target, "a", "1")
     assert is_same(source, target)
