@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,8 +19,6 @@ from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
-
-_log = logging.getLogger("yogadl")
 
 FORMAT_VERSION: Final = 1
 # What this library can do; a manifest that needs anything else is refused by that name.
@@ -103,7 +100,11 @@ def fitting(manifest: Manifest) -> Manifest:
     sizes = {name: len(json.dumps(value)) for name, value in manifest.builder.items()}
     kept = {name: value for name, value in manifest.builder.items() if sizes[name] <= _SMALL_BYTES}
     left_out = ", ".join(sorted(manifest.builder.keys() - kept.keys()))
-    _log.warning("yogadl: %s: its manifest does not say what built it: %s too long", manifest.key, left_out)
+    import logging  # who only reads needs none of it
+
+    logging.getLogger("yogadl").warning(
+        "yogadl: %s: its manifest does not say what built it: %s too long", manifest.key, left_out
+    )
     found = replace(manifest, builder=kept)
     if _is_too_large(found.to_bytes()):
         raise ConfigurationError(

@@ -3,8 +3,6 @@
 import contextlib
 import errno
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -99,12 +97,14 @@ class Folder:
     def written(self, name: str, content: bytes | Path) -> Iterator[Path]:
         """Give a finished temporary file with this content, or a file's, beside where it is to go."""
         path = Path(checked_path(self.root, name))
-        temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with temporary.open("wb") as file:
                     if isinstance(content, Path):
+                        import shutil  # who only reads needs none of it
+
                         with content.open("rb") as source:
                             shutil.copyfileobj(source, file, 2**20)
                     else:
@@ -236,6 +236,8 @@ class Folder:
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all below it, if it is there."""
+        import shutil
+
         try:
             shutil.rmtree(checked_path(self.root, f"{name}/"))
         except FileNotFoundError:

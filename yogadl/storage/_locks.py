@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,6 @@ from yogadl.storage._links import checked_path
 
 if TYPE_CHECKING:
     from filelock import FileLock  # loaded when first needed
-
-_log = logging.getLogger("yogadl")
 
 _POLL_S: Final = 0.05
 _SAY_AFTER_S: Final = 2.0
@@ -149,7 +146,7 @@ class FileLocks:
             except Timeout:
                 waited_s = time.monotonic() - started
                 if waited_s >= say_at_s:
-                    _log.warning("yogadl: waiting for %s", what())
+                    _warn("yogadl: waiting for %s", what())
                     _say_if_soft(lock)
                     say_at_s = waited_s + _SAY_EVERY_S
             except OSError as error:
@@ -190,11 +187,17 @@ def _say_if_soft(lock: object) -> None:  # a FileLock, whose class changes when 
         who = f"process {pid} on {host}"
     except (OSError, ValueError):
         who = "a process that is not named"
-    _log.warning(
+    _warn(
         "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that is "
         "dead, make sure that nobody builds, then delete the file",
         lock.lock_file, who,
     )  # fmt: skip
+
+
+def _warn(message: str, *arguments: object) -> None:
+    import logging  # who only reads needs none of it
+
+    logging.getLogger("yogadl").warning(message, *arguments)
 
 
 def _this_process() -> dict[str, Any]:

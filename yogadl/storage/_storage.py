@@ -4,7 +4,6 @@ What builds and what removes is loaded when it is first called: who only reads n
 """
 
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
@@ -129,7 +128,7 @@ class CacheStorage(Storage):
         from yogadl.storage._partitions import PartitionedBuild
 
         key = new_key(dataset_id, dataset_version)
-        return PartitionedBuild(self._backend, key, partitions, run or secrets.token_hex(8))
+        return PartitionedBuild(self._backend, key, partitions, run or os.urandom(8).hex())
 
     @explains_names()
     def cacheable(
