@@ -31,7 +31,7 @@ from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._buckets.memory import MemoryBucket
 from yogadl.storage._copy import copy
 from yogadl.storage._folder import Folder
-from yogadl.storage._leases import lease
+from yogadl.storage._leases import lease, waiting
 from yogadl.storage._leases.terms import Terms
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._parts import open_table
@@ -259,6 +259,7 @@ class Refuse(logging.Handler):
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(lease, "Pulse", Silent)
     monkeypatch.setattr(_locks, "_SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(waiting, "_FIRST_PAUSE_S", 0.001)
     handler = Refuse()
     logger = logging.getLogger("yogadl")
     logger.addHandler(handler)
