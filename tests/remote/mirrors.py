@@ -38,7 +38,8 @@ def bucket_with(root: Path, *names: str, records: int = RECORDS, part_bytes: int
 
 def manifest_of(bucket: LocalBucket, name: str) -> Manifest:
     """Return the manifest of version 1."""
-    return yogadl.open_storage(bucket.url.removeprefix("file://")).published(DatasetKey(name, "1")).manifest
+    storage = yogadl.open_storage(bucket.url.removeprefix("file://"))
+    return storage._backend.catalogue.published(DatasetKey(name, "1")).manifest
 
 
 def is_whole(mirror: Mirror, bucket: Bucket, manifest: Manifest) -> bool:
