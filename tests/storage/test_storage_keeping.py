@@ -487,7 +487,8 @@ def test_a_bad_name_is_refused_before_anything_is_built(storage, name):
 
 def test_a_version_whose_name_has_what_is_not_seen_is_read_and_deleted_but_not_built(storage):
     name = "1\u202e2"
-    earlier = PartitionedBuild(storage._backend, DatasetKey("data", name), 1, "run")  # as earlier releases let it be
+    # As earlier releases let it be.
+    earlier = PartitionedBuild(storage._backend, DatasetKey("data", name), 1, "run")
     earlier.write(0, [1, 2, 3])
     earlier.commit()
     assert storage.versions("data") == [name]
