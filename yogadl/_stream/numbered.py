@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from yogadl._interfaces import Column, Indices, Memory, announce
 from yogadl._lock import ProcessLock
-from yogadl._stream import cursor
 from yogadl._stream.arguments import whole
 from yogadl._stream.batch import make_batches, make_cut
-from yogadl._stream.rows import Span
 from yogadl._stream.stream import RecordStream
 
 # The order costs some 30 us a call, so it is asked for many rows at a time.
@@ -39,6 +37,7 @@ class NumberedBatches:
 
     Attributes:
         stream: Whose records, from the start on.
+        numbering: Which batches there are.
 
     Raises:
         ConfigurationError: if the arguments make no sense.
@@ -69,6 +68,7 @@ class NumberedBatches:
             stream.run, self.size, drop_remainder, 1, skip_finished_epoch=skip_finished_epoch
         )
         self.stream = stream = stream.past_finished(self._cut)
+        self.numbering = stream.run.numbering(self._cut)
         self._run = run = stream.run
         self._finish = make_batches(run, None, padding_field).finish(run)
         self._padding_field = padding_field
@@ -86,28 +86,15 @@ class NumberedBatches:
 
     def count(self, epoch: int) -> int:
         """Count the batches of an epoch; of the one that the stream starts in, those from there on."""
-        return self._cut.items(self._run.shard.own(self._run.origin(epoch)))
+        return self.numbering.count(epoch)
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return (epoch, number in it) of a batch counted from the stream's start, across epochs.
-
-        Raises:
-            IndexError: if the epochs have no batches.
-        """
-        first = self._run.start.epoch
-        begun, full = self.count(first), self.count(first + 1)
-        if number < begun:
-            return first, number
-        if not full:
-            raise IndexError(f"there is no batch {number}: an epoch of this shard has none")
-        onward, rest = divmod(number - begun, full)
-        return first + 1 + onward, rest
+        """Return (epoch, number in it) of a batch counted from the stream's start; see `Numbering.locate`."""
+        return self.numbering.locate(number)
 
     def cursor(self, delivered: int) -> dict[str, Any]:
         """Return the cursor that stands where so many batches were delivered from the stream's start on."""
-        start = self._run.start
-        point = self._cut.reach(self._run.shard, Span(start, start.epoch, None), delivered)
-        return cursor.write(self._run.identity(), point)
+        return self.numbering.cursor(self.numbering.reach(delivered))
 
     def batch(self, epoch: int, number: int) -> Any:  # a tree like the record's
         """Read one batch.

@@ -67,6 +67,10 @@ class Shard:
         """Return the position that stands after so many rows from `position`."""
         return min(self.records, position + rows * self.ranks)
 
+    def end(self, start: Point) -> Point:
+        """Return where the epoch of `start` ends for all shards alike, read from there on."""
+        return Point(start.epoch, self.after(start.position, self.rows(start.position)))
+
     def forward(self, start: Point, rows: int) -> Point:
         """Return where so many rows from `start` lead, across epochs."""
         onward, steps = walk(self.rows(start.position), self.rows(0), rows)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from yogadl._interfaces import Indices, RandomAccess
 from yogadl._order import Order
 from yogadl._stream.cursor import Identity
+from yogadl._stream.numbering import Numbering
 from yogadl._stream.rows import Cut, Point, Shard
 
 # The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
@@ -40,6 +41,10 @@ class Run:
             seed=self.seed,
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
         )
+
+    def numbering(self, cut: Cut) -> Numbering:
+        """Return the items that the rows are cut into, numbered from `start` on."""
+        return Numbering(self.identity(), self.shard, self.start, cut)
 
     def origin(self, epoch: int) -> int:
         """Return the position that the rows of an epoch count from: the run's own, or 0."""

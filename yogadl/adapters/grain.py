@@ -85,10 +85,10 @@ def make_dataloader(
         [[0, 1, 2, 3], [4, 5]]
     """
     loader.check_options(options, names_of(make_dataloader))
-    course, items = loader.items_of(
+    numbering, items = loader.items_of(
         stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch
     )
-    return loader.make_loader(course, items, list(operations), worker_count, options)
+    return loader.make_loader(numbering, items, list(operations), worker_count, options)
 
 
 @takes_a_stream

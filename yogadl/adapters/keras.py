@@ -141,17 +141,17 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     @property
     def num_batches(self) -> int | None:
         """How many batches there are; None: without end."""
-        return self._reader.count
+        return self._reader.numbering.length
 
     @property
     def steps_per_epoch(self) -> int:
         """How many batches a whole epoch has."""
-        return self._reader.per_epoch
+        return self._reader.numbering.full
 
     @property
     def steps_left(self) -> int:
         """How many batches the epoch of the stream has in which batch 0 is, from there on."""
-        return self._reader.left
+        return self._reader.numbering.begun
 
     @property
     def asked_for(self) -> int:
@@ -203,12 +203,12 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
             IndexError: if there is no such batch.
             ConfigurationError: if the dataset ends, and its batches are not asked for in order.
         """
-        number, reader = operator.index(index), self._reader
-        if reader.count is not None and self.asked_for < number < reader.count:
+        number, count = operator.index(index), self.num_batches
+        if count is not None and self.asked_for < number < count:
             raise ConfigurationError(
                 f"batch {number} was asked for before batch {self.asked_for}: {_SHUFFLED}"
             )
-        batch = reader.batch(number)
+        batch = self._reader.batch(number)
         return batch if self._arrange is None else self._arrange(batch)
 
     def cursor(self, delivered: int) -> dict[str, Any]:

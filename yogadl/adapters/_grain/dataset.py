@@ -5,28 +5,29 @@ from typing import Any
 
 import grain
 
-from yogadl.adapters._grain.course import Course
+from yogadl._stream.numbering import Numbering
+from yogadl.adapters._grain.numbering import length_of
 from yogadl.adapters._grain.sources import Batches, Records
 
 
 class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain has no annotations
     """Give a stream's items, records or batches; what `map_dataset` returns.
 
-    Its length is what the course has; an index behind that belongs to a later epoch, as `repeat` asks for it,
+    Its length is how many there are; an index behind that belongs to a later epoch, as `repeat` asks for it,
     and a negative one counts from the end.
     Immutable, thread-safe; pickles if the stream does.
 
     Attributes:
-        course: What is read.
+        numbering: Which items there are.
     """
 
-    def __init__(self, course: Course, source: Records | Batches) -> None:
+    def __init__(self, numbering: Numbering, source: Records | Batches) -> None:
         super().__init__()
-        self.course = course
+        self.numbering = numbering
         self._source = source
 
     def __len__(self) -> int:
-        return self.course.length
+        return length_of(self.numbering)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -36,7 +37,7 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
 
     def _from_the_end(self, number: int) -> int:
         """Return which element a negative index is of: round and round, as Grain's own sources count."""
-        if self.course.cut.epochs is None or not len(self):
+        if self.numbering.cut.epochs is None or not len(self):
             what = "without end" if len(self) else "without elements"
             raise IndexError(f"a dataset {what} has no element {number}")
         return number % len(self)

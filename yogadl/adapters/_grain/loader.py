@@ -12,8 +12,9 @@ from yogadl._dataref import RecordsRef
 from yogadl._stream import NumberedBatches, RecordStream, as_stream
 from yogadl._stream.arguments import unknown_argument, whole
 from yogadl._stream.batch import make_cut
-from yogadl.adapters._grain.course import Course, course_of
+from yogadl._stream.numbering import Numbering
 from yogadl.adapters._grain.effect import Operation, effect_of
+from yogadl.adapters._grain.numbering import length_of, numbering_of
 from yogadl.adapters._grain.ranks import warn_of_no_shard
 from yogadl.adapters._grain.sampler import ItemSampler
 from yogadl.adapters._grain.sources import Batches, Dealt, Records
@@ -36,7 +37,7 @@ def items_of(
     drop_remainder: bool,
     padding_field: str | None,
     skip_finished_epoch: bool,
-) -> tuple[Course, Records | Batches]:
+) -> tuple[Numbering, Records | Batches]:
     """Return which items there are, and what reads them by number: records, or batches if there is a size.
 
     Raises:
@@ -50,10 +51,10 @@ def items_of(
     cut = make_cut(stream.run, size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     stream = stream.past_finished(cut)
     batches = NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)  # checks the field
-    course = course_of(stream, size, drop_remainder, epochs)
+    numbering = numbering_of(stream, size, drop_remainder, epochs)
     if batch_size is None:
-        return course, Records(stream, course, padding_field)
-    return course, Batches(batches, course)
+        return numbering, Records(stream, numbering, padding_field)
+    return numbering, Batches(batches, numbering)
 
 
 def check_options(options: Collection[str], ours: Sequence[str]) -> None:
@@ -70,7 +71,7 @@ def check_options(options: Collection[str], ours: Sequence[str]) -> None:
 
 
 def make_loader(
-    course: Course,
+    numbering: Numbering,
     source: Records | Batches,
     operations: Sequence[Operation],
     worker_count: int | None,
@@ -84,13 +85,13 @@ def make_loader(
     workers = os.cpu_count() or 1 if worker_count is None else whole("worker_count", worker_count)
     if workers:
         allow_workers()
-    _check_shards(course, options.pop("shard_options", None))
+    _check_shards(numbering, options.pop("shard_options", None))
     effect = effect_of(operations)
-    turns = Turns(max(1, workers), effect.deal, course.length)
+    turns = Turns(max(1, workers), effect.deal, length_of(numbering))
     is_random = not all(isinstance(operation, _WITHOUT_RNG) for operation in operations)
-    sampler = ItemSampler(course, turns, effect, is_random=is_random)
+    sampler = ItemSampler(numbering, turns, effect, is_random=is_random)
     read: Records | Batches | Dealt = source
-    if turns.length != course.length:
+    if turns.length != length_of(numbering):
         read, operations = Dealt(source), [_Filled(), *operations]
     options.setdefault("read_options", grain.ReadOptions(0, 0))
     return grain.DataLoader(
@@ -105,11 +106,11 @@ class _Filled(grain.transforms.Filter):  # type: ignore[misc]  # of Any: Grain h
         return element is not None
 
 
-def _check_shards(course: Course, shards: grain.sharding.ShardOptions | None) -> None:
+def _check_shards(numbering: Numbering, shards: grain.sharding.ShardOptions | None) -> None:
     """Refuse shard options that say anything but what the stream says."""
     if shards is None:
         return
-    shard = course.shard
+    shard = numbering.shard
     index, count = shards.shard_index, shards.shard_count
     if (index, count) != (shard.rank, shard.ranks):
         raise ConfigurationError(

@@ -10,8 +10,9 @@ import numpy as np
 
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import NumberedBatches, RecordStream, as_stream
-from yogadl.adapters._grain.course import Course, course_of
+from yogadl._stream.numbering import Numbering
 from yogadl.adapters._grain.effect import Effect
+from yogadl.adapters._grain.numbering import length_of, numbering_of, random_key, to_json
 from yogadl.adapters._grain.turns import Turns
 from yogadl.errors import ConfigurationError
 
@@ -22,12 +23,12 @@ class _Places:
     """The places of one shard, as Grain counts them: place i of shard r of R is number i * R + r.
 
     Attributes:
-        course: What is read.
+        numbering: Which items there are.
     """
 
-    def __init__(self, course: Course, length: int) -> None:
-        self.course = course
-        self._rank, self._ranks = course.shard.rank, course.shard.ranks
+    def __init__(self, numbering: Numbering, length: int) -> None:
+        self.numbering = numbering
+        self._rank, self._ranks = numbering.shard.rank, numbering.shard.ranks
         self._places = length
         # Grain asks for it where a DataLoader is given no shard_options.
         self._shard_options = grain.sharding.ShardOptions(self._rank, self._ranks)
@@ -48,7 +49,7 @@ class _Places:
         return place
 
     def _rng(self, item: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=self.course.random_key(item)))
+        return np.random.Generator(np.random.Philox(key=random_key(self.numbering, item)))
 
 
 class Sampler(_Places):
@@ -77,14 +78,14 @@ class Sampler(_Places):
 
     @takes_a_stream
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
-        course = course_of(as_stream(stream), 1, False, epochs)
-        super().__init__(course, course.length)
+        numbering = numbering_of(as_stream(stream), 1, False, epochs)
+        super().__init__(numbering, length_of(numbering))
         self._batches = NumberedBatches(stream, _KEYS)
         self._kept: tuple[int, int, list[int]] = (-1, 0, [])
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         place = self._place(index)
-        epoch, row = self.course.locate(place)
+        epoch, row = self.numbering.locate(place)
         number, within = divmod(row, _KEYS)
         kept = self._kept
         if kept[:2] != (epoch, number):
@@ -93,21 +94,22 @@ class Sampler(_Places):
         return grain.RecordMetadata(index, kept[2][within], self._rng(place))
 
     def __repr__(self) -> str:
-        return f"yogadl.Sampler({json.dumps(self.course.to_json())})"
+        return f"yogadl.Sampler({json.dumps(to_json(self.numbering))})"
 
 
 class ItemSampler(_Places):
-    """Give the items of a course by number, dealt out to worker processes; behind the last, empty places.
+    """Give items by number, dealt out to worker processes; behind the last, empty places.
 
     Args:
-        course: The items, records or batches.
+        numbering: Which items there are, records or batches.
         turns: How they are dealt out.
         effect: What becomes of their number.
         is_random: Whether any operation needs a random number generator, which takes as long as the rest.
     """
 
-    def __init__(self, course: Course, turns: Turns, effect: Effect, *, is_random: bool) -> None:
-        super().__init__(course, turns.length)
+    def __init__(self, numbering: Numbering, turns: Turns, effect: Effect, *, is_random: bool) -> None:
+        super().__init__(numbering, turns.length)
+        self._items = length_of(numbering)
         self._turns = turns
         self._is_dealt = turns.workers > 1 and turns.deal > 1
         self._effect = effect
@@ -116,11 +118,11 @@ class ItemSampler(_Places):
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         item = self._place(index)
         if self._is_dealt:
-            item = min(self._turns.item(item), self.course.length)
-        rng = self._rng(item) if self._is_random and item < self.course.length else None
+            item = min(self._turns.item(item), self._items)
+        rng = self._rng(item) if self._is_random and item < self._items else None
         return grain.RecordMetadata(index, item, rng)
 
     def __repr__(self) -> str:
-        described: dict[str, Any] = self.course.to_json()
+        described: dict[str, Any] = to_json(self.numbering)
         described["effect"] = asdict(self._effect)
         return f"yogadl.ItemSampler({json.dumps(described)})"

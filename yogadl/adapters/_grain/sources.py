@@ -10,8 +10,9 @@ from typing import Any, Final
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._interfaces import RandomAccess, announce
 from yogadl._stream import NumberedBatches, RecordStream
+from yogadl._stream.numbering import Numbering
 from yogadl._stream.rows import Point
-from yogadl.adapters._grain.course import Course
+from yogadl.adapters._grain.numbering import length_of
 
 # Of one read ahead: Grain takes some 20 us a record, and so much is still in the CPU's cache when it is used.
 _AHEAD_BYTES: Final = 1_000_000
@@ -74,25 +75,25 @@ class _Ahead(threading.local):
 
 
 class Records:
-    """Read the records of a course by number.
+    """Read the records of a stream by number.
 
     Whoever asks for every w-th record, whatever w, finds the next ones ready, read at once; each thread reads
     for itself. A record that was handed out is its receiver's own: asked for again, it is read again.
     """
 
-    def __init__(self, stream: RecordStream, course: Course, padding_field: str | None) -> None:
+    def __init__(self, stream: RecordStream, numbering: Numbering, padding_field: str | None) -> None:
         self._stream = stream
-        self._course = course
+        self._numbering = numbering
         self._run = stream.run
         self._padding_field = padding_field
         self._most = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // max(1, stream.source.record_bytes)))
         self._ahead = _Ahead()
 
     def __reduce__(self) -> Any:
-        return Records, (self._stream, self._course, self._padding_field)
+        return Records, (self._stream, self._numbering, self._padding_field)
 
     def __len__(self) -> int:
-        return self._course.length
+        return length_of(self._numbering)
 
     def __repr__(self) -> str:
         return described("Records", self._run.source)
@@ -110,7 +111,7 @@ class Records:
 
     def _read(self, number: int, count: int, step: int) -> dict[int, Any]:
         """Read so many records, every `step`-th of an epoch, and announce the next ones."""
-        epoch, row = self._course.locate(number)
+        epoch, row = self._numbering.locate(number)
         run = self._run
         point = Point(epoch, run.origin(epoch))
         end = run.shard.own(point.position)
@@ -127,20 +128,20 @@ class Records:
 
 
 class Batches:
-    """Read the batches of a course by number."""
+    """Read the batches of a stream by number."""
 
-    def __init__(self, batches: NumberedBatches, course: Course) -> None:
+    def __init__(self, batches: NumberedBatches, numbering: Numbering) -> None:
         self._batches = batches
-        self._course = course
+        self._numbering = numbering
 
     def __len__(self) -> int:
-        return self._course.length
+        return length_of(self._numbering)
 
     def __repr__(self) -> str:
         return described("Batches", self._batches.stream.source)
 
     def __getitem__(self, number: Any) -> Any:
-        return self._batches.batch(*self._course.locate(number))
+        return self._batches.batch(*self._numbering.locate(number))
 
 
 class Dealt:

@@ -12,10 +12,11 @@ from typing import Any, Final
 import grain
 
 from yogadl._stream.arguments import whole
+from yogadl._stream.numbering import Numbering
 from yogadl._stream.rows import walk
-from yogadl.adapters._grain.course import Course
 from yogadl.adapters._grain.dataset import StreamMapDataset
 from yogadl.adapters._grain.effect import Effect, effect_of
+from yogadl.adapters._grain.numbering import cursor_of, from_json, length_of
 from yogadl.adapters._grain.turns import Turns
 from yogadl.errors import CursorError
 
@@ -50,40 +51,40 @@ def cursor(iterator_or_state: Any) -> dict[str, Any]:
             state = json.loads(state)
         except ValueError:
             raise CursorError(f"this is no state of Grain's, which would be JSON: {state[:60]!r}") from None
-    course, effect = _sampled(state)
+    numbering, effect = _sampled(state)
     if effect is None:
         raise CursorError(
             "the state does not say what the DataLoader makes of the records: pass the iterator itself, or "
             "use make_dataloader, whose states say it"
         )
-    return _of_taken(course, effect, _taken(state, course), effect.deal)
+    return _of_taken(numbering, effect, _taken(state, numbering), effect.deal)
 
 
-def _of_taken(course: Course, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
+def _of_taken(numbering: Numbering, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
     """Return the cursor for how many items each worker took, if they were dealt `deal` at a time."""
     if not effect.is_known:
         raise CursorError(
             "an operation that is none of Grain's transformations may hold back records that it took, so "
             f"what was delivered is not known: {_RESUME}"
         )
-    delivered = Turns(len(taken), deal, course.length).delivered(taken)
+    delivered = Turns(len(taken), deal, length_of(numbering)).delivered(taken)
     is_short = delivered is not None and delivered % effect.deal > 0
-    return _cursor(course, delivered, effect.is_in_step, is_short)
+    return _cursor(numbering, delivered, effect.is_in_step, is_short)
 
 
-def _cursor(course: Course, delivered: int | None, is_in_step: bool, is_short: bool) -> dict[str, Any]:
+def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_short: bool) -> dict[str, Any]:
     """Return the cursor, or refuse."""
     if delivered is None:
         raise CursorError(
             "what the workers took is no prefix of the order, since each batches records of its own: use "
             f"make_dataloader, which gives each worker whole batches, or batch outside of them, or {_RESUME}"
         )
-    if not is_in_step and course.shard.ranks > 1:
+    if not is_in_step and numbering.shard.ranks > 1:
         raise CursorError(
             "a filter, or another stage that changes how many records there are, takes the shards out of "
             f"step, so no cursor stands for all of them: {_RESUME}"
         )
-    return course.cursor(delivered, is_short=is_short)
+    return cursor_of(numbering, delivered, is_short=is_short)
 
 
 # A DataLoader.
@@ -92,11 +93,11 @@ def _cursor(course: Course, delivered: int | None, is_in_step: bool, is_short: b
 def _of_loader(iterator: Any) -> dict[str, Any]:
     loader = iterator._data_loader
     state = json.loads(iterator.get_state())
-    course, effect = _sampled(state)
-    taken = _taken(state, course)
+    numbering, effect = _sampled(state)
+    taken = _taken(state, numbering)
     if effect is not None:
-        return _of_taken(course, effect, taken, effect.deal)
-    shards, shard = loader._shard_options, course.shard
+        return _of_taken(numbering, effect, taken, effect.deal)
+    shards, shard = loader._shard_options, numbering.shard
     if (shards.shard_index, shards.shard_count) != (shard.rank, shard.ranks):
         raise CursorError(
             f"the DataLoader reads shard {shards.shard_index} of {shards.shard_count} of what the stream "
@@ -105,10 +106,10 @@ def _of_loader(iterator: Any) -> dict[str, Any]:
     effect = effect_of(loader._operations)
     if len(taken) > 1 and effect.deal > 1:  # by the worker, so shards may be out of step, too
         effect = replace(effect, is_in_step=False)
-    return _of_taken(course, effect, taken, 1)
+    return _of_taken(numbering, effect, taken, 1)
 
 
-def _sampled(state: Any) -> tuple[Course, Effect | None]:
+def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
     """Return what the sampler in a state said; ``None`` where it can't know what becomes of its items."""
     sampler = state.get("sampler") if isinstance(state, Mapping) else None
     if not isinstance(sampler, str):
@@ -123,19 +124,19 @@ def _sampled(state: Any) -> tuple[Course, Effect | None]:
         )
     try:
         described = json.loads(text[:-1])
-        course = Course.from_json(described)
+        numbering = from_json(described)
         if kind == "yogadl.Sampler":
-            return course, None
+            return numbering, None
         effect = Effect(**described["effect"])
         whole("deal", effect.deal, 1)
-        return course, effect
+        return numbering, effect
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(_DAMAGED) from error
 
 
-def _taken(state: Any, course: Course) -> list[int]:
+def _taken(state: Any, numbering: Numbering) -> list[int]:
     """Return how many items each worker took; Grain keeps the last one's number, counted over all shards."""
-    rank, ranks = course.shard.rank, course.shard.ranks
+    rank, ranks = numbering.shard.rank, numbering.shard.ranks
     found = []
     try:
         workers, last = max(1, whole("worker_count", state["worker_count"])), state["last_seen_indices"]
@@ -158,7 +159,7 @@ def _of_dataset(iterator: Any) -> dict[str, Any]:
     for part in _parts(iterator):
         name = type(part).__name__
         if isinstance(part, StreamMapDataset):
-            return _cursor(part.course, delivered, is_in_step, is_short)
+            return _cursor(part.numbering, delivered, is_in_step, is_short)
         if name in _FILTERS:
             is_in_step = False
         elif name in _BATCHES:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from yogadl._lock import ProcessLock
-from yogadl._stream import NumberedBatches, RecordStream, StreamIterator
+from yogadl._stream import RecordStream, StreamIterator
 from yogadl._stream import cursor as cursors
 from yogadl._stream.arguments import whole
+from yogadl._stream.batch import make_cut
 from yogadl.errors import ConfigurationError
 
 
@@ -35,9 +36,7 @@ class BatchReader:
 
     Attributes:
         stream: Whose records, from batch 0 on.
-        count: How many batches there are; None: without end.
-        left: How many the epoch has that it starts in, from there on.
-        per_epoch: How many a whole epoch has.
+        numbering: Which batches there are.
         furthest: The greatest number that was asked for, -1 before that.
 
     Raises:
@@ -45,23 +44,16 @@ class BatchReader:
     """
 
     def __init__(self, stream: RecordStream, cutting: Cutting) -> None:
-        size, drop, padding_field = cutting.size, cutting.drop_remainder, cutting.padding_field
+        size, drop, epochs = cutting.size, cutting.drop_remainder, cutting.epochs
         ahead = whole("prefetch", cutting.ahead)
         # Who reads without end asks for what comes next, and not for the rest of an epoch.
-        is_endless = cutting.epochs is None
-        numbered = NumberedBatches(
-            stream, size, drop, padding_field=padding_field, skip_finished_epoch=is_endless
-        )
-        stream = numbered.stream
-        loader = stream.batch(size, drop, cutting.epochs, padding_field=padding_field)
-        first, epochs = stream.start.epoch, cutting.epochs
+        one = make_cut(stream.run, whole("batch_size", size, 1), drop, 1, skip_finished_epoch=epochs is None)
+        stream = stream.past_finished(one)
+        loader = stream.batch(size, drop, epochs, padding_field=cutting.padding_field)
         self.stream = stream
-        self.left = numbered.count(first)
-        self.per_epoch = numbered.count(first + 1)
-        self.count = None if epochs is None else self.left + (epochs - 1) * self.per_epoch
+        self.numbering = stream.run.numbering(replace(one, epochs=epochs))
         self.furthest = -1
         self._cutting = cutting
-        self._numbered = numbered
         self._loader = loader.prefetch(ahead) if ahead else loader
         self._batches: StreamIterator | None = None
         self._next = 0  # what `_batches` delivers next
@@ -76,12 +68,12 @@ class BatchReader:
         Raises:
             IndexError: if there is no such batch.
         """
-        if number < 0 or (self.count is not None and number >= self.count):
-            raise IndexError(f"there is no batch {number}: there are {self.count}")
+        count = self.numbering.length
+        if number < 0 or (count is not None and number >= count):
+            raise IndexError(f"there is no batch {number}: there are {count}")
         with self._lock:
             if self._batches is None or number != self._next:
-                place = self._numbered.cursor(number)
-                self._batches = self._loader.at(place["epoch"], place["position"])
+                self._batches = self._loader.at(*self.numbering.reach(number))
                 self._next = number
             batch = next(self._batches)
             self._next = number + 1
@@ -94,10 +86,10 @@ class BatchReader:
         Raises:
             ConfigurationError: if there are not so many.
         """
-        delivered = whole("delivered", delivered)
-        if self.count is not None and delivered > self.count:
-            raise ConfigurationError(f"{delivered} batches can't be delivered: there are {self.count}")
-        return self._numbered.cursor(delivered)
+        delivered, count = whole("delivered", delivered), self.numbering.length
+        if count is not None and delivered > count:
+            raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
+        return self.numbering.cursor(self.numbering.reach(delivered))
 
     def at(self, state: Mapping[str, Any], rebind: bool = False) -> "BatchReader":
         """Return a reader of the same stream whose batch 0 is the one after the cursor.

@@ -9,7 +9,7 @@ import torch
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import NumberedBatches, RecordStream, as_stream, cursor
 from yogadl._stream.arguments import whole
-from yogadl._stream.rows import Cut, Point, Span
+from yogadl._stream.rows import Cut, Point
 from yogadl.adapters._torch.epochs import Epochs, Seat
 from yogadl.adapters._torch.loader import TensorBatches
 from yogadl.adapters._torch.shards import warn_of_shards
@@ -178,9 +178,8 @@ class ItemIterator(Iterator[Any]):
     def _reach(self, start: Point, yielded: int) -> Point:
         """Return where a cursor stands once this item of ours and all before it were delivered."""
         items = self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
-        return self._items.cut.reach(
-            self._items.stream.shard, Span(start, start.epoch, start.epoch + 1), items
-        )
+        cut = self._items.cut
+        return cut.reach(self._items.stream.shard, cut.span(start), items)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this worker yielded, with a cursor as far as that alone says."""
@@ -194,9 +193,7 @@ class ItemIterator(Iterator[Any]):
         }
         if self._is_over and self._items.batch_size is None:
             # A shard without a record in the epoch's last row can't tell by what it yielded.
-            rows = run.shard.rows(start.position)
-            end = Point(start.epoch, run.shard.after(start.position, rows))
-            found["end"] = cursor.write(run.identity(), end)
+            found["end"] = cursor.write(run.identity(), run.shard.end(start))
         return found
 
     def _share(self) -> dict[str, Any]:

@@ -47,9 +47,7 @@ class SamplerIterator(StreamIterator):
         progress, run = self._progress, self._recipe.run
         if progress.span is None or not progress.is_finished:
             return super().state_dict()
-        epoch, origin = progress.span.start
-        end = Point(epoch, run.shard.after(origin, run.shard.rows(origin)))
-        return cursor.write(run.identity(), end)
+        return cursor.write(run.identity(), run.shard.end(progress.span.start))
 
     get_state = state_dict
 

@@ -14,6 +14,7 @@ import torch
 from yogadl._memory import settle_allocator
 from yogadl._stream import NumberedBatches, RecordStream
 from yogadl._stream.items import Batches, Read
+from yogadl._stream.numbering import Numbering
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.rows import Cut, Point
 from yogadl._stream.run import Run
@@ -102,16 +103,16 @@ class _Crew:
 
     def __init__(self, make: WorkerBatches, run: Run, cut: Cut) -> None:
         self._run, self._cut = run, cut
+        self._numbering = numbering = run.numbering(replace(cut, epochs=1))  # counted epoch by epoch
         self._finish = make.batches.finish(run)
         self._is_ready = make.transform is not None  # a batch that leaves the worker as it is to be delivered
-        items = cut.items(run.shard.own(run.start.position))
         bytes_each = max(1, run.source.record_bytes * cut.size)
-        spread = -(-items // (_CHUNKS * make.workers))
+        spread = -(-numbering.begun // (_CHUNKS * make.workers))
         self._each = 1 if self._is_ready else max(1, min(_MOST_BYTES // bytes_each, spread))
         numbered = NumberedBatches(RecordStream(run), cut.size * self._each)
         dataset = _Chunks(numbered, make.batches, make.transform)
         self._pid = os.getpid()
-        self._plan = _Plan(run, cut, self._each, make.workers)
+        self._plan = _Plan(numbering, self._each, make.workers)
         self._answers: Any = None  # DataLoader's iterator
         self._ending: Callable[[], object] | None = None
         self._loader = torch.utils.data.DataLoader(
@@ -132,7 +133,7 @@ class _Crew:
         unpacker = self._plan.begin(start, end)
         self._start()
         for epoch in _epochs(start, end):
-            items = self._plan.items(epoch)
+            items = self._numbering.count(epoch)
             for first in range(0, items, self._each):
                 found = self._next(unpacker)
                 count = min(self._each, items - first)
@@ -263,8 +264,8 @@ class _Plan:
     It has no part of the source: see `_Crew`.
     """
 
-    def __init__(self, run: Run, cut: Cut, each: int, workers: int) -> None:
-        self._shard, self._start, self._cut = run.shard, run.start, cut
+    def __init__(self, numbering: Numbering, each: int, workers: int) -> None:
+        self._numbering = numbering
         self._each, self._workers = each, workers
         self._turn = 0
         self._requests: Iterator[_Request] = iter(())
@@ -279,15 +280,10 @@ class _Plan:
         self._requests = self._plan(unpacker, start, end)
         return unpacker
 
-    def items(self, epoch: int) -> int:
-        """Count the batches of an epoch."""
-        origin = self._start.position if epoch == self._start.epoch else 0
-        return self._cut.items(self._shard.own(origin))
-
     def _plan(self, unpacker: Unpacker, start: Point, end: int | None) -> Iterator[_Request]:
         workers = itertools.cycle(range(self._workers))  # DataLoader asks them in turn
         for epoch in _epochs(start, end):
-            for number in range(-(-self.items(epoch) // self._each)):
+            for number in range(-(-self._numbering.count(epoch) // self._each)):
                 worker = next(workers)
                 yield _Request(self._turn, epoch, number, worker, unpacker.returned(worker))
 

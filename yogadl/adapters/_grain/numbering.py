@@ -1,0 +1,86 @@
+"""Say of numbered items what Grain wants to know: a length, keys for randomness, and a text for checkpoints.
+
+Grain's checkpoints hold the text of a numbering, and a cursor is made of nothing else.
+"""
+
+import json
+import sys
+from typing import Any
+
+from yogadl._order import derive_key
+from yogadl._stream import RecordStream, cursor
+from yogadl._stream.arguments import flag, whole
+from yogadl._stream.batch import make_cut
+from yogadl._stream.cursor import Identity
+from yogadl._stream.numbering import Numbering
+from yogadl._stream.rows import Cut, Shard
+from yogadl.errors import CursorError
+
+_TAG = int.from_bytes(b"grain-1", "big")
+
+
+def numbering_of(stream: RecordStream, size: int, drop_remainder: bool, epochs: int | None) -> Numbering:
+    """Return the numbers of a stream's records (`size` 1) or batches.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, or shards of unequal length would drift apart.
+    """
+    return stream.run.numbering(make_cut(stream.run, size, drop_remainder, epochs))
+
+
+def length_of(numbering: Numbering) -> int:
+    """Return how many items there are; `sys.maxsize`, as Grain has it, if they are endless."""
+    return sys.maxsize if numbering.length is None else numbering.length
+
+
+def random_key(numbering: Numbering, number: int) -> int:
+    """Return what the randomness of an item is keyed by: seed, epoch and its first record's position."""
+    epoch, inside = numbering.locate(number)
+    return derive_key(_TAG, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
+
+
+def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
+    """Return the cursor that stands where so many items were delivered.
+
+    Args:
+        numbering: Of which items.
+        delivered: How many.
+        is_short: Whether more were asked for, by a batch that was to be larger: then a shard that has one
+            record less than others stands at the end with them.
+    """
+    is_end = is_short and delivered == numbering.length
+    return numbering.cursor(numbering.end() if is_end else numbering.reach(delivered))
+
+
+def to_json(numbering: Numbering) -> dict[str, Any]:
+    """Return all of it as plain JSON."""
+    shard, cut = numbering.shard, numbering.cut
+    return {
+        "start": numbering.cursor(numbering.start),
+        "shard": [shard.rank, shard.ranks, shard.remainder],
+        "cut": [cut.size, cut.drop_remainder, cut.epochs],
+    }
+
+
+def from_json(described: Any) -> Numbering:  # Any: it comes from a file
+    """Return what `to_json` described.
+
+    Raises:
+        CursorError: if it is nothing of the kind.
+    """
+    try:
+        start, (rank, ranks, remainder) = described["start"], described["shard"]
+        size, drop_remainder, epochs = described["cut"]
+        identity = Identity(
+            start["records"],
+            start["fingerprint"],
+            start["order"],
+            start["seed"],
+            start["skip_shuffle_at_epoch_end"],
+        )
+        point = cursor.read(identity, start)
+        shard = Shard(identity.records, whole("rank", rank), whole("ranks", ranks, 1), remainder)
+        cut = Cut(whole("size", size, 1), flag("drop_remainder", drop_remainder), epochs)
+        return Numbering(identity, shard, point, cut)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CursorError(f"the state's sampler is damaged: {json.dumps(described)[:200]}") from error
