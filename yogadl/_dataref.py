@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._arguments import explains_names
 from yogadl._indices import checked_indices
 from yogadl._interfaces import Column, DataRef, Indices, Memory, RandomAccess
 from yogadl._order import Blocks
@@ -12,7 +13,6 @@ from yogadl._records import ProjectedRecords, SelectedRecords, SlicedRecords, So
 from yogadl._sources import has_random_access, is_arrays
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_stream
-from yogadl._stream.arguments import explains_names
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _ITERATION_BYTES: Final = 2**20

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import yogadl
+from yogadl._arguments import names_of
 from yogadl._dataref import RecordsRef
-from yogadl._stream.arguments import names_of
 from yogadl.errors import ConfigurationError
 
 REF = yogadl.from_source({"x": np.arange(10)})

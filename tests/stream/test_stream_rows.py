@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import record_ids, stream_of
 
-from yogadl._stream.rows import Cut, Point, Shard, Span, walk
+from yogadl._stream import Cut, Point, Shard, Span, walk
 from yogadl.errors import ConfigurationError
 
 REMAINDERS = ["uneven", "drop", "pad"]

@@ -1,15 +1,64 @@
 """Read forwards: records in an order, sharded, batched, read ahead, and resumed exactly.
 
-`open_stream` is the door. Below it, one idea a module: `rows` which positions are whose, `cursor` a place
-as JSON, `run` which records those are, `items` reading them as records or batches, `claims` who reads
-which epoch, `iterator` delivering, `stream` and `batch` what users hold, `prefetch` a stage,
-`numbered` batches by number, for whoever counts by himself, `given` what adapters take for a stream.
+The one door: adapters take all that they need from here. Behind it, one idea a module, each standing on
+those before it. Integers: `shard` which positions are whose, `cut` how they make batches, `cursor` a place
+as JSON, `numbering` items by number. Reading: `run` which records those are, `items` reading them as records
+or batches, `prefetch` a stage, `recipe` all of it together. Delivering: `progress` how far, `claims` who
+reads which epoch, `iterator` one by one, `stream` what users hold, `opening` how they get it, `numbered`
+batches by number, for whoever counts by himself, `given` what adapters take for a stream.
 """
 
-from yogadl._stream.batch import Loader
+from yogadl._stream.batch import make_batches, make_cut, read_ahead
+from yogadl._stream.claims import Claims
+from yogadl._stream.cursor import Identity, read_cursor, write_cursor
+from yogadl._stream.cut import Cut, Span
 from yogadl._stream.given import as_stream
-from yogadl._stream.iterator import StreamIterator
+from yogadl._stream.items import Ahead, Batches, Finish, Flags, Read
+from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
-from yogadl._stream.stream import Plan, RecordStream, open_stream
+from yogadl._stream.numbering import Numbering
+from yogadl._stream.opening import open_stream
+from yogadl._stream.plan import Plan
+from yogadl._stream.prefetch import ForkedError, Prefetch
+from yogadl._stream.progress import Progress
+from yogadl._stream.recipe import Make, Recipe, Stage
+from yogadl._stream.run import Run
+from yogadl._stream.shard import Point, Shard, walk
+from yogadl._stream.stream import Loader, RecordStream
 
-__all__ = ["Loader", "NumberedBatches", "Plan", "RecordStream", "StreamIterator", "as_stream", "open_stream"]
+__all__ = [
+    "Ahead",
+    "Batches",
+    "Claims",
+    "Cut",
+    "Finish",
+    "Flags",
+    "ForkedError",
+    "Identity",
+    "Loader",
+    "Make",
+    "NumberedBatches",
+    "Numbering",
+    "Plan",
+    "Point",
+    "Prefetch",
+    "Progress",
+    "Read",
+    "Recipe",
+    "RecordStream",
+    "Restartable",
+    "Run",
+    "Shard",
+    "Span",
+    "Stage",
+    "StreamIterator",
+    "as_stream",
+    "begin",
+    "make_batches",
+    "make_cut",
+    "open_stream",
+    "read_ahead",
+    "read_cursor",
+    "walk",
+    "write_cursor",
+]

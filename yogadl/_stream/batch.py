@@ -1,91 +1,17 @@
-"""Group records into batches: the loader, a chain of stages over a stream."""
+"""Check how batches are to be made: how they are cut, of what they consist, and how many are read ahead."""
 
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from yogadl._stream.arguments import explains_names, flag, whole
-from yogadl._stream.claims import Recipe
+from yogadl._arguments import flag, whole
+from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches
-from yogadl._stream.iterator import Restartable
 from yogadl._stream.prefetch import Prefetch
-from yogadl._stream.rows import Cut
+from yogadl._stream.recipe import Recipe
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from yogadl._stream.stream import RecordStream
-
-
-class Loader(Restartable):
-    """Deliver a stream's records in batches, or what later stages make of them.
-
-    Immutable but for its count of epochs: each `iter` claims the next ones for itself at its first
-    `next`, starting where the stream starts. Thread-safe, though each iterator belongs to one thread;
-    safe to carry across a fork; pickles if its source and its functions do.
-
-    Example:
-        >>> import yogadl
-        >>> loader = yogadl.from_source([10, 11, 12, 13, 14]).stream().batch(2)
-        >>> [batch.tolist() for batch in loader]
-        [[10, 11], [12, 13], [14]]
-        >>> batches = loader.at(epoch=1, position=2)
-        >>> next(batches).tolist()
-        [12, 13]
-        >>> cursor = batches.state_dict()
-        >>> cursor["epoch"], cursor["position"]
-        (1, 4)
-
-    Attributes:
-        stream: The stream that it reads.
-    """
-
-    def __init__(self, stream: "RecordStream", recipe: Recipe) -> None:
-        self.stream = stream
-        self._read_by(recipe)
-
-    def __len__(self) -> int:
-        """Count the batches of whole epochs, however much of the first one a cursor skips.
-
-        Raises:
-            TypeError: if it is endless.
-        """
-        cut, rows = self._recipe.cut, len(self.stream)
-        if cut.epochs is None:
-            raise TypeError("an endless loader (epochs=None) has no length")
-        return cut.items(rows * cut.epochs) if cut.across_epochs else cut.items(rows) * cut.epochs
-
-    def __repr__(self) -> str:
-        cut = self._recipe.cut
-        return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}>"
-
-    @property
-    def batch_size(self) -> int:
-        """How many records a full batch has."""
-        return self._recipe.cut.size
-
-    @property
-    def epochs(self) -> int | None:
-        """How many epochs an iterator reads; None: for ever."""
-        return self._recipe.cut.epochs
-
-    @explains_names()
-    def prefetch(self, n: int, workers: int = 0) -> "Loader":
-        """Return a loader that reads up to `n` batches ahead, in a thread.
-
-        The batches, their order and every cursor stay the same: a cursor counts what was delivered.
-        The thread starts at an iterator's first `next` and ends when the iterator is closed or dropped.
-        An error in it comes after the batches before it.
-
-        Args:
-            n: How many batches to keep ready, at least 1.
-            workers: Processes to read in; there are none yet.
-
-        Raises:
-            ConfigurationError: if one of them makes no sense.
-        """
-        return Loader(self.stream, read_ahead(self._recipe, n, workers))
 
 
 def read_ahead(recipe: Recipe, depth: int, workers: int) -> Recipe:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from yogadl._stream.rows import Point
+from yogadl._stream.shard import Point
 from yogadl.errors import CursorError
 
 VERSION = 1
@@ -32,7 +32,7 @@ class Identity:
     skip_shuffle_at_epoch_end: bool
 
 
-def write(identity: Identity, point: Point) -> dict[str, Any]:
+def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
     """Return the cursor that stands at `point`: plain ints, strings, bools and one dict of them."""
     return {
         "yogadl": VERSION,
@@ -46,12 +46,12 @@ def write(identity: Identity, point: Point) -> dict[str, Any]:
     }
 
 
-def read(identity: Identity, state: Any, rebind: bool = False) -> Point:  # Any: it comes from a file
+def read_cursor(identity: Identity, state: Any, rebind: bool = False) -> Point:  # Any: it comes from a file
     """Return the place that a cursor stands at, after checking that it is one of this stream.
 
     Args:
         identity: The stream's own.
-        state: What `write` returned, possibly by way of JSON and other hands.
+        state: What `write_cursor` returned, possibly by way of JSON and other hands.
         rebind: Accept other data of equal length, by the caller's word.
 
     Raises:

@@ -3,8 +3,7 @@
 from typing import Any
 
 from yogadl._interfaces import DataRef, Stream
-from yogadl._stream.batch import Loader
-from yogadl._stream.stream import RecordStream
+from yogadl._stream.stream import Loader, RecordStream
 from yogadl.errors import ConfigurationError
 
 

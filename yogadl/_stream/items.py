@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._interfaces import Column, Indices, announce
-from yogadl._stream.rows import Cut, Point
+from yogadl._stream.cut import Cut
 from yogadl._stream.run import Run
+from yogadl._stream.shard import Point
 
 # Of one read, unless a single batch is larger. Chosen by benchmarks/: more no longer helps, and what
 # is gathered here should still be in the CPU's cache when the batch is used.

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from yogadl._stream import cursor
-from yogadl._stream.arguments import whole
-from yogadl._stream.claims import Claims, Progress, Recipe
+from yogadl._arguments import whole
+from yogadl._stream.claims import Claims
+from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.prefetch import ForkedError
-from yogadl._stream.rows import Point
+from yogadl._stream.progress import Progress
+from yogadl._stream.recipe import Recipe
+from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
 
 
@@ -69,7 +71,7 @@ class StreamIterator(Iterator[Any]):
         else:
             assert self._claims is not None
             point = self._claims.next_span().start
-        return cursor.write(self._recipe.run.identity(), point)
+        return write_cursor(self._recipe.run.identity(), point)
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
         """Go on from a cursor, before or after the first `next`.
@@ -86,7 +88,7 @@ class StreamIterator(Iterator[Any]):
             ConfigurationError: if shards of unequal length would drift into different epochs.
         """
         recipe = self._recipe
-        point = cursor.read(recipe.run.identity(), state, rebind)
+        point = read_cursor(recipe.run.identity(), state, rebind)
         span = self._progress.span
         if span is None:
             assert self._claims is not None
@@ -146,7 +148,7 @@ class Restartable:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor of the newest iterator; before there is one, where it would start."""
-        return cursor.write(self._recipe.run.identity(), self._claims.reach())
+        return write_cursor(self._recipe.run.identity(), self._claims.reach())
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
         """Let the next iterator start at a cursor; see `StreamIterator.load_state_dict`.
@@ -157,7 +159,7 @@ class Restartable:
             CursorError: if it is no cursor, or one of other data or another order.
             ConfigurationError: if shards of unequal length would drift into different epochs.
         """
-        self._claims.restart(cursor.read(self._recipe.run.identity(), state, rebind))
+        self._claims.restart(read_cursor(self._recipe.run.identity(), state, rebind))
 
     get_state = state_dict
     set_state = load_state_dict

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._arguments import whole
 from yogadl._interfaces import Column, Indices, Memory, announce
 from yogadl._lock import ProcessLock
-from yogadl._stream.arguments import whole
 from yogadl._stream.batch import make_batches, make_cut
 from yogadl._stream.stream import RecordStream
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from yogadl._stream import cursor
-from yogadl._stream.cursor import Identity
-from yogadl._stream.rows import Cut, Point, Shard
+from yogadl._stream.cursor import Identity, write_cursor
+from yogadl._stream.cut import Cut
+from yogadl._stream.shard import Point, Shard
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Numbering:
         ConfigurationError: if shards of unequal length would drift into different epochs.
 
     Example:
-        >>> from yogadl._stream.numbering import Numbering
-        >>> from yogadl._stream.rows import Cut, Point, Shard
+        >>> from yogadl._stream import Cut, Numbering, Point, Shard
         >>> shard = Shard(records=5, rank=0, ranks=1, remainder="uneven")
         >>> batches = Numbering(None, shard, Point(0, 2), Cut(size=2, epochs=3))
         >>> batches.begun, batches.full, batches.length
@@ -100,4 +99,4 @@ class Numbering:
 
     def cursor(self, point: Point) -> dict[str, Any]:
         """Return the cursor that stands at a point."""
-        return cursor.write(self.identity, point)
+        return write_cursor(self.identity, point)

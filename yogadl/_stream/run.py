@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from yogadl._interfaces import Indices, RandomAccess
 from yogadl._order import Order
 from yogadl._stream.cursor import Identity
+from yogadl._stream.cut import Cut
 from yogadl._stream.numbering import Numbering
-from yogadl._stream.rows import Cut, Point, Shard
+from yogadl._stream.shard import Point, Shard
 
 # The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
 # first on: 0.1 ms. (Chunks that begin small and grow were slower on large records: each one's arrays

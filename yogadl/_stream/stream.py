@@ -1,43 +1,93 @@
-"""Stream records: the order of a source, a shard of it, and where to begin."""
+"""Hold what users hold: a stream of records, and a loader of its batches."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from yogadl._arguments import explains_names, whole
 from yogadl._interfaces import DataRef, Indices, RandomAccess, Stream
-from yogadl._order import Blocks, make_order
 from yogadl._spec import Spec
-from yogadl._stream import cursor as cursors
-from yogadl._stream.arguments import explains_names, flag, whole
-from yogadl._stream.batch import Loader, make_batches, make_cut, read_ahead
-from yogadl._stream.claims import Recipe
+from yogadl._stream.batch import make_batches, make_cut, read_ahead
+from yogadl._stream.cursor import write_cursor
+from yogadl._stream.cut import Cut
 from yogadl._stream.items import Records
 from yogadl._stream.iterator import Restartable, begin
-from yogadl._stream.rows import Cut, Point, Remainder, Shard
+from yogadl._stream.plan import Plan
+from yogadl._stream.recipe import Recipe
 from yogadl._stream.run import Run
+from yogadl._stream.shard import Point, Shard
 from yogadl.errors import ConfigurationError
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a shard reads in one whole epoch, before reading anything.
+class Loader(Restartable):
+    """Deliver a stream's records in batches, or what later stages make of them.
+
+    Immutable but for its count of epochs: each `iter` claims the next ones for itself at its first
+    `next`, starting where the stream starts. Thread-safe, though each iterator belongs to one thread;
+    safe to carry across a fork; pickles if its source and its functions do.
+
+    Example:
+        >>> import yogadl
+        >>> loader = yogadl.from_source([10, 11, 12, 13, 14]).stream().batch(2)
+        >>> [batch.tolist() for batch in loader]
+        [[10, 11], [12, 13], [14]]
+        >>> batches = loader.at(epoch=1, position=2)
+        >>> next(batches).tolist()
+        [12, 13]
+        >>> cursor = batches.state_dict()
+        >>> cursor["epoch"], cursor["position"]
+        (1, 4)
 
     Attributes:
-        records: How many records.
-        bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
-        requests: How many requests to a store; a local source makes none.
-        disk: How many bytes of local disk are filled.
-        price: What the requests cost in dollars; None where nobody charges.
+        stream: The stream that it reads.
     """
 
-    records: int
-    bytes: int
-    requests: int = 0
-    disk: int = 0
-    price: float | None = None
+    def __init__(self, stream: "RecordStream", recipe: Recipe) -> None:
+        self.stream = stream
+        self._read_by(recipe)
+
+    def __len__(self) -> int:
+        """Count the batches of whole epochs, however much of the first one a cursor skips.
+
+        Raises:
+            TypeError: if it is endless.
+        """
+        cut, rows = self._recipe.cut, len(self.stream)
+        if cut.epochs is None:
+            raise TypeError("an endless loader (epochs=None) has no length")
+        return cut.items(rows * cut.epochs) if cut.across_epochs else cut.items(rows) * cut.epochs
+
+    def __repr__(self) -> str:
+        cut = self._recipe.cut
+        return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}>"
+
+    @property
+    def batch_size(self) -> int:
+        """How many records a full batch has."""
+        return self._recipe.cut.size
+
+    @property
+    def epochs(self) -> int | None:
+        """How many epochs an iterator reads; None: for ever."""
+        return self._recipe.cut.epochs
+
+    @explains_names()
+    def prefetch(self, n: int, workers: int = 0) -> "Loader":
+        """Return a loader that reads up to `n` batches ahead, in a thread.
+
+        The batches, their order and every cursor stay the same: a cursor counts what was delivered.
+        The thread starts at an iterator's first `next` and ends when the iterator is closed or dropped.
+        An error in it comes after the batches before it.
+
+        Args:
+            n: How many batches to keep ready, at least 1.
+            workers: Processes to read in; there are none yet.
+
+        Raises:
+            ConfigurationError: if one of them makes no sense.
+        """
+        return Loader(self.stream, read_ahead(self._recipe, n, workers))
 
 
 class RecordStream(Restartable, Stream):
@@ -176,7 +226,7 @@ class RecordStream(Restartable, Stream):
                     f"{records} can't be delivered: a shard's epoch {epoch} has {most} records"
                 )
             records = min(records, shard.own(point.position))  # which may be one less: counted by another's
-        return cursors.write(self._run.identity(), shard.delivered(point, records))
+        return write_cursor(self._run.identity(), shard.delivered(point, records))
 
     def past_finished(self, cut: Cut) -> "RecordStream":
         """Return the stream that starts where whoever cuts it so begins to read; see `Cut.past_finished`."""
@@ -187,79 +237,3 @@ class RecordStream(Restartable, Stream):
         """Return what one whole epoch of this shard reads."""
         records = len(self)
         return Plan(records, records * self._run.source.record_bytes)
-
-
-def open_stream(
-    source: RandomAccess,
-    *,
-    start_offset: int = 0,
-    shuffle: bool | Blocks = False,
-    skip_shuffle_at_epoch_end: bool = False,
-    shuffle_seed: int | None = None,
-    shard_rank: int = 0,
-    num_shards: int = 1,
-    drop_shard_remainder: bool = False,
-    pad_shard_remainder: bool = False,
-    cursor: Mapping[str, Any] | None = None,
-    rebind: bool = False,
-) -> RecordStream:
-    """Return a stream over a source; the arguments are those of `DataRef.stream`.
-
-    Args:
-        source: Where the records come from.
-        start_offset: Start after so many records of this shard; later epochs are whole.
-        shuffle: True, or a named order such as `yogadl.Blocks`.
-        skip_shuffle_at_epoch_end: Read every epoch in the order of the first.
-        shuffle_seed: Which shuffle; None is 0, never a random one.
-        shard_rank: Which shard.
-        num_shards: Of how many.
-        drop_shard_remainder: Give every shard the same number of records by leaving out the last few.
-        pad_shard_remainder: Give every shard the same number by repeating from the epoch's start.
-        cursor: Start there, wherever it was saved.
-        rebind: Accept a cursor of other data of equal length, by the caller's word.
-
-    Raises:
-        ConfigurationError: if an argument, or two together, make no sense.
-        CursorError: if the cursor is none, or is one of other data or another order.
-    """
-    if not isinstance(shuffle, bool | np.bool_ | Blocks):
-        raise ConfigurationError(
-            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {shuffle!r}"
-        )
-    if isinstance(start_offset, bool | np.bool_):
-        raise ConfigurationError(
-            f"start_offset must be a number of records, not {start_offset}: to shuffle, pass shuffle=True"
-        )
-    seed = 0 if shuffle_seed is None else whole("shuffle_seed", shuffle_seed, None)
-    skip = flag("skip_shuffle_at_epoch_end", skip_shuffle_at_epoch_end)
-    drop = flag("drop_shard_remainder", drop_shard_remainder)
-    pad = flag("pad_shard_remainder", pad_shard_remainder)
-    shard = _shard(len(source), shard_rank, num_shards, drop, pad)
-    offset = whole("start_offset", start_offset)
-    if offset and cursor is not None:
-        raise ConfigurationError("start_offset and cursor both say where to start: pass one of them")
-    run = Run(
-        source=source,
-        order=make_order(shard.records, shuffle, seed),
-        shard=shard,
-        start=shard.delivered(Point(0, 0), offset),
-        seed=seed if shuffle else None,
-        skip_shuffle_at_epoch_end=skip and bool(shuffle),
-    )
-    if cursor is not None:
-        point = cursors.read(run.identity(), cursor, flag("rebind", rebind))
-        run = replace(run, start=point)
-    return RecordStream(run)
-
-
-def _shard(records: int, rank: int, ranks: int, drop: bool, pad: bool) -> Shard:
-    """Check which share of the records is asked for."""
-    ranks, rank = whole("num_shards", ranks, 1), whole("shard_rank", rank)
-    if rank >= ranks:
-        raise ConfigurationError(
-            f"shard_rank is {rank}, but num_shards is {ranks}: pass a rank from 0 to {ranks - 1}"
-        )
-    if drop and pad:
-        raise ConfigurationError("drop_shard_remainder and pad_shard_remainder exclude each other: pass one")
-    remainder: Remainder = "drop" if drop else "pad" if pad else "uneven"
-    return Shard(records, rank, ranks, remainder)

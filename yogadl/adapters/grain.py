@@ -6,10 +6,10 @@ The names of this module need Grain. Its own guide, page by page over a cache: d
 from collections.abc import Sequence
 from typing import Any
 
+from yogadl._arguments import names_of
 from yogadl._dataref import takes_a_stream
 from yogadl._sources import Source
 from yogadl._stream import RecordStream
-from yogadl._stream.arguments import names_of
 from yogadl.errors import MissingDependencyError
 
 try:

@@ -5,15 +5,22 @@ The names of this module need JAX. What goes on to a device, many hosts, checkpo
 
 from typing import Any
 
+from yogadl._arguments import whole
 from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Spec
-from yogadl._stream import StreamIterator, as_stream
-from yogadl._stream.arguments import whole
-from yogadl._stream.batch import make_batches, make_cut, read_ahead
-from yogadl._stream.claims import Claims, Make, Recipe
-from yogadl._stream.iterator import begin
+from yogadl._stream import (
+    Claims,
+    Make,
+    Recipe,
+    StreamIterator,
+    as_stream,
+    begin,
+    make_batches,
+    make_cut,
+    read_ahead,
+)
 from yogadl.errors import ConfigurationError, MissingDependencyError
 
 try:

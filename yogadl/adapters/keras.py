@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._arguments import whole
 from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._sources import Source
 from yogadl._stream import RecordStream, as_stream
-from yogadl._stream.arguments import whole
 from yogadl.adapters._keras.batches import BatchesSource
 from yogadl.adapters._keras.calls import reading_call
 from yogadl.adapters._keras.changes import changes

@@ -12,7 +12,7 @@ from yogadl._dataref import RecordsRef
 from yogadl._interfaces import Storage
 from yogadl._key import DatasetKey, new_key
 from yogadl._spec import Spec
-from yogadl._stream.arguments import explains_names
+from yogadl._arguments import explains_names
 from yogadl.storage._backend import Backend
 from yogadl.storage._progress import Progress
 

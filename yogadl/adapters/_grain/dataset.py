@@ -5,7 +5,7 @@ from typing import Any
 
 import grain
 
-from yogadl._stream.numbering import Numbering
+from yogadl._stream import Numbering
 from yogadl.adapters._grain.numbering import length_of
 from yogadl.adapters._grain.sources import Batches, Records
 

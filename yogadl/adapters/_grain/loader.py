@@ -8,11 +8,9 @@ from typing import Any
 import grain
 from absl import flags
 
+from yogadl._arguments import unknown_argument, whole
 from yogadl._dataref import RecordsRef
-from yogadl._stream import NumberedBatches, RecordStream, as_stream
-from yogadl._stream.arguments import unknown_argument, whole
-from yogadl._stream.batch import make_cut
-from yogadl._stream.numbering import Numbering
+from yogadl._stream import NumberedBatches, Numbering, RecordStream, as_stream, make_cut
 from yogadl.adapters._grain.effect import Operation, effect_of
 from yogadl.adapters._grain.numbering import length_of, numbering_of
 from yogadl.adapters._grain.ranks import warn_of_no_shard

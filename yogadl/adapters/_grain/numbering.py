@@ -7,13 +7,9 @@ import json
 import sys
 from typing import Any
 
+from yogadl._arguments import flag, whole
 from yogadl._order import derive_key
-from yogadl._stream import RecordStream, cursor
-from yogadl._stream.arguments import flag, whole
-from yogadl._stream.batch import make_cut
-from yogadl._stream.cursor import Identity
-from yogadl._stream.numbering import Numbering
-from yogadl._stream.rows import Cut, Shard
+from yogadl._stream import Cut, Identity, Numbering, RecordStream, Shard, make_cut, read_cursor
 from yogadl.errors import CursorError
 
 _TAG = int.from_bytes(b"grain-1", "big")
@@ -78,7 +74,7 @@ def from_json(described: Any) -> Numbering:  # Any: it comes from a file
             start["seed"],
             start["skip_shuffle_at_epoch_end"],
         )
-        point = cursor.read(identity, start)
+        point = read_cursor(identity, start)
         shard = Shard(identity.records, whole("rank", rank), whole("ranks", ranks, 1), remainder)
         cut = Cut(whole("size", size, 1), flag("drop_remainder", drop_remainder), epochs)
         return Numbering(identity, shard, point, cut)

@@ -9,8 +9,7 @@ import grain
 import numpy as np
 
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import NumberedBatches, RecordStream, as_stream
-from yogadl._stream.numbering import Numbering
+from yogadl._stream import NumberedBatches, Numbering, RecordStream, as_stream
 from yogadl.adapters._grain.effect import Effect
 from yogadl.adapters._grain.numbering import length_of, numbering_of, random_key, to_json
 from yogadl.adapters._grain.turns import Turns

@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._interfaces import RandomAccess, announce
-from yogadl._stream import NumberedBatches, RecordStream
-from yogadl._stream.numbering import Numbering
-from yogadl._stream.rows import Point
+from yogadl._stream import NumberedBatches, Numbering, Point, RecordStream
 from yogadl.adapters._grain.numbering import length_of
 
 # Of one read ahead: Grain takes some 20 us a record, and so much is still in the CPU's cache when it is used.

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import grain
 
-from yogadl._stream.arguments import whole
-from yogadl._stream.numbering import Numbering
-from yogadl._stream.rows import walk
+from yogadl._arguments import whole
+from yogadl._stream import Numbering, walk
 from yogadl.adapters._grain.dataset import StreamMapDataset
 from yogadl.adapters._grain.effect import Effect, effect_of
 from yogadl.adapters._grain.numbering import cursor_of, from_json, length_of

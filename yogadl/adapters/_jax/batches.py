@@ -11,9 +11,7 @@ import numpy as np
 
 from yogadl._interfaces import Column, Indices
 from yogadl._spec import Spec
-from yogadl._stream.items import Ahead, Batches, Finish, Flags, Read
-from yogadl._stream.rows import Cut, Point
-from yogadl._stream.run import Run
+from yogadl._stream import Ahead, Batches, Cut, Finish, Flags, Point, Read, Run
 from yogadl.adapters._jax.layout import GlobalField
 
 Scope = Callable[[], contextlib.AbstractContextManager[None]]

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from yogadl._arguments import whole
 from yogadl._lock import ProcessLock
-from yogadl._stream import RecordStream, StreamIterator
-from yogadl._stream import cursor as cursors
-from yogadl._stream.arguments import whole
-from yogadl._stream.batch import make_cut
+from yogadl._stream import RecordStream, StreamIterator, make_cut, read_cursor
 from yogadl.errors import ConfigurationError
 
 
@@ -99,5 +97,5 @@ class BatchReader:
             ConfigurationError: if shards would drift into different epochs from there.
         """
         run = self.stream.run
-        start = cursors.read(run.identity(), state, rebind)
+        start = read_cursor(run.identity(), state, rebind)
         return BatchReader(RecordStream(replace(run, start=start)), self._cutting)

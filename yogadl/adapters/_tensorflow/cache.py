@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
+from yogadl._arguments import flag, names_of, unknown_argument
 from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef, from_source
-from yogadl._stream.arguments import flag, names_of, unknown_argument
 from yogadl.adapters._tensorflow.dataset import make_tf_dataset
 from yogadl.adapters._tensorflow.eager import require_eager
 from yogadl.adapters._tensorflow.graph import Graph

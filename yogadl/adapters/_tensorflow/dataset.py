@@ -4,11 +4,11 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from yogadl._arguments import whole
 from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._spec import Node
 from yogadl._stream import NumberedBatches, RecordStream, as_stream
-from yogadl._stream.arguments import whole
 from yogadl.adapters._tensorflow.eager import require_eager
 from yogadl.adapters._tensorflow.items import items_of
 from yogadl.adapters._tensorflow.parts import Part

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from yogadl._stream.rows import Point
+from yogadl._stream import Point
 
 _REMEMBERED: Final = 64  # iterators whose workers may still be starting
 

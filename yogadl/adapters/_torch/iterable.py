@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import torch
 
+from yogadl._arguments import whole
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import NumberedBatches, RecordStream, as_stream, cursor
-from yogadl._stream.arguments import whole
-from yogadl._stream.rows import Cut, Point
+from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
 from yogadl.adapters._torch.epochs import Epochs, Seat
 from yogadl.adapters._torch.loader import TensorBatches
 from yogadl.adapters._torch.shards import warn_of_shards
@@ -186,14 +185,14 @@ class ItemIterator(Iterator[Any]):
         start = self._begin()
         run = self._items.stream.run
         found = {
-            "cursor": cursor.write(run.identity(), self._reach(start, self._yielded)),
+            "cursor": write_cursor(run.identity(), self._reach(start, self._yielded)),
             "start": list(start),
             "yielded": self._yielded,
             **self._share(),
         }
         if self._is_over and self._items.batch_size is None:
             # A shard without a record in the epoch's last row can't tell by what it yielded.
-            found["end"] = cursor.write(run.identity(), run.shard.end(start))
+            found["end"] = write_cursor(run.identity(), run.shard.end(start))
         return found
 
     def _share(self) -> dict[str, Any]:
@@ -208,7 +207,7 @@ class ItemIterator(Iterator[Any]):
         try:
             start, yielded = Point(*state["start"]), whole("yielded", state["yielded"])
             share = {name: state[name] for name in self._share()}
-            point = cursor.read(self._items.stream.run.identity(), state["cursor"])
+            point = read_cursor(self._items.stream.run.identity(), state["cursor"])
         except (KeyError, TypeError, ConfigurationError) as error:
             raise CursorError(
                 f"the state is none of an IterableDataset's iterator ({error}): load what "

@@ -6,14 +6,23 @@ from typing import Any, Final, TypedDict, Unpack
 
 import torch
 
+from yogadl._arguments import flag, names_of, unknown_argument, whole
 from yogadl._dataref import RecordsRef
-from yogadl._stream import Loader, RecordStream, as_stream
-from yogadl._stream.arguments import flag, names_of, unknown_argument, whole
-from yogadl._stream.batch import make_batches, make_cut
-from yogadl._stream.claims import Make, Recipe, Stage
-from yogadl._stream.items import Batches, Finish, Flags
-from yogadl._stream.prefetch import Prefetch
-from yogadl._stream.run import Run
+from yogadl._stream import (
+    Batches,
+    Finish,
+    Flags,
+    Loader,
+    Make,
+    Prefetch,
+    Recipe,
+    RecordStream,
+    Run,
+    Stage,
+    as_stream,
+    make_batches,
+    make_cut,
+)
 from yogadl.adapters._torch.shards import warn_of_shards
 from yogadl.adapters._torch.tensors import converters, map_tensors
 from yogadl.adapters._torch.workers import WorkerBatches

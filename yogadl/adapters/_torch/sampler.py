@@ -6,15 +6,22 @@ from typing import Any
 
 import torch
 
+from yogadl._arguments import flag, whole
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import RecordStream, StreamIterator, as_stream, cursor
-from yogadl._stream.arguments import flag, whole
-from yogadl._stream.batch import make_cut
-from yogadl._stream.claims import Progress, Recipe
-from yogadl._stream.items import Read
-from yogadl._stream.iterator import Restartable
-from yogadl._stream.rows import Cut, Point
-from yogadl._stream.run import Run
+from yogadl._stream import (
+    Cut,
+    Point,
+    Progress,
+    Read,
+    Recipe,
+    RecordStream,
+    Restartable,
+    Run,
+    StreamIterator,
+    as_stream,
+    make_cut,
+    write_cursor,
+)
 from yogadl.adapters._torch.shards import warn_of_shards
 
 
@@ -47,7 +54,7 @@ class SamplerIterator(StreamIterator):
         progress, run = self._progress, self._recipe.run
         if progress.span is None or not progress.is_finished:
             return super().state_dict()
-        return cursor.write(run.identity(), run.shard.end(progress.span.start))
+        return write_cursor(run.identity(), run.shard.end(progress.span.start))
 
     get_state = state_dict
 

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from yogadl._stream import RecordStream
-from yogadl._stream.rows import Cut
+from yogadl._stream import Cut, RecordStream
 from yogadl.errors import ConfigurationError
 
 # A ProcessGroup or a DeviceMesh: torch need not be installed where the types are checked.

@@ -12,12 +12,17 @@ from typing import Any, Final
 import torch
 
 from yogadl._memory import settle_allocator
-from yogadl._stream import NumberedBatches, RecordStream
-from yogadl._stream.items import Batches, Read
-from yogadl._stream.numbering import Numbering
-from yogadl._stream.prefetch import ForkedError
-from yogadl._stream.rows import Cut, Point
-from yogadl._stream.run import Run
+from yogadl._stream import (
+    Batches,
+    Cut,
+    ForkedError,
+    NumberedBatches,
+    Numbering,
+    Point,
+    Read,
+    RecordStream,
+    Run,
+)
 from yogadl.adapters._torch.transport import Packer, Parcel, Unpacker
 from yogadl.errors import ConfigurationError
 

@@ -1,4 +1,4 @@
-"""Compute which positions a shard reads, and how far a number of items reaches: integers only.
+"""Compute which positions a shard reads, and where a number of rows leads: integers only.
 
 A run starts at position g of an epoch of n records. Its row k is the positions g + kR .. g + kR + R - 1
 and shard r of R is column r. A cursor counts rows *asked for*, in step on every shard: after k rows it
@@ -18,18 +18,6 @@ class Point(NamedTuple):
 
     epoch: int
     position: int
-
-
-class Span(NamedTuple):
-    """What one iterator reads: from `start` up to the epoch `end`, or for ever.
-
-    `first` is the first epoch that it claimed; a cursor loaded into it may move `start` about between
-    `first` and `end`.
-    """
-
-    start: Point
-    first: int
-    end: int | None
 
 
 def walk(first: int, full: int, count: int) -> tuple[int, int]:
@@ -113,69 +101,3 @@ class Shard:
                     f"{self.ranks} shards are uneven, so the shards would drift into different epochs: pass "
                     "drop_shard_remainder=True or pad_shard_remainder=True, or read one epoch at a time"
                 )
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Say how a shard's rows are cut into items (records or batches), and for how many epochs.
-
-    Args:
-        size: How many records make an item.
-        drop_remainder: Whether an epoch's last item is left out if it is short.
-        epochs: How many epochs one iterator reads; None: it never ends.
-        across_epochs: Whether an epoch's last item is filled from the next epoch.
-        skip_finished_epoch: Whether each iterator goes on where the last one stopped, with the next epoch
-            only if nothing is left of that one. Otherwise each reads the next epoch, and the first after a
-            cursor the rest of one, which may be nothing.
-    """
-
-    size: int = 1
-    drop_remainder: bool = False
-    epochs: int | None = 1
-    across_epochs: bool = False
-    skip_finished_epoch: bool = False
-
-    def span(self, start: Point) -> Span:
-        """Return the span of `epochs` epochs that begins at `start`."""
-        end = None if self.epochs is None else start.epoch + self.epochs
-        return Span(start, start.epoch, end)
-
-    def resume(self, span: Span, point: Point) -> Span:
-        """Return `span` as it goes on from `point`: its end stays if `point` lies within."""
-        if span.first <= point.epoch and (span.end is None or point.epoch < span.end):
-            return Span(point, span.first, span.end)
-        return self.span(point)
-
-    def past_finished(self, shard: Shard, span: Span) -> Span:
-        """Return `span`, or the one after it if no item is left of it and such are skipped.
-
-        An item that any shard has is left: in the last row of an uneven epoch only some have one, and all
-        must skip together or not at all.
-        """
-        if not self.skip_finished_epoch or span.end is None or not span.start.position:
-            return span
-        epoch, position = span.start
-        rows, more, full = shard.rows(position), span.end - epoch - 1, shard.rows(0)
-        left = (
-            self.items(rows + more * full)
-            if self.across_epochs
-            else self.items(rows) + more * self.items(full)
-        )
-        return span if left else self.span(Point(span.end, 0))
-
-    def items(self, rows: int) -> int:
-        """Count the items that so many rows of this shard make."""
-        return rows // self.size if self.drop_remainder else -(-rows // self.size)
-
-    def reach(self, shard: Shard, span: Span, items: int) -> Point:
-        """Return where a reader of `span` stands once so many items were delivered."""
-        epoch, position = span.start
-        if self.across_epochs:
-            rows = items * self.size
-            if span.end is not None:
-                rows = min(rows, shard.rows(position) + (span.end - epoch - 1) * shard.rows(0))
-            return shard.forward(span.start, rows)
-        onward, steps = walk(self.items(shard.own(position)), self.items(shard.own(0)), items)
-        origin = 0 if onward else position
-        rows = min(shard.rows(origin), steps * self.size)
-        return Point(epoch + onward, shard.after(origin, rows))

@@ -1,0 +1,92 @@
+"""Open a stream: check what is asked of it, and find where it starts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from yogadl._arguments import flag, whole
+from yogadl._interfaces import RandomAccess
+from yogadl._order import Blocks, make_order
+from yogadl._stream.cursor import read_cursor
+from yogadl._stream.run import Run
+from yogadl._stream.shard import Point, Remainder, Shard
+from yogadl._stream.stream import RecordStream
+from yogadl.errors import ConfigurationError
+
+
+def open_stream(
+    source: RandomAccess,
+    *,
+    start_offset: int = 0,
+    shuffle: bool | Blocks = False,
+    skip_shuffle_at_epoch_end: bool = False,
+    shuffle_seed: int | None = None,
+    shard_rank: int = 0,
+    num_shards: int = 1,
+    drop_shard_remainder: bool = False,
+    pad_shard_remainder: bool = False,
+    cursor: Mapping[str, Any] | None = None,
+    rebind: bool = False,
+) -> RecordStream:
+    """Return a stream over a source; the arguments are those of `DataRef.stream`.
+
+    Args:
+        source: Where the records come from.
+        start_offset: Start after so many records of this shard; later epochs are whole.
+        shuffle: True, or a named order such as `yogadl.Blocks`.
+        skip_shuffle_at_epoch_end: Read every epoch in the order of the first.
+        shuffle_seed: Which shuffle; None is 0, never a random one.
+        shard_rank: Which shard.
+        num_shards: Of how many.
+        drop_shard_remainder: Give every shard the same number of records by leaving out the last few.
+        pad_shard_remainder: Give every shard the same number by repeating from the epoch's start.
+        cursor: Start there, wherever it was saved.
+        rebind: Accept a cursor of other data of equal length, by the caller's word.
+
+    Raises:
+        ConfigurationError: if an argument, or two together, make no sense.
+        CursorError: if the cursor is none, or is one of other data or another order.
+    """
+    if not isinstance(shuffle, bool | np.bool_ | Blocks):
+        raise ConfigurationError(
+            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {shuffle!r}"
+        )
+    if isinstance(start_offset, bool | np.bool_):
+        raise ConfigurationError(
+            f"start_offset must be a number of records, not {start_offset}: to shuffle, pass shuffle=True"
+        )
+    seed = 0 if shuffle_seed is None else whole("shuffle_seed", shuffle_seed, None)
+    skip = flag("skip_shuffle_at_epoch_end", skip_shuffle_at_epoch_end)
+    drop = flag("drop_shard_remainder", drop_shard_remainder)
+    pad = flag("pad_shard_remainder", pad_shard_remainder)
+    shard = _shard(len(source), shard_rank, num_shards, drop, pad)
+    offset = whole("start_offset", start_offset)
+    if offset and cursor is not None:
+        raise ConfigurationError("start_offset and cursor both say where to start: pass one of them")
+    run = Run(
+        source=source,
+        order=make_order(shard.records, shuffle, seed),
+        shard=shard,
+        start=shard.delivered(Point(0, 0), offset),
+        seed=seed if shuffle else None,
+        skip_shuffle_at_epoch_end=skip and bool(shuffle),
+    )
+    if cursor is not None:
+        point = read_cursor(run.identity(), cursor, flag("rebind", rebind))
+        run = replace(run, start=point)
+    return RecordStream(run)
+
+
+def _shard(records: int, rank: int, ranks: int, drop: bool, pad: bool) -> Shard:
+    """Check which share of the records is asked for."""
+    ranks, rank = whole("num_shards", ranks, 1), whole("shard_rank", rank)
+    if rank >= ranks:
+        raise ConfigurationError(
+            f"shard_rank is {rank}, but num_shards is {ranks}: pass a rank from 0 to {ranks - 1}"
+        )
+    if drop and pad:
+        raise ConfigurationError("drop_shard_remainder and pad_shard_remainder exclude each other: pass one")
+    remainder: Remainder = "drop" if drop else "pad" if pad else "uneven"
+    return Shard(records, rank, ranks, remainder)

@@ -1,0 +1,82 @@
+"""Say how the rows of a run become items: read, cut, and passed through stages."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final, Protocol
+
+from yogadl._stream.cut import Cut, Span
+from yogadl._stream.items import Read
+from yogadl._stream.prefetch import Prefetch
+from yogadl._stream.progress import Progress
+from yogadl._stream.run import Run
+from yogadl._stream.shard import Point
+
+Stage = Callable[[Iterator[Any]], Iterator[Any]]
+
+_ITEMS: Final = itemgetter(1)  # of a read
+
+
+class Make(Protocol):
+    """What makes items of a run: records or batches."""
+
+    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the items from `start` to the epoch `end`, read by read."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Say how the rows of a run become items: read, cut, and passed through stages.
+
+    Reading ahead, if it comes first, does so by whole reads. Each stage turns an iterator of items into
+    another with as many items, in the same order. (Stages that drop or add items will need a cursor of
+    their own shard; see `cursor`.)
+    """
+
+    run: Run
+    cut: Cut
+    make: Make
+    stages: tuple[Stage, ...] = ()
+
+    def open(self, start: Point, end: int | None) -> Iterator[Any]:
+        """Return the items from `start` to the epoch `end`."""
+        reads = self.make.reads(self.run, self.cut, start, end)
+        stages = self.stages
+        if stages and isinstance(stages[0], Prefetch):
+            items, stages = stages[0].of_reads(reads), stages[1:]
+        else:
+            items = chain.from_iterable(map(_ITEMS, reads))  # without a step of Python's for each item
+        del reads  # whoever iterates over it now lets go of it
+        for stage in stages:
+            items = stage(items)
+        return items
+
+    def reach(self, progress: Progress) -> Point:
+        """Return where a cursor of this progress stands."""
+        span = progress.span
+        assert span is not None
+        if progress.is_finished and span.end is not None:
+            return Point(span.end, 0)
+        return self.cut.reach(self.run.shard, span, progress.items)
+
+    def span(self, point: Point) -> Span:
+        """Return what an iterator reads that begins at `point`.
+
+        Raises:
+            ConfigurationError: if the shards would drift into different epochs from there.
+        """
+        return self._ready(self.cut.span(point))
+
+    def resume(self, span: Span, point: Point) -> Span:
+        """Return `span` as it goes on from `point`.
+
+        Raises:
+            ConfigurationError: if the shards would drift into different epochs from there.
+        """
+        return self._ready(self.cut.resume(span, point))
+
+    def _ready(self, span: Span) -> Span:
+        span = self.cut.past_finished(self.run.shard, span)
+        self.run.shard.require_step(span.start, span.end)
+        return span
