@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from grain_stages import Double, Noise, OddOnly, Twice, ids, numbered, sizes
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
+from placed import PADDED, check_places, placed
 
 import yogadl
 from yogadl.adapters import grain as yogadl_grain
@@ -356,3 +357,10 @@ def test_sources_and_samplers_serve_many_threads():
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(read, range(3 * RECORDS))) == golden(shuffled(), 3)
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_records_are_read_with_their_places(size):
+    stream = placed(1_003, **PADDED, start_offset=5)
+    loader = yogadl_grain.make_dataloader(stream, batch_size=size, epochs=2, padding_field="p")
+    check_places(stream, list(loader), (0, 1), "p")

@@ -7,6 +7,7 @@ import grain
 import numpy as np
 import pytest
 from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, ids, numbered, sizes
+from placed import PADDED, check_places, placed
 
 from yogadl.adapters import grain as yogadl_grain
 from yogadl.errors import CursorError
@@ -149,3 +150,12 @@ if __name__ == "__main__":
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1, 2, 3, 4]\n" * 2
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_records_are_read_with_their_places(drain, size):
+    stream = placed(103, **PADDED)
+    loader = yogadl_grain.make_dataloader(
+        stream, batch_size=size, epochs=2, padding_field="p", worker_count=2
+    )
+    check_places(stream, drain(loader)[0], (0, 1), "p")

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
+from placed import PADDED, check_places, placed
 
 import yogadl
 from yogadl.adapters import jax as adapter
@@ -557,3 +558,19 @@ def test_a_finished_epoch_is_skipped_on_request(ref):
     assert ids_of(make_jax_iterator(stream, **options)) == []
     found = ids_of(make_jax_iterator(stream, **options, skip_finished_epoch=True))
     assert found == shuffled(ref).indices(1)[:80].tolist()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_records_are_read_with_their_places(prefetch):
+    stream = placed(103, **PADDED, start_offset=5)
+    batches = make_jax_iterator(stream, 8, epochs=2, padding_field="p", prefetch=prefetch)
+    check_places(stream, list(batches), (0, 1), "p")
+
+
+def test_records_of_many_devices_are_read_with_their_places():
+    stream = placed(160, shuffle=True)
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+    sharding = {name: NamedSharding(mesh, P("data")) for name in ("epoch", "index", "p")}
+    sharding["position"] = NamedSharding(mesh, P("model"))
+    batches = make_jax_iterator(stream, 16, sharding, epochs=2, padding_field="p")
+    check_places(stream, list(batches), (0, 1), "p")

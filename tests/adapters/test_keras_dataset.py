@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
+from placed import PADDED, check_places, placed
 
 import yogadl
 from yogadl.adapters import keras as adapter
@@ -410,3 +411,10 @@ def test_a_checkpoint_needs_an_endless_dataset_and_a_path_that_keras_takes(tmp_p
         adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10, epochs=1))
     with pytest.raises(ConfigurationError, match=r"must end in \.keras"):
         adapter.Checkpoint(tmp_path / "run", adapter.PyDataset(stream_of(), 10))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_records_are_read_with_their_places(prefetch):
+    stream = placed(103, **PADDED, start_offset=5)
+    dataset = adapter.PyDataset(stream, 8, epochs=2, padding_field="p", prefetch=prefetch)
+    check_places(stream, [dataset[number] for number in range(dataset.num_batches)], (0, 1), "p")

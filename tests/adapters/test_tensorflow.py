@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
+from placed import PADDED, check_places, placed
 
 import yogadl
 from yogadl._memory import BatchMemory
@@ -408,3 +409,10 @@ def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path):
     assert len(ids(adapter.make_tf_dataset(unchecked.stream(shuffle=True), 10))) == RECORDS
     with pytest.raises(tf.errors.OpError, match="CacheFormatError: 'set' version '1': field 'image'"):
         ids(adapter.make_tf_dataset(checked.stream(shuffle=True), 10))
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_records_are_read_with_their_places(size):
+    stream = placed(1_003, **PADDED)
+    dataset = adapter.make_tf_dataset(stream, size, padding_field="p").repeat(2)
+    check_places(stream, list(dataset.as_numpy_iterator()), (0, 1), "p")

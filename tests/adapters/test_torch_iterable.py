@@ -8,6 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 import torch
+from placed import PADDED, check_places, placed
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -264,3 +265,12 @@ def test_the_state_of_another_batch_size_is_refused(ref):
     other.load_state_dict(loader.state_dict())
     with pytest.raises(CursorError, match=r"cursor\(state_dict\)"):
         next(iter(other))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [None, 8])
+def test_records_are_read_with_their_places(size, workers):
+    stream = placed(1_003, **PADDED, start_offset=5)
+    dataset = adapter.IterableDataset(stream, size, padding_field="p")
+    found = list(DataLoader(dataset, batch_size=None, num_workers=workers))
+    check_places(stream, found, (0,), "p")

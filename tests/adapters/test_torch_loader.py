@@ -21,6 +21,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placed import PADDED, check_places, placed
 
 import yogadl
 from yogadl.adapters import torch as adapter
@@ -749,3 +750,10 @@ def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path, wor
     assert len(ids(adapter.make_dataloader(stream_of(unchecked), 10, num_workers=workers))) == RECORDS
     with pytest.raises(CacheFormatError, match=r"'set' version '1': field 'x', records"):
         ids(adapter.make_dataloader(stream_of(checked), 10, num_workers=workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_records_are_read_with_their_places(workers):
+    stream = placed(103, **PADDED, start_offset=5)
+    loader = adapter.make_dataloader(stream, 8, workers, epochs=2, padding_field="p")
+    check_places(stream, list(loader), (0, 1), "p")

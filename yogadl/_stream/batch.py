@@ -68,7 +68,7 @@ def make_batches(run: Run, collate: Callable[[list[Any]], Any] | None, padding_f
     if collate is not None and not callable(collate):
         raise ConfigurationError(f"collate must be a function of a list of records, not {collate!r}")
     if padding_field is not None:
-        keys = run.source.spec.keys()
+        keys = run.spec.keys()
         if not isinstance(padding_field, str):
             raise ConfigurationError(f"padding_field must be the name of a field, not {padding_field!r}")
         if keys is None:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from yogadl._interfaces import Column, Indices, announce
 from yogadl._stream.cut import Cut
+from yogadl._stream.rows import Flags
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
 
@@ -26,7 +24,6 @@ RECORDS_BYTES = 1_000_000
 AHEAD_BYTES = 32_000_000  # announced to the kernel, if the source is a file that is not in memory
 MOST_RECORDS = 1024
 
-Flags = NDArray[np.bool_]
 Finish = Callable[[Any, Flags], Any]
 
 
@@ -40,16 +37,16 @@ class Records:
 
     def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the records from `start` to the epoch `end`, read by read."""
-        spec, columns_of = run.source.spec, run.source.columns
-        most = max(1, min(MOST_RECORDS, RECORDS_BYTES // max(1, run.source.record_bytes)))
+        spec, read = run.spec, run.read
+        most = max(1, min(MOST_RECORDS, RECORDS_BYTES // run.record_bytes))
         size = min(16, most)
-        for indices, _ in run.chunks(cut, start, end):
-            ahead = Ahead(run, indices)
+        for rows in run.chunks(cut, start, end):
+            ahead = Ahead(run, rows.indices)
             first = 0
-            while first < len(indices):
-                part = indices[first : first + size]
+            while first < len(rows):
+                part = rows[first : first + size]
                 ahead.of(first + len(part))
-                yield len(part), iter(spec.records(columns_of(part), len(part)))
+                yield len(part), iter(spec.records(read(part), len(part)))
                 first, size = first + size, min(2 * size, most)
 
 
@@ -67,19 +64,19 @@ class Batches:
 
     def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
-        finish = self.finish(run)
-        columns_of = run.source.columns
+        finish, read = self.finish(run), run.read
         batch = cut.size
-        alone = max(1, run.source.record_bytes) * batch
+        alone = run.record_bytes * batch
         most = batch * (1 if alone >= ALONE_BYTES else max(TOGETHER, MOST_BYTES // alone))
         size = batch
-        for indices, padding in run.chunks(cut, start, end):
-            ahead = Ahead(run, indices)
-            first, total = 0, len(indices)
+        for rows in run.chunks(cut, start, end):
+            ahead = Ahead(run, rows.indices)
+            first, total = 0, len(rows)
             while first < total:
                 last = min(total, first + size)
                 ahead.of(last)
-                columns, flags = columns_of(indices[first:last]), padding[first:last]
+                part = rows[first:last]
+                columns, flags = read(part), part.padding
                 if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
                     yield 1, iter([finish(columns, flags)])
                 else:
@@ -92,7 +89,7 @@ class Batches:
 
     def finish(self, run: Run) -> Finish:
         """Return what makes a batch of its columns and padding flags."""
-        spec, assemble = run.source.spec, run.source.spec.assemble
+        spec, assemble = run.spec, run.spec.assemble
         collate, name = self.collate, self.padding_field
         if collate is not None:
 
@@ -125,7 +122,7 @@ class Ahead:
         self._source = run.source
         self._indices = indices
         self._announced = 0
-        self._most = max(1, AHEAD_BYTES // max(1, run.source.record_bytes))
+        self._most = max(1, AHEAD_BYTES // run.record_bytes)
 
     def of(self, last: int) -> None:
         """Announce what comes after the `last` records that are about to be read, and those if need be."""

@@ -6,13 +6,12 @@ tf.data, Keras, Grain and the worker processes of PyTorch say which batch they w
 from collections import OrderedDict
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from yogadl._arguments import whole
-from yogadl._interfaces import Column, Indices, Memory, announce
+from yogadl._interfaces import Column, Memory, announce
 from yogadl._lock import ProcessLock
 from yogadl._stream.batch import make_batches, make_cut
+from yogadl._stream.rows import Flags, Rows
+from yogadl._stream.shard import Point
 from yogadl._stream.stream import RecordStream
 
 # The order costs some 30 us a call, so it is asked for many rows at a time.
@@ -73,12 +72,12 @@ class NumberedBatches:
         self._finish = make_batches(run, None, padding_field).finish(run)
         self._padding_field = padding_field
         self._block = max(1, _ROWS // self.size) * self.size
-        self._ahead = max(self.size, _AHEAD_BYTES // max(1, run.source.record_bytes))
+        self._ahead = max(self.size, _AHEAD_BYTES // run.record_bytes)
         self._forget()
 
     def _forget(self) -> None:
-        # By (epoch, block): the block's indices, and how many of them were announced.
-        self._kept: OrderedDict[tuple[int, int], tuple[Indices, list[int]]] = OrderedDict()
+        # By (epoch, block): the block's rows, and how many of them were announced.
+        self._kept: OrderedDict[tuple[int, int], tuple[Rows, list[int]]] = OrderedDict()
         self._lock = ProcessLock()
 
     def __reduce__(self) -> Any:
@@ -102,56 +101,45 @@ class NumberedBatches:
         Raises:
             IndexError: if the epoch has no such batch.
         """
-        return self._finish(*self.columns(epoch, number))
+        return self._finish(*self.read(epoch, number))
 
-    def columns(
-        self, epoch: int, number: int, memory: Memory | None = None
-    ) -> tuple[list[Column], NDArray[np.bool_]]:
+    def read(self, epoch: int, number: int, memory: Memory | None = None) -> tuple[list[Column], Flags]:
         """Read one batch, as one column a field, and which of its records are padding.
 
         Raises:
             IndexError: if the epoch has no such batch.
         """
-        chosen, padding = self.indices(epoch, number)
-        return list(self._run.source.columns(chosen, None, memory)), padding
+        rows = self.rows(epoch, number)
+        return list(self._run.read(rows, None, memory)), rows.padding
 
-    def indices(self, epoch: int, number: int) -> tuple[Indices, NDArray[np.bool_]]:
-        """Return which records make one batch, and which of them are padding; those to come are announced.
+    def rows(self, epoch: int, number: int) -> Rows:
+        """Return the rows of one batch; those to come are announced.
 
         Raises:
             IndexError: if the epoch has no such batch.
         """
         if not 0 <= number < self.count(epoch):
             raise IndexError(f"epoch {epoch} has no batch {number}: it has {self.count(epoch)}")
-        first = number * self.size
-        block, within = first // self._block, first % self._block
-        indices, announced = self._indices(epoch, block)
-        chosen = indices[within : within + self.size]
-        last = within + len(chosen)
-        if announced[0] < min(len(indices), last + self._ahead // 2):
-            start, announced[0] = max(announced[0], within), min(len(indices), last + self._ahead)
-            announce(self._run.source, indices[start : announced[0]])
-        return chosen, self._padding(epoch, first, len(chosen))
+        block, within = divmod(number * self.size, self._block)
+        rows, announced = self._rows(epoch, block)
+        last = min(len(rows), within + self.size)
+        if announced[0] < min(len(rows), last + self._ahead // 2):
+            start, announced[0] = max(announced[0], within), min(len(rows), last + self._ahead)
+            announce(self._run.source, rows.indices[start : announced[0]])
+        return rows[within:last]
 
-    def _indices(self, epoch: int, block: int) -> tuple[Indices, list[int]]:
+    def _rows(self, epoch: int, block: int) -> tuple[Rows, list[int]]:
         key = (epoch, block)
         with self._lock:
             found = self._kept.get(key)
             if found is None:
+                origin = self._run.origin(epoch)
                 first = block * self._block
-                found = (self.stream.indices(epoch, first, first + self._block), [0])
-                self._kept[key] = found
+                last = min(first + self._block, self._run.shard.own(origin))
+                found = self._kept[key] = (self._run.rows(Point(epoch, origin), first, last), [0])
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             return found
-
-    def _padding(self, epoch: int, first: int, count: int) -> NDArray[np.bool_]:
-        """Only the last row of an epoch can stick out over its end."""
-        flags = np.zeros(count, np.bool_)
-        shard = self._run.shard
-        last = self._run.origin(epoch) + (first + count - 1) * shard.ranks + shard.rank
-        flags[-1] = last >= shard.records
-        return flags
 
 
 def _reopen(

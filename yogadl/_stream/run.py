@@ -1,25 +1,24 @@
-"""Say which records a shard reads, row by row: the source, its order and the shard together."""
+"""Say which records a shard reads, and read them: the source, its order and the shard together."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from yogadl._interfaces import Indices, RandomAccess
+from yogadl._interfaces import Column, Memory, RandomAccess
 from yogadl._order import Order
+from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
 from yogadl._stream.cut import Cut
 from yogadl._stream.numbering import Numbering
+from yogadl._stream.rows import Piece, Rows, joined
 from yogadl._stream.shard import Point, Shard
 
 # The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
 # first on: 0.1 ms. (Chunks that begin small and grow were slower on large records: each one's arrays
 # come to lie between two batches' memory, which is then faulted in anew. Measured with benchmarks/.)
 INDICES = 16384
-
-Chunk = tuple[Indices, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,16 @@ class Run:
     start: Point
     seed: int | None
     skip_shuffle_at_epoch_end: bool
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record as it is read."""
+        return self.source.spec
+
+    @property
+    def record_bytes(self) -> int:
+        """About how large a record is, at least 1."""
+        return max(1, self.source.record_bytes)
 
     def identity(self) -> Identity:
         """Return what a cursor of this run must match."""
@@ -51,20 +60,19 @@ class Run:
         """Return the position that the rows of an epoch count from: the run's own, or 0."""
         return self.start.position if epoch == self.start.epoch else 0
 
-    def chunk(self, point: Point, first: int, last: int) -> Chunk:
-        """Return the indices of rows first .. last - 1 counted from `point`, and which are padding."""
+    def rows(self, point: Point, first: int, last: int) -> Rows:
+        """Return rows first .. last - 1 of the epoch of `point`, counted from there."""
         shard = self.shard
         origin, step = point.position + shard.rank, shard.ranks
-        positions = np.arange(origin + first * step, origin + last * step, step, dtype=np.int64)
-        padding = np.zeros(last - first, np.bool_)
-        if last > first and positions[-1] >= shard.records:  # only an epoch's last row can stick out
-            positions[-1] %= shard.records
-            padding[-1] = True
-        epoch = 0 if self.skip_shuffle_at_epoch_end else point.epoch
-        return self.order.indices(positions, epoch), padding
+        positions = range(origin + first * step, origin + last * step, step)
+        asked = np.arange(positions.start, positions.stop, step, dtype=np.int64)
+        if len(asked) and positions[-1] >= shard.records:  # only an epoch's last row can stick out
+            asked[-1] %= shard.records
+        indices = self.order.indices(asked, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
+        return Rows(indices, (Piece(point.epoch, positions),), shard.records)
 
-    def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Chunk]:
-        """Yield all indices from `start` to the epoch `end`, many items' worth at a time.
+    def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
+        """Yield all rows from `start` to the epoch `end`, many items' worth at a time.
 
         Only the last chunk of an epoch (of all, with `across_epochs`) ends in a short item; where the
         cut drops that, the chunk goes without.
@@ -72,31 +80,32 @@ class Run:
         # Tiny epochs: looking a thousand of them ahead to fill a chunk would cost a call each.
         limit = min(INDICES, 16 * self.shard.own(0)) if cut.across_epochs else INDICES
         size = max(1, limit // cut.size) * cut.size
-        pieces: list[Chunk] = []
+        pieces: list[Rows] = []
         held = 0
         for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
             point = Point(epoch, start.position if epoch == start.epoch else 0)
             own, row = self.shard.own(point.position), 0
             while row < own:
                 step = min(size - held, own - row)
-                pieces.append(self.chunk(point, row, row + step))
+                pieces.append(self.rows(point, row, row + step))
                 row, held = row + step, held + step
                 if held == size:
-                    yield _join(pieces, held)
+                    yield joined(pieces)
                     pieces, held = [], 0
             if held and not (cut.across_epochs and epoch + 1 != end):
                 whole = held - held % cut.size if cut.drop_remainder else held
                 if whole:
-                    yield _join(pieces, whole)
+                    yield joined(pieces)[:whole]
                 pieces, held = [], 0
 
+    def read(
+        self, rows: Rows, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records: one column a field, or for each of `fields`, gathered into `memory` where it can be.
 
-def _join(pieces: list[Chunk], count: int) -> Chunk:
-    """Return the first `count` of several chunks as one."""
-    if len(pieces) == 1:
-        indices, padding = pieces[0]
-        return indices[:count], padding[:count]
-    return (
-        np.concatenate([indices for indices, _ in pieces])[:count],
-        np.concatenate([padding for _, padding in pieces])[:count],
-    )
+        The one door: streams, adapters and worker processes read no record but through it, with rows that
+        know where each record comes.
+        """
+        if fields is None and memory is None:
+            return self.source.columns(rows.indices)
+        return self.source.columns(rows.indices, fields, memory)

@@ -125,7 +125,7 @@ class RecordStream(Restartable, Stream):
     @property
     def spec(self) -> Spec:
         """The structure of a record."""
-        return self._run.source.spec
+        return self._run.spec
 
     @property
     def run(self) -> Run:
@@ -202,7 +202,7 @@ class RecordStream(Restartable, Stream):
         point = Point(whole("epoch", epoch), self._run.origin(epoch))
         own = self._run.shard.own(point.position)
         last = own if stop is None else min(own, whole("stop", stop))
-        return self._run.chunk(point, min(whole("start", start), last), last)[0]
+        return self._run.rows(point, min(whole("start", start), last), last).indices
 
     def cursor(self, delivered: int, epoch: int | None = None) -> dict[str, Any]:
         """Return the cursor that stands where this shard has handed out so many records.

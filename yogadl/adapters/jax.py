@@ -111,7 +111,7 @@ def make_jax_iterator(
         run, size, drop_remainder or sharding is not None, epochs, skip_finished_epoch=skip_finished_epoch
     )
     make_batches(run, None, padding_field)  # checks the field
-    spec = _with_padding(run.source.spec, padding_field)
+    spec = _with_padding(run.spec, padding_field)
     check_fields(spec.fields)
     make: Make
     if sharding is None:

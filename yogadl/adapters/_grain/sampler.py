@@ -88,7 +88,7 @@ class Sampler(_Places):
         number, within = divmod(row, _KEYS)
         kept = self._kept
         if kept[:2] != (epoch, number):
-            kept = (epoch, number, self._batches.indices(epoch, number)[0].tolist())
+            kept = (epoch, number, self._batches.rows(epoch, number).indices.tolist())
             self._kept = kept
         return grain.RecordMetadata(index, kept[2][within], self._rng(place))
 

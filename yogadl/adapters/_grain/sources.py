@@ -84,7 +84,7 @@ class Records:
         self._numbering = numbering
         self._run = stream.run
         self._padding_field = padding_field
-        self._most = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // max(1, stream.source.record_bytes)))
+        self._most = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // stream.run.record_bytes))
         self._ahead = _Ahead()
 
     def __reduce__(self) -> Any:
@@ -114,13 +114,13 @@ class Records:
         point = Point(epoch, run.origin(epoch))
         end = run.shard.own(point.position)
         last = min(end, row + (3 * count if count > 1 else 1) * step)
-        found, flags = run.chunk(point, row, last)
+        found = run.rows(point, row, last)
         if last - row > count * step:
-            announce(run.source, found[count * step :: step])
-        indices, padding = found[: count * step : step], flags[: count * step : step]
-        records = run.source.spec.records(run.source.columns(indices), len(indices))
+            announce(run.source, found.indices[count * step :: step])
+        rows = found[: count * step : step]
+        records = run.spec.records(run.read(rows), len(rows))
         if self._padding_field is not None:
-            for record, is_padding in zip(records, padding, strict=True):
+            for record, is_padding in zip(records, rows.padding, strict=True):
                 record[self._padding_field] = is_padding
         return dict(zip(range(number, number + count * step, step), records, strict=False))
 

@@ -9,9 +9,9 @@ import jax
 import jax.experimental
 import numpy as np
 
-from yogadl._interfaces import Column, Indices
+from yogadl._interfaces import Column
 from yogadl._spec import Spec
-from yogadl._stream import Ahead, Batches, Cut, Finish, Flags, Point, Read, Run
+from yogadl._stream import Ahead, Batches, Cut, Finish, Flags, Point, Read, Rows, Run
 from yogadl.adapters._jax.layout import GlobalField
 
 Scope = Callable[[], contextlib.AbstractContextManager[None]]
@@ -92,20 +92,19 @@ class OnManyDevices:
 
     def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short ones."""
-        for indices, padding in run.chunks(cut, start, end):
-            batches = indices.reshape(-1, cut.size)
-            ahead = Ahead(run, batches[:, self._rows].ravel())
-            for number, flags in enumerate(padding.reshape(-1, cut.size)):
-                ahead.of((number + 1) * len(self._rows))
-                yield 1, iter([self._batch(run, batches[number], flags)])
+        for rows in run.chunks(cut, start, end):
+            ahead = Ahead(run, rows.indices.reshape(-1, cut.size)[:, self._rows].ravel())
+            for number, first in enumerate(range(0, len(rows), cut.size), 1):
+                ahead.of(number * len(self._rows))
+                yield 1, iter([self._batch(run, rows[first : first + cut.size])])
 
-    def _batch(self, run: Run, indices: Indices, flags: Flags) -> Any:  # a tree like the record's
+    def _batch(self, run: Run, rows: Rows) -> Any:  # a tree like the record's
         columns: list[Any] = [None] * len(self._fields)
-        for rows, numbers in self._together:
-            for number, column in zip(numbers, run.source.columns(indices[rows], numbers), strict=True):
+        for chosen, numbers in self._together:
+            for number, column in zip(numbers, run.read(rows.take(chosen), numbers), strict=True):
                 columns[number] = column
         if self._padding is not None:
-            columns[-1] = flags[np.array(self._padding.rows)]
+            columns[-1] = rows.padding[np.array(self._padding.rows)]
         # The transfers are wished for: a guard against those that happen by accident lets them pass.
         with self._scope(), jax.transfer_guard_host_to_device("allow"):
             return self._assemble([f.put(column) for f, column in zip(self._fields, columns, strict=True)])

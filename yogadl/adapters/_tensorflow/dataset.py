@@ -68,7 +68,7 @@ def make_tf_dataset(
     require_eager("make_tf_dataset")
     parts, tree = parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
     if batch_size is None:
-        size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // max(1, stream.source.record_bytes)))
+        size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // stream.run.record_bytes))
         numbered = NumberedBatches(
             stream, size, padding_field=padding_field, skip_finished_epoch=skip_finished_epoch
         )

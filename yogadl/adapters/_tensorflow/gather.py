@@ -7,12 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from yogadl._interfaces import Column, Memory
 from yogadl._lock import ProcessLock
-from yogadl._stream import NumberedBatches
+from yogadl._stream import Flags, NumberedBatches
 from yogadl.errors import CursorError
 
 _TOKENS: Final = 256
@@ -108,7 +105,7 @@ class Gather:
         self._memory = memory
         self.calls = Calls()
 
-    def columns(self, made: int, token: int, item: int) -> tuple[list[Column], NDArray[np.bool_]]:
+    def read(self, made: int, token: int, item: int) -> tuple[list[Column], Flags]:
         """Return an item's columns, and which of its rows are padding.
 
         Args:
@@ -126,7 +123,7 @@ class Gather:
         if item >= self._numbered.count(epoch):
             raise StopIteration
         try:
-            return self._numbered.columns(epoch, item, self._memory)
+            return self._numbered.read(epoch, item, self._memory)
         except StopIteration as error:  # which tf.data would take for the end of the epoch
             raise RuntimeError("the source raised StopIteration while records were read") from error
 

@@ -40,7 +40,7 @@ def items_of(
 
     def read(made: Any, pair: Any, item: Any) -> list[Any]:
         with gather.calls:
-            columns, padding = gather.columns(int(made), _joined(*pair.tolist()), int(item))
+            columns, padding = gather.read(int(made), _joined(*pair.tolist()), int(item))
             arrays = (array for part in parts for array in part.pack(columns, padding))
             return [np.int64(mine), *map(memory.aligned, arrays)]
 

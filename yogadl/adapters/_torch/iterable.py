@@ -102,7 +102,7 @@ class _Items:
         stream = RecordStream(replace(self.stream.run, start=start))
         size = self.batch_size
         if size is None:
-            each = max(1, min(_READ_RECORDS, _READ_BYTES // max(1, stream.source.record_bytes)))
+            each = max(1, min(_READ_RECORDS, _READ_BYTES // stream.run.record_bytes))
             size = each * workers
         return NumberedBatches(stream, size, self.drop_remainder, padding_field=self.padding_field)
 
@@ -118,20 +118,18 @@ class _Items:
     def _batches(self, numbered: NumberedBatches, epoch: int, first: int, step: int) -> Iterator[Any]:
         finish = TensorBatches(None, self.padding_field).finish(numbered.stream.run)
         for number in range(first, numbered.count(epoch), step):
-            yield finish(*numbered.columns(epoch, number))
+            yield finish(*numbered.read(epoch, number))
 
     def _records(
         self, numbered: NumberedBatches, epoch: int, worker: int, workers: int, skip: int
     ) -> Iterator[Any]:
-        spec, source = self.stream.spec, self.stream.source
+        spec, run = self.stream.spec, self.stream.run
         convert, name = converters(spec), self.padding_field
         block, done = divmod(skip, numbered.size // workers)
         for number in range(block, numbered.count(epoch)):
-            indices, padding = numbered.indices(epoch, number)
-            mine = slice(worker + done * workers, None, workers)
-            chosen, flags, done = indices[mine], padding[mine], 0
-            columns = [to(column) for to, column in zip(convert, source.columns(chosen), strict=True)]
-            for record, flag in zip(spec.records(columns, len(chosen)), flags, strict=True):
+            rows, done = numbered.rows(epoch, number)[worker + done * workers :: workers], 0
+            columns = [to(column) for to, column in zip(convert, run.read(rows), strict=True)]
+            for record, flag in zip(spec.records(columns, len(rows)), rows.padding, strict=True):
                 if name is not None:
                     record[name] = torch.tensor(bool(flag))
                 yield record

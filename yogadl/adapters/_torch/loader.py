@@ -138,7 +138,7 @@ class TensorBatches(Batches):
 
     def finish(self, run: Run) -> Finish:
         """Return what makes a batch of its columns and padding flags."""
-        assemble, convert, name = run.source.spec.assemble, converters(run.source.spec), self.padding_field
+        assemble, convert, name = run.spec.assemble, converters(run.spec), self.padding_field
 
         def finish(columns: Any, flags: Flags) -> Any:
             batch = assemble([to(column) for to, column in zip(convert, columns, strict=True)])

@@ -33,8 +33,8 @@ class _Indices:
 
     def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the indices from `start` to the epoch `end`; nothing is read."""
-        for chunk, _ in run.chunks(cut, start, end):
-            indices = chunk.tolist()
+        for rows in run.chunks(cut, start, end):
+            indices = rows.indices.tolist()
             if self.is_batched:
                 indices = [indices[first : first + cut.size] for first in range(0, len(indices), cut.size)]
             yield len(indices), iter(indices)

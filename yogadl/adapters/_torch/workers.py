@@ -111,7 +111,7 @@ class _Crew:
         self._numbering = numbering = run.numbering(replace(cut, epochs=1))  # counted epoch by epoch
         self._finish = make.batches.finish(run)
         self._is_ready = make.transform is not None  # a batch that leaves the worker as it is to be delivered
-        bytes_each = max(1, run.source.record_bytes * cut.size)
+        bytes_each = run.record_bytes * cut.size
         spread = -(-numbering.begun // (_CHUNKS * make.workers))
         self._each = 1 if self._is_ready else max(1, min(_MOST_BYTES // bytes_each, spread))
         numbered = NumberedBatches(RecordStream(run), cut.size * self._each)
@@ -322,7 +322,7 @@ class _Chunks(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
             return _failure(error, request.worker)
 
     def _read(self, request: _Request) -> Any:
-        columns, padding = self._numbered.columns(request.epoch, request.number)
+        columns, padding = self._numbered.read(request.epoch, request.number)
         if self.transform is None:
             return columns, padding
         return self.transform(self._finish(columns, padding))
