@@ -39,11 +39,10 @@ SCALED = {
     "_format.writer._LEAST_BLOCK_BYTES": 2**8,
     "_memory._LEAST_BYTES": 2**12,
     "_sources._CHUNK_BYTES": 2**15,
-    "_stream.items.AHEAD_BYTES": 125_000,
+    "_stream.ahead.AHEAD_BYTES": 125_000,
     "_stream.items.ALONE_BYTES": 3_906,
     "_stream.items.MOST_BYTES": 5_859,
     "_stream.items.RECORDS_BYTES": 3_907,
-    "_stream.numbered._AHEAD_BYTES": 125_000,
     "storage._build._SAMPLED_BYTES": 2**12,
 }
 

@@ -55,7 +55,6 @@ OF_RECORDS = [
     "_sources._CHUNK_RECORDS",
     "_stream.items.MOST_RECORDS",
     "_stream.items.TOGETHER",
-    "_stream.numbered._ROWS",
     "_stream.run.INDICES",
     "storage._build._SAMPLED_RECORDS",
 ]

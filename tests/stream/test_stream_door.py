@@ -13,7 +13,6 @@ import yogadl
 from yogadl._stream import Cut, NumberedBatches, Point
 
 LIBRARY = Path(yogadl.__file__).parent
-DOOR = LIBRARY / "_stream" / "run.py"
 
 
 def readers():
@@ -27,11 +26,24 @@ def imports_streams(tree):
     return any(name.startswith("yogadl._stream") for name in names)
 
 
-def test_nothing_but_a_run_asks_a_source_for_columns():
+def files_with(kind, name):
+    """Return those of `readers` that have a node of this kind of this name."""
+    field = "attr" if kind is ast.Attribute else "id"
+    return [
+        file.relative_to(LIBRARY).as_posix()
+        for file, tree in readers().items()
+        if any(isinstance(node, kind) and getattr(node, field) == name for node in ast.walk(tree))
+    ]
+
+
+def test_records_are_read_through_one_door():
     assert len(readers()) > 30
-    for file, tree in readers().items():
-        lines = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "columns"]
-        assert bool(lines) == (file == DOOR), f"{file}: {lines}: read by run.read(rows)"
+    assert files_with(ast.Attribute, "columns") == ["_stream/run.py"]
+
+
+def test_what_comes_next_is_announced_in_one_place():
+    assert files_with(ast.Name, "announce") == ["_stream/ahead.py"]
+    assert files_with(ast.Attribute, "will_need") == []
 
 
 @st.composite

@@ -9,12 +9,13 @@ hold, `opening` how they get it, `numbered` batches by number, for whoever count
 adapters take for a stream.
 """
 
+from yogadl._stream.ahead import Ahead
 from yogadl._stream.batch import make_batches, make_cut, read_ahead
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import Identity, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Span
 from yogadl._stream.given import as_stream
-from yogadl._stream.items import Ahead, Batches, Finish, Read
+from yogadl._stream.items import Batches, Finish, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.numbering import Numbering
@@ -24,7 +25,7 @@ from yogadl._stream.prefetch import ForkedError, Prefetch
 from yogadl._stream.progress import Progress
 from yogadl._stream.recipe import Make, Recipe, Stage
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import Run
+from yogadl._stream.run import INDICES, Run
 from yogadl._stream.shard import Point, Shard, walk
 from yogadl._stream.stream import Loader, RecordStream
 
@@ -36,6 +37,7 @@ __all__ = [
     "Finish",
     "Flags",
     "ForkedError",
+    "INDICES",
     "Identity",
     "Loader",
     "Make",

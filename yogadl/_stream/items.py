@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yogadl._interfaces import Column, Indices, announce
+from yogadl._interfaces import Column
+from yogadl._stream.ahead import Ahead
 from yogadl._stream.cut import Cut
 from yogadl._stream.rows import Flags
 from yogadl._stream.run import Run
@@ -21,7 +22,6 @@ MOST_BYTES = 1_500_000
 ALONE_BYTES = 1_000_000  # a batch this large is read by itself
 TOGETHER = 4  # and smaller ones so many at a time at least: a thread hands over reads, not batches
 RECORDS_BYTES = 1_000_000
-AHEAD_BYTES = 32_000_000  # announced to the kernel, if the source is a file that is not in memory
 MOST_RECORDS = 1024
 
 Finish = Callable[[Any, Flags], Any]
@@ -45,7 +45,7 @@ class Records:
             first = 0
             while first < len(rows):
                 part = rows[first : first + size]
-                ahead.of(first + len(part))
+                ahead.of(first, first + len(part))
                 yield len(part), iter(spec.records(read(part), len(part)))
                 first, size = first + size, min(2 * size, most)
 
@@ -74,7 +74,7 @@ class Batches:
             first, total = 0, len(rows)
             while first < total:
                 last = min(total, first + size)
-                ahead.of(last)
+                ahead.of(first, last)
                 part = rows[first:last]
                 columns, flags = read(part), part.padding
                 if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
@@ -113,23 +113,6 @@ class Batches:
                 return assemble(columns)
 
         return finish
-
-
-class Ahead:
-    """Announce records before they are read: at first a few, then up to `AHEAD_BYTES` of them."""
-
-    def __init__(self, run: Run, indices: Indices) -> None:
-        self._source = run.source
-        self._indices = indices
-        self._announced = 0
-        self._most = max(1, AHEAD_BYTES // run.record_bytes)
-
-    def of(self, last: int) -> None:
-        """Announce what comes after the `last` records that are about to be read, and those if need be."""
-        wanted = min(len(self._indices), 2 * last, last + self._most)
-        if wanted > self._announced:
-            announce(self._source, self._indices[self._announced : wanted])
-            self._announced = wanted
 
 
 def _cut(columns: Sequence[Column], flags: Flags, size: int, finish: Finish) -> Iterator[Any]:

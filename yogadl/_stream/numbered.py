@@ -7,17 +7,16 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from yogadl._arguments import whole
-from yogadl._interfaces import Column, Memory, announce
+from yogadl._interfaces import Column, Memory
 from yogadl._lock import ProcessLock
+from yogadl._stream.ahead import Ahead
 from yogadl._stream.batch import make_batches, make_cut
 from yogadl._stream.rows import Flags, Rows
+from yogadl._stream.run import INDICES
 from yogadl._stream.shard import Point
 from yogadl._stream.stream import RecordStream
 
-# The order costs some 30 us a call, so it is asked for many rows at a time.
-_ROWS: Final = 16_384
-_KEPT: Final = 4
-_AHEAD_BYTES: Final = 32_000_000
+_KEPT: Final = 4  # blocks of rows
 
 
 class NumberedBatches:
@@ -71,13 +70,12 @@ class NumberedBatches:
         self._run = run = stream.run
         self._finish = make_batches(run, None, padding_field).finish(run)
         self._padding_field = padding_field
-        self._block = max(1, _ROWS // self.size) * self.size
-        self._ahead = max(self.size, _AHEAD_BYTES // run.record_bytes)
+        self._block = max(1, INDICES // self.size) * self.size
         self._forget()
 
     def _forget(self) -> None:
-        # By (epoch, block): the block's rows, and how many of them were announced.
-        self._kept: OrderedDict[tuple[int, int], tuple[Rows, list[int]]] = OrderedDict()
+        # By (epoch, block): the block's rows, and what announces them.
+        self._kept: OrderedDict[tuple[int, int], tuple[Rows, Ahead]] = OrderedDict()
         self._lock = ProcessLock()
 
     def __reduce__(self) -> Any:
@@ -121,14 +119,12 @@ class NumberedBatches:
         if not 0 <= number < self.count(epoch):
             raise IndexError(f"epoch {epoch} has no batch {number}: it has {self.count(epoch)}")
         block, within = divmod(number * self.size, self._block)
-        rows, announced = self._rows(epoch, block)
+        rows, ahead = self._rows(epoch, block)
         last = min(len(rows), within + self.size)
-        if announced[0] < min(len(rows), last + self._ahead // 2):
-            start, announced[0] = max(announced[0], within), min(len(rows), last + self._ahead)
-            announce(self._run.source, rows.indices[start : announced[0]])
+        ahead.of(within, last)
         return rows[within:last]
 
-    def _rows(self, epoch: int, block: int) -> tuple[Rows, list[int]]:
+    def _rows(self, epoch: int, block: int) -> tuple[Rows, Ahead]:
         key = (epoch, block)
         with self._lock:
             found = self._kept.get(key)
@@ -136,7 +132,8 @@ class NumberedBatches:
                 origin = self._run.origin(epoch)
                 first = block * self._block
                 last = min(first + self._block, self._run.shard.own(origin))
-                found = self._kept[key] = (self._run.rows(Point(epoch, origin), first, last), [0])
+                rows = self._run.rows(Point(epoch, origin), first, last)
+                found = self._kept[key] = rows, Ahead(self._run, rows.indices)
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             return found

@@ -3,13 +3,14 @@
 All of them are safe to use from any number of threads and after a fork, and pickle if what they read does.
 """
 
+import operator
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from yogadl._dataref import RecordsRef, as_ref
-from yogadl._interfaces import RandomAccess, announce
-from yogadl._stream import NumberedBatches, Numbering, Point, RecordStream
+from yogadl._interfaces import RandomAccess
+from yogadl._stream import INDICES, Ahead, NumberedBatches, Numbering, Point, RecordStream, Rows
 from yogadl.adapters._grain.numbering import length_of
 
 # Of one read ahead: Grain takes some 20 us a record, and so much is still in the CPU's cache when it is used.
@@ -62,14 +63,23 @@ class DataSource:
         return self._name
 
 
-class _Ahead(threading.local):
-    """What one thread read last, and what it holds ready."""
+class _Planned(NamedTuple):
+    """Items that are read one after another: their numbers, their rows, and what announces those."""
+
+    numbers: range
+    rows: Rows
+    ahead: Ahead
+
+
+class _Reading(threading.local):
+    """What one thread read last, what it holds ready, and what it is to read next."""
 
     def __init__(self) -> None:
         self.last = -1
         self.step = 0
         self.count = 0
         self.ready: dict[int, Any] = {}
+        self.planned: _Planned | None = None
 
 
 class Records:
@@ -85,7 +95,7 @@ class Records:
         self._run = stream.run
         self._padding_field = padding_field
         self._most = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // stream.run.record_bytes))
-        self._ahead = _Ahead()
+        self._reading = _Reading()
 
     def __reduce__(self) -> Any:
         return Records, (self._stream, self._numbering, self._padding_field)
@@ -97,32 +107,39 @@ class Records:
         return described("Records", self._run.source)
 
     def __getitem__(self, number: Any) -> Any:  # benchmarks/grain_loader.py: once a record
-        ahead = self._ahead
-        step = number - ahead.last
-        is_steady = step == ahead.step and step > 0
-        ahead.last, ahead.step = number, step
-        if number in ahead.ready:
-            return ahead.ready.pop(number)
-        ahead.count = min(self._most, max(_LEAST_AHEAD, 2 * ahead.count)) if is_steady else 1
-        ahead.ready = self._read(number, ahead.count, max(1, step))
-        return ahead.ready.pop(number)
+        reading = self._reading
+        step = number - reading.last
+        is_steady = step == reading.step and step > 0
+        reading.last, reading.step = number, step
+        if number in reading.ready:
+            return reading.ready.pop(number)
+        reading.count = min(self._most, max(_LEAST_AHEAD, 2 * reading.count)) if is_steady else 1
+        reading.ready = self._read(operator.index(number), reading.count, max(1, step))
+        return reading.ready.pop(number)
 
     def _read(self, number: int, count: int, step: int) -> dict[int, Any]:
-        """Read so many records, every `step`-th of an epoch, and announce the next ones."""
-        epoch, row = self._numbering.locate(number)
-        run = self._run
-        point = Point(epoch, run.origin(epoch))
-        end = run.shard.own(point.position)
-        last = min(end, row + (3 * count if count > 1 else 1) * step)
-        found = run.rows(point, row, last)
-        if last - row > count * step:
-            announce(run.source, found.indices[count * step :: step])
-        rows = found[: count * step : step]
+        """Read so many records, every `step`-th of an epoch; of several, the next ones are announced."""
+        planned = self._reading.planned
+        if planned is None or number not in planned.numbers or step != planned.numbers.step:
+            planned = self._reading.planned = self._plan(number, INDICES if count > 1 else 1, step)
+        first = planned.numbers.index(number)
+        last = min(len(planned.rows), first + count)
+        if count > 1:
+            planned.ahead.of(first, last)
+        rows, run = planned.rows[first:last], self._run
         records = run.spec.records(run.read(rows), len(rows))
         if self._padding_field is not None:
             for record, is_padding in zip(records, rows.padding, strict=True):
                 record[self._padding_field] = is_padding
-        return dict(zip(range(number, number + count * step, step), records, strict=False))
+        return dict(zip(planned.numbers[first:last], records, strict=True))
+
+    def _plan(self, number: int, count: int, step: int) -> _Planned:
+        """Return every `step`-th of so many rows of an epoch."""
+        epoch, row = self._numbering.locate(number)
+        run = self._run
+        point = Point(epoch, run.origin(epoch))
+        rows = run.rows(point, row, min(row + count, run.shard.own(point.position)))[::step]
+        return _Planned(range(number, number + len(rows) * step, step), rows, Ahead(run, rows.indices))
 
 
 class Batches:

@@ -94,8 +94,8 @@ class OnManyDevices:
         """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short ones."""
         for rows in run.chunks(cut, start, end):
             ahead = Ahead(run, rows.indices.reshape(-1, cut.size)[:, self._rows].ravel())
-            for number, first in enumerate(range(0, len(rows), cut.size), 1):
-                ahead.of(number * len(self._rows))
+            for number, first in enumerate(range(0, len(rows), cut.size)):
+                ahead.of(number * len(self._rows), (number + 1) * len(self._rows))
                 yield 1, iter([self._batch(run, rows[first : first + cut.size])])
 
     def _batch(self, run: Run, rows: Rows) -> Any:  # a tree like the record's

@@ -1,0 +1,33 @@
+"""Announce records before they are read, so that the kernel can fetch those that are not in memory."""
+
+from typing import Final
+
+from yogadl._interfaces import Indices, announce
+from yogadl._stream.run import Run
+
+AHEAD_BYTES: Final = 32_000_000
+_STEPS: Final = 8  # in which so much is announced: small batches then cost a comparison each
+
+
+class Ahead:
+    """Announce what comes after the records that are read: at first a few, then up to `AHEAD_BYTES` of them.
+
+    Safe to use from several threads: at worst a record is announced twice.
+
+    Args:
+        run: Where they are read.
+        indices: All those that come one after another.
+    """
+
+    def __init__(self, run: Run, indices: Indices) -> None:
+        self._source = run.source
+        self._indices = indices
+        self._announced = 0
+        self._most = max(1, AHEAD_BYTES // run.record_bytes)
+
+    def of(self, first: int, last: int) -> None:
+        """Announce what comes after records `first` to `last - 1`, about to be read, and those if need be."""
+        total, ahead = len(self._indices), min(last, self._most)
+        if self._announced < min(total, last + ahead - ahead // _STEPS):
+            start, self._announced = max(first, self._announced), min(total, last + ahead)
+            announce(self._source, self._indices[start : self._announced])
