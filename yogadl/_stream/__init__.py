@@ -10,7 +10,6 @@ adapters take for a stream.
 """
 
 from yogadl._stream.ahead import Ahead
-from yogadl._stream.batch import make_batches, make_cut, read_ahead
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import Identity, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Span
@@ -59,10 +58,7 @@ __all__ = [
     "StreamIterator",
     "as_stream",
     "begin",
-    "make_batches",
-    "make_cut",
     "open_stream",
-    "read_ahead",
     "read_cursor",
     "walk",
     "write_cursor",

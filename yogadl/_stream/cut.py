@@ -1,9 +1,12 @@
 """Compute how a shard's rows make records or batches, and how far so many of those reach: integers only."""
 
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from yogadl._arguments import flag, whole
 from yogadl._stream.shard import Point, Shard, walk
+from yogadl.errors import ConfigurationError
 
 
 class Span(NamedTuple):
@@ -30,6 +33,9 @@ class Cut:
         skip_finished_epoch: Whether each iterator goes on where the last one stopped, with the next epoch
             only if nothing is left of that one. Otherwise each reads the next epoch, and the first after a
             cursor the rest of one, which may be nothing.
+
+    Raises:
+        ConfigurationError: if one of them makes no sense.
     """
 
     size: int = 1
@@ -37,6 +43,39 @@ class Cut:
     epochs: int | None = 1
     across_epochs: bool = False
     skip_finished_epoch: bool = False
+
+    def __post_init__(self) -> None:
+        checked = {
+            "size": whole("a batch's n (batch_size)", self.size, 1),
+            "epochs": None if self.epochs is None else whole("epochs", self.epochs, 1),
+        }
+        for name in ("drop_remainder", "across_epochs", "skip_finished_epoch"):
+            checked[name] = flag(name, getattr(self, name))
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def require_items(self, shard: Shard) -> None:
+        """Warn if a shard has records, but no item of them.
+
+        Raises:
+            ConfigurationError: if nothing would be yielded for ever.
+        """
+        rows = shard.own(0)  # of a whole epoch: that little is left of the first one is no mistake
+        if self.epochs is None and not (rows if self.across_epochs else self.items(rows)):
+            raise ConfigurationError(
+                f"an epoch of this shard has {rows} records and makes no batch of {self.size}, so "
+                "epochs=None would never yield anything: read fewer shards, make smaller batches, or pass "
+                "across_epochs=True"
+            )
+        in_all = rows * (self.epochs or 1) if self.across_epochs else rows
+        if in_all and not self.items(in_all):
+            # At a place of ours, not the caller's: Python then shows it once a process.
+            warnings.warn(
+                f"there is no batch to read: {in_all} records make none of {self.size}, and short ones are "
+                "left out. Make smaller batches, read fewer shards, or keep the short one",
+                UserWarning,
+                stacklevel=1,
+            )
 
     def span(self, start: Point) -> Span:
         """Return the span of `epochs` epochs that begins at `start`."""

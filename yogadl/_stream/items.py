@@ -15,6 +15,7 @@ from yogadl._stream.cut import Cut
 from yogadl._stream.rows import Flags
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
+from yogadl.errors import ConfigurationError
 
 # Of one read, unless a single batch is larger. Chosen by benchmarks/: more no longer helps, and what
 # is gathered here should still be in the CPU's cache when the batch is used.
@@ -33,10 +34,13 @@ Read = tuple[int, Iterator[Any]]
 
 @dataclass(frozen=True)
 class Records:
-    """Make items that are single records."""
+    """Make items that are single records of a run."""
 
-    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+    run: Run
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the records from `start` to the epoch `end`, read by read."""
+        run = self.run
         spec, read = run.spec, run.read
         most = max(1, min(MOST_RECORDS, RECORDS_BYTES // run.record_bytes))
         size = min(16, most)
@@ -52,19 +56,41 @@ class Records:
 
 @dataclass(frozen=True)
 class Batches:
-    """Make items that are batches.
+    """Make items that are batches of a run's records.
 
     Args:
+        run: Whose records.
         collate: Called with a batch's list of records instead of stacking.
         padding_field: The name under which a bool per record says which are padding.
+
+    Raises:
+        ConfigurationError: if one of them makes no sense, or the record has no place for the field.
     """
 
+    run: Run
     collate: Callable[[list[Any]], Any] | None = None
     padding_field: str | None = None
 
-    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+    def __post_init__(self) -> None:
+        if self.collate is not None and not callable(self.collate):
+            raise ConfigurationError(f"collate must be a function of a list of records, not {self.collate!r}")
+        name = self.padding_field
+        if name is None:
+            return
+        if not isinstance(name, str):
+            raise ConfigurationError(f"padding_field must be the name of a field, not {name!r}")
+        keys = self.run.spec.keys()
+        if keys is None:
+            raise ConfigurationError(
+                f"padding_field={name!r} needs a place in the record: make the records dicts"
+            )
+        if name in keys:
+            raise ConfigurationError(f"the record has a {name!r} already: choose another padding_field")
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
-        finish, read = self.finish(run), run.read
+        run = self.run
+        finish, read = self.finish(), run.read
         batch = cut.size
         alone = run.record_bytes * batch
         most = batch * (1 if alone >= ALONE_BYTES else max(TOGETHER, MOST_BYTES // alone))
@@ -87,9 +113,9 @@ class Batches:
                 del columns
                 first, size = last, min(2 * size, most)
 
-    def finish(self, run: Run) -> Finish:
+    def finish(self) -> Finish:
         """Return what makes a batch of its columns and padding flags."""
-        spec, assemble = run.spec, run.spec.assemble
+        spec, assemble = self.run.spec, self.run.spec.assemble
         collate, name = self.collate, self.padding_field
         if collate is not None:
 

@@ -6,11 +6,11 @@ tf.data, Keras, Grain and the worker processes of PyTorch say which batch they w
 from collections import OrderedDict
 from typing import Any, Final
 
-from yogadl._arguments import whole
 from yogadl._interfaces import Column, Memory
 from yogadl._lock import ProcessLock
 from yogadl._stream.ahead import Ahead
-from yogadl._stream.batch import make_batches, make_cut
+from yogadl._stream.cut import Cut
+from yogadl._stream.items import Batches
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES
 from yogadl._stream.shard import Point
@@ -61,14 +61,12 @@ class NumberedBatches:
         padding_field: str | None = None,
         skip_finished_epoch: bool = False,
     ) -> None:
-        self.size = whole("batch_size", size, 1)
-        self._cut = make_cut(
-            stream.run, self.size, drop_remainder, 1, skip_finished_epoch=skip_finished_epoch
-        )
-        self.stream = stream = stream.past_finished(self._cut)
-        self.numbering = stream.run.numbering(self._cut)
+        cut = Cut(size, drop_remainder, skip_finished_epoch=skip_finished_epoch)
+        self.size = cut.size
+        self.stream = stream = stream.past_finished(cut)
         self._run = run = stream.run
-        self._finish = make_batches(run, None, padding_field).finish(run)
+        self.numbering = run.numbering(cut)
+        self._finish = Batches(run, padding_field=padding_field).finish()
         self._padding_field = padding_field
         self._block = max(1, INDICES // self.size) * self.size
         self._forget()
@@ -79,7 +77,7 @@ class NumberedBatches:
         self._lock = ProcessLock()
 
     def __reduce__(self) -> Any:
-        return _reopen, (self.stream, self.size, self._cut.drop_remainder, self._padding_field)
+        return _reopen, (self.stream, self.size, self.numbering.cut.drop_remainder, self._padding_field)
 
     def count(self, epoch: int) -> int:
         """Count the batches of an epoch; of the one that the stream starts in, those from there on."""
@@ -116,8 +114,9 @@ class NumberedBatches:
         Raises:
             IndexError: if the epoch has no such batch.
         """
-        if not 0 <= number < self.count(epoch):
-            raise IndexError(f"epoch {epoch} has no batch {number}: it has {self.count(epoch)}")
+        count = self.numbering.count(epoch)
+        if not 0 <= number < count:
+            raise IndexError(f"epoch {epoch} has no batch {number}: it has {count}")
         block, within = divmod(number * self.size, self._block)
         rows, ahead = self._rows(epoch, block)
         last = min(len(rows), within + self.size)

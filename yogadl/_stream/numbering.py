@@ -26,7 +26,8 @@ class Numbering:
         cut: How many records make an item, all of one epoch, and how many epochs there are.
 
     Raises:
-        ConfigurationError: if shards of unequal length would drift into different epochs.
+        ConfigurationError: if there would never be any, or shards of unequal length would drift into
+            different epochs.
 
     Example:
         >>> from yogadl._stream import Cut, Numbering, Point, Shard
@@ -45,6 +46,7 @@ class Numbering:
 
     def __post_init__(self) -> None:
         assert not self.cut.across_epochs
+        self.cut.require_items(self.shard)
         self.shard.require_step(self.start, self.cut.span(self.start).end)
 
     @cached_property

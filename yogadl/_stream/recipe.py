@@ -1,17 +1,19 @@
 """Say how the rows of a run become items: read, cut, and passed through stages."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
+from yogadl._arguments import whole
 from yogadl._stream.cut import Cut, Span
 from yogadl._stream.items import Read
 from yogadl._stream.prefetch import Prefetch
 from yogadl._stream.progress import Progress
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
+from yogadl.errors import ConfigurationError
 
 Stage = Callable[[Iterator[Any]], Iterator[Any]]
 
@@ -21,7 +23,11 @@ _ITEMS: Final = itemgetter(1)  # of a read
 class Make(Protocol):
     """What makes items of a run: records or batches."""
 
-    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+    @property
+    def run(self) -> Run:
+        """Whose records."""
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, read by read."""
 
 
@@ -32,16 +38,36 @@ class Recipe:
     Reading ahead, if it comes first, does so by whole reads. Each stage turns an iterator of items into
     another with as many items, in the same order. (Stages that drop or add items will need a cursor of
     their own shard; see `cursor`.)
+
+    Raises:
+        ConfigurationError: if nothing would be yielded for ever.
     """
 
-    run: Run
-    cut: Cut
     make: Make
+    cut: Cut
     stages: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.cut.require_items(self.run.shard)
+
+    @property
+    def run(self) -> Run:
+        """Which records are read."""
+        return self.make.run
+
+    def ahead(self, depth: int, workers: int = 0) -> "Recipe":
+        """Return the recipe with one more stage, which reads ahead.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        if whole("prefetch's workers", workers):
+            raise ConfigurationError("prefetch has no process workers yet: pass workers=0 for a thread")
+        return replace(self, stages=(*self.stages, Prefetch(whole("prefetch's n", depth, 1))))
 
     def open(self, start: Point, end: int | None) -> Iterator[Any]:
         """Return the items from `start` to the epoch `end`."""
-        reads = self.make.reads(self.run, self.cut, start, end)
+        reads = self.make.reads(self.cut, start, end)
         stages = self.stages
         if stages and isinstance(stages[0], Prefetch):
             items, stages = stages[0].of_reads(reads), stages[1:]

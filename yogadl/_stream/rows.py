@@ -1,8 +1,6 @@
 """Say which records are to be read, and where in which epoch each comes: what `Run.read` takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +10,15 @@ from yogadl._interfaces import Indices
 Flags = NDArray[np.bool_]
 
 
-class Piece(NamedTuple):
-    """Some rows of one epoch, at ascending positions: mostly evenly spaced, so that a range says them."""
-
-    epoch: int
-    positions: range | Indices
+# Some rows of one epoch, at ascending positions: mostly evenly spaced, so that a range says them.
+Piece = tuple[int, range | Indices]
 
 
-@dataclass(frozen=True, slots=True)
 class Rows:
     """Records in the order in which they are read, and where each comes. Immutable.
 
-    A slice and `take` are rows, too; a slice copies nothing.
+    A slice and `take` are rows, too; a slice copies nothing. (No dataclass: there is one a batch, and such as
+    this are made in half the time.)
 
     Args:
         indices: Which record each is.
@@ -31,40 +26,45 @@ class Rows:
         records: How many an epoch has. Whoever stands behind them is padding: a record that repeats another.
     """
 
-    indices: Indices
-    pieces: Sequence[Piece]
-    records: int
+    __slots__ = ("indices", "pieces", "records")
+
+    def __init__(self, indices: Indices, pieces: Sequence[Piece], records: int) -> None:
+        self.indices = indices
+        self.pieces = pieces
+        self.records = records
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, chosen: slice) -> "Rows":
-        indices = self.indices[chosen]
-        if len(self.pieces) == 1:  # benchmarks/gather.py: once a read
-            ((epoch, positions),) = self.pieces
-            return Rows(indices, (Piece(epoch, positions[chosen]),), self.records)
+        indices, pieces = self.indices[chosen], self.pieces
+        if len(pieces) == 1:
+            epoch, positions = pieces[0]
+            return Rows(indices, ((epoch, positions[chosen]),), self.records)
         start, stop, step = chosen.indices(len(self.indices))
-        pieces, first = [], 0
-        for epoch, positions in self.pieces:
+        found: list[Piece] = []
+        first = 0
+        for epoch, positions in pieces:
             end = first + len(positions)
             low = start if start >= first else first + (start - first) % step
             if low < min(stop, end):
-                pieces.append(Piece(epoch, positions[low - first : min(stop, end) - first : step]))
+                found.append((epoch, positions[low - first : min(stop, end) - first : step]))
             first = end
-        return Rows(indices, pieces, self.records)
+        return Rows(indices, found, self.records)
 
     def take(self, numbers: Indices) -> "Rows":
         """Return some of these rows, given their numbers in ascending order."""
-        pieces, first = [], 0
+        pieces: list[Piece] = []
+        first = 0
         for epoch, positions in self.pieces:
             end = first + len(positions)
             low, high = np.searchsorted(numbers, (first, end)).tolist()
             if low < high:
                 within = numbers[low:high] - first
                 if isinstance(positions, range):
-                    pieces.append(Piece(epoch, positions.start + positions.step * within))
+                    pieces.append((epoch, positions.start + positions.step * within))
                 else:
-                    pieces.append(Piece(epoch, positions[within]))
+                    pieces.append((epoch, positions[within]))
             first = end
         return Rows(self.indices[numbers], pieces, self.records)
 
@@ -74,8 +74,9 @@ class Rows:
         flags = np.zeros(len(self.indices), np.bool_)
         end = 0
         for _, positions in self.pieces:
-            end += len(positions)
-            if len(positions) and positions[-1] >= self.records:
+            count = len(positions)
+            end += count
+            if count and positions[-1] >= self.records:
                 flags[end - 1] = True
         return flags
 

@@ -12,7 +12,7 @@ from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
 from yogadl._stream.cut import Cut
 from yogadl._stream.numbering import Numbering
-from yogadl._stream.rows import Piece, Rows, joined
+from yogadl._stream.rows import Rows, joined
 from yogadl._stream.shard import Point, Shard
 
 # The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
@@ -69,7 +69,7 @@ class Run:
         if len(asked) and positions[-1] >= shard.records:  # only an epoch's last row can stick out
             asked[-1] %= shard.records
         indices = self.order.indices(asked, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
-        return Rows(indices, (Piece(point.epoch, positions),), shard.records)
+        return Rows(indices, ((point.epoch, positions),), shard.records)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
         """Yield all rows from `start` to the epoch `end`, many items' worth at a time.

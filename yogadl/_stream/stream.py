@@ -8,10 +8,9 @@ from typing import Any
 from yogadl._arguments import explains_names, whole
 from yogadl._interfaces import DataRef, Indices, RandomAccess, Stream
 from yogadl._spec import Spec
-from yogadl._stream.batch import make_batches, make_cut, read_ahead
 from yogadl._stream.cursor import write_cursor
 from yogadl._stream.cut import Cut
-from yogadl._stream.items import Records
+from yogadl._stream.items import Batches, Records
 from yogadl._stream.iterator import Restartable, begin
 from yogadl._stream.plan import Plan
 from yogadl._stream.recipe import Recipe
@@ -87,7 +86,7 @@ class Loader(Restartable):
         Raises:
             ConfigurationError: if one of them makes no sense.
         """
-        return Loader(self.stream, read_ahead(self._recipe, n, workers))
+        return Loader(self.stream, self._recipe.ahead(n, workers))
 
 
 class RecordStream(Restartable, Stream):
@@ -108,7 +107,7 @@ class RecordStream(Restartable, Stream):
 
     def __init__(self, run: Run, recipe: Recipe | None = None) -> None:
         self._run = run
-        self._read_by(recipe or Recipe(run, Cut(), Records()))
+        self._read_by(recipe or Recipe(Records(run), Cut()))
         # Not a method of ours: that would be a cycle, and a dropped stream would wait for the collector.
         super().__init__(partial(begin, self._recipe, self._claims), run.shard.own(0))
 
@@ -173,8 +172,8 @@ class RecordStream(Restartable, Stream):
             ConfigurationError: if an argument makes no sense, or if several epochs are asked for and
                 shards of unequal length would drift into different ones.
         """
-        cut = make_cut(self._run, n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
-        return Loader(self, Recipe(self._run, cut, make_batches(self._run, collate, padding_field)))
+        cut = Cut(n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
+        return Loader(self, Recipe(Batches(self._run, collate, padding_field), cut))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
     def prefetch(self, n: int, workers: int = 0) -> "RecordStream":
@@ -186,7 +185,7 @@ class RecordStream(Restartable, Stream):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        return RecordStream(self._run, read_ahead(self._recipe, n, workers))
+        return RecordStream(self._run, self._recipe.ahead(n, workers))
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Indices:
         """Return which records this shard reads in an epoch, in order, without reading any.

@@ -10,17 +10,7 @@ from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Spec
-from yogadl._stream import (
-    Claims,
-    Make,
-    Recipe,
-    StreamIterator,
-    as_stream,
-    begin,
-    make_batches,
-    make_cut,
-    read_ahead,
-)
+from yogadl._stream import Claims, Cut, Make, Recipe, StreamIterator, as_stream, begin
 from yogadl.errors import ConfigurationError, MissingDependencyError
 
 try:
@@ -28,7 +18,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("make_jax_iterator needs JAX: pip install 'yogadl[jax]'") from error
 
-from yogadl.adapters._jax.batches import OnManyDevices, OnOneDevice, settings_of_this_thread
+from yogadl.adapters._jax.batches import Columns, OnManyDevices, OnOneDevice, settings_of_this_thread
 from yogadl.adapters._jax.checks import check_fields, check_share
 from yogadl.adapters._jax.layout import lay_out
 
@@ -106,24 +96,22 @@ def make_jax_iterator(
             f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, and "
             'there is no other. Make smaller batches, or fill them up: docs/jax.md, "Evaluating"'
         )
-    depth, has_padding = whole("prefetch", prefetch), padding_field is not None
-    cut = make_cut(
-        run, size, drop_remainder or sharding is not None, epochs, skip_finished_epoch=skip_finished_epoch
-    )
-    make_batches(run, None, padding_field)  # checks the field
+    depth = whole("prefetch", prefetch)
+    cut = Cut(size, drop_remainder or sharding is not None, epochs, skip_finished_epoch=skip_finished_epoch)
+    batches = Columns(run, padding_field=padding_field)
     spec = _with_padding(run.spec, padding_field)
     check_fields(spec.fields)
     make: Make
     if sharding is None:
         check_share(stream, None)
-        make = OnOneDevice(spec, has_padding, depth > 0, settings_of_this_thread())
+        make = OnOneDevice(batches, spec, depth > 0, settings_of_this_thread())
     else:
         fields = lay_out(spec, sharding, size)
         check_share(stream, len({process for field in fields for process in field.processes()}))
-        make = OnManyDevices(spec, fields, has_padding, settings_of_this_thread())
-    recipe = Recipe(run, cut, make)
+        make = OnManyDevices(batches, spec, fields, settings_of_this_thread())
+    recipe = Recipe(make, cut)
     if depth:
-        recipe = read_ahead(recipe, depth, 0)
+        recipe = recipe.ahead(depth)
     return begin(recipe, Claims(recipe))
 
 

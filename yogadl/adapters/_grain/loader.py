@@ -10,9 +10,9 @@ from absl import flags
 
 from yogadl._arguments import unknown_argument, whole
 from yogadl._dataref import RecordsRef
-from yogadl._stream import NumberedBatches, Numbering, RecordStream, as_stream, make_cut
+from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_stream
 from yogadl.adapters._grain.effect import Operation, effect_of
-from yogadl.adapters._grain.numbering import length_of, numbering_of
+from yogadl.adapters._grain.numbering import length_of
 from yogadl.adapters._grain.ranks import warn_of_no_shard
 from yogadl.adapters._grain.sampler import ItemSampler
 from yogadl.adapters._grain.sources import Batches, Dealt, Records
@@ -45,11 +45,11 @@ def items_of(
     warn_of_no_shard(stream)
     if batch_size is None and drop_remainder:
         raise ConfigurationError("drop_remainder needs batch_size; for grain.transforms.Batch, pass it there")
-    size = 1 if batch_size is None else whole("batch_size", batch_size, 1)
-    cut = make_cut(stream.run, size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    size = 1 if batch_size is None else batch_size
+    cut = Cut(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     stream = stream.past_finished(cut)
+    numbering = stream.run.numbering(cut)
     batches = NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)  # checks the field
-    numbering = numbering_of(stream, size, drop_remainder, epochs)
     if batch_size is None:
         return numbering, Records(stream, numbering, padding_field)
     return numbering, Batches(batches, numbering)

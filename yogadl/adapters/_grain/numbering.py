@@ -7,21 +7,12 @@ import json
 import sys
 from typing import Any
 
-from yogadl._arguments import flag, whole
+from yogadl._arguments import whole
 from yogadl._order import derive_key
-from yogadl._stream import Cut, Identity, Numbering, RecordStream, Shard, make_cut, read_cursor
+from yogadl._stream import Cut, Identity, Numbering, Shard, read_cursor
 from yogadl.errors import CursorError
 
 _TAG = int.from_bytes(b"grain-1", "big")
-
-
-def numbering_of(stream: RecordStream, size: int, drop_remainder: bool, epochs: int | None) -> Numbering:
-    """Return the numbers of a stream's records (`size` 1) or batches.
-
-    Raises:
-        ConfigurationError: if the arguments make no sense, or shards of unequal length would drift apart.
-    """
-    return stream.run.numbering(make_cut(stream.run, size, drop_remainder, epochs))
 
 
 def length_of(numbering: Numbering) -> int:
@@ -76,7 +67,6 @@ def from_json(described: Any) -> Numbering:  # Any: it comes from a file
         )
         point = read_cursor(identity, start)
         shard = Shard(identity.records, whole("rank", rank), whole("ranks", ranks, 1), remainder)
-        cut = Cut(whole("size", size, 1), flag("drop_remainder", drop_remainder), epochs)
-        return Numbering(identity, shard, point, cut)
+        return Numbering(identity, shard, point, Cut(size, drop_remainder, epochs))
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(f"the state's sampler is damaged: {json.dumps(described)[:200]}") from error

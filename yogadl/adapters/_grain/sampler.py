@@ -9,9 +9,9 @@ import grain
 import numpy as np
 
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import NumberedBatches, Numbering, RecordStream, as_stream
+from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_stream
 from yogadl.adapters._grain.effect import Effect
-from yogadl.adapters._grain.numbering import length_of, numbering_of, random_key, to_json
+from yogadl.adapters._grain.numbering import length_of, random_key, to_json
 from yogadl.adapters._grain.turns import Turns
 from yogadl.errors import ConfigurationError
 
@@ -77,7 +77,7 @@ class Sampler(_Places):
 
     @takes_a_stream
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
-        numbering = numbering_of(as_stream(stream), 1, False, epochs)
+        numbering = as_stream(stream).run.numbering(Cut(epochs=epochs))
         super().__init__(numbering, length_of(numbering))
         self._batches = NumberedBatches(stream, _KEYS)
         self._kept: tuple[int, int, list[int]] = (-1, 0, [])

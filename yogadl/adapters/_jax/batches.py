@@ -33,10 +33,10 @@ def settings_of_this_thread() -> Scope:
     return scope
 
 
-class _Columns(Batches):
+class Columns(Batches):
     """Make items that are a batch's columns, and which of its records are padding."""
 
-    def finish(self, run: Run) -> Finish:
+    def finish(self) -> Finish:
         return lambda columns, flags: (columns, flags)
 
 
@@ -45,26 +45,32 @@ class OnOneDevice:
     """Make batches on the default device.
 
     Args:
-        spec: The structure of a batch.
-        has_padding: Whether its last field says what is padding.
+        batches: What is read.
+        spec: The structure of a batch, with a last field for what is padding if `batches` has one.
         is_ahead: Whether a thread reads ahead, and is to put the batches on to the device, too.
         scope: Under which settings.
     """
 
+    batches: Columns
     spec: Spec
-    has_padding: bool
     is_ahead: bool
     scope: Scope
 
-    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+    @property
+    def run(self) -> Run:
+        """Whose records."""
+        return self.batches.run
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
-        for count, items in _Columns().reads(run, cut, start, end):
+        for count, items in self.batches.reads(cut, start, end):
             placed = (self._put(columns, flags) for columns, flags in items)
             yield count, iter(list(placed)) if self.is_ahead else placed
 
     def _put(self, columns: Sequence[Column], flags: Flags) -> Any:  # a tree like the record's
         with self.scope():
-            placed = jax.device_put([*columns, flags] if self.has_padding else list(columns))
+            has_padding = self.batches.padding_field is not None
+            placed = jax.device_put([*columns, flags] if has_padding else list(columns))
         return self.spec.assemble(placed)
 
 
@@ -72,13 +78,15 @@ class OnManyDevices:
     """Make batches that lie on many devices, out of the rows that this process holds.
 
     Args:
-        spec: The structure of a batch.
+        batches: What is read.
+        spec: The structure of a batch, with a last field for what is padding if `batches` has one.
         fields: How each field lies on the devices.
-        has_padding: Whether the last one says what is padding.
         scope: Under which settings.
     """
 
-    def __init__(self, spec: Spec, fields: Sequence[GlobalField], has_padding: bool, scope: Scope) -> None:
+    def __init__(self, batches: Columns, spec: Spec, fields: Sequence[GlobalField], scope: Scope) -> None:
+        has_padding = batches.padding_field is not None
+        self.run = batches.run
         self._assemble = spec.assemble
         self._fields = fields
         self._padding = fields[-1] if has_padding else None
@@ -90,18 +98,19 @@ class OnManyDevices:
             together.setdefault(field.rows, []).append(number)
         self._together = [(np.array(rows), numbers) for rows, numbers in together.items()]
 
-    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short ones."""
+        run = self.run
         for rows in run.chunks(cut, start, end):
             ahead = Ahead(run, rows.indices.reshape(-1, cut.size)[:, self._rows].ravel())
             for number, first in enumerate(range(0, len(rows), cut.size)):
                 ahead.of(number * len(self._rows), (number + 1) * len(self._rows))
-                yield 1, iter([self._batch(run, rows[first : first + cut.size])])
+                yield 1, iter([self._batch(rows[first : first + cut.size])])
 
-    def _batch(self, run: Run, rows: Rows) -> Any:  # a tree like the record's
+    def _batch(self, rows: Rows) -> Any:  # a tree like the record's
         columns: list[Any] = [None] * len(self._fields)
         for chosen, numbers in self._together:
-            for number, column in zip(numbers, run.read(rows.take(chosen), numbers), strict=True):
+            for number, column in zip(numbers, self.run.read(rows.take(chosen), numbers), strict=True):
                 columns[number] = column
         if self._padding is not None:
             columns[-1] = rows.padding[np.array(self._padding.rows)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from yogadl._arguments import whole
 from yogadl._lock import ProcessLock
-from yogadl._stream import RecordStream, StreamIterator, make_cut, read_cursor
+from yogadl._stream import Cut, RecordStream, StreamIterator, read_cursor
 from yogadl.errors import ConfigurationError
 
 
@@ -45,7 +45,7 @@ class BatchReader:
         size, drop, epochs = cutting.size, cutting.drop_remainder, cutting.epochs
         ahead = whole("prefetch", cutting.ahead)
         # Who reads without end asks for what comes next, and not for the rest of an epoch.
-        one = make_cut(stream.run, whole("batch_size", size, 1), drop, 1, skip_finished_epoch=epochs is None)
+        one = Cut(size, drop, skip_finished_epoch=epochs is None)
         stream = stream.past_finished(one)
         loader = stream.batch(size, drop, epochs, padding_field=cutting.padding_field)
         self.stream = stream

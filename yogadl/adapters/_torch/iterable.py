@@ -116,7 +116,7 @@ class _Items:
         return found if self.transform is None else map(self.transform, found)
 
     def _batches(self, numbered: NumberedBatches, epoch: int, first: int, step: int) -> Iterator[Any]:
-        finish = TensorBatches(None, self.padding_field).finish(numbered.stream.run)
+        finish = TensorBatches(numbered.stream.run, padding_field=self.padding_field).finish()
         for number in range(first, numbered.count(epoch), step):
             yield finish(*numbered.read(epoch, number))
 

@@ -10,6 +10,7 @@ from yogadl._arguments import flag, names_of, unknown_argument, whole
 from yogadl._dataref import RecordsRef
 from yogadl._stream import (
     Batches,
+    Cut,
     Finish,
     Flags,
     Loader,
@@ -17,11 +18,8 @@ from yogadl._stream import (
     Prefetch,
     Recipe,
     RecordStream,
-    Run,
     Stage,
     as_stream,
-    make_batches,
-    make_cut,
 )
 from yogadl.adapters._torch.shards import warn_of_shards
 from yogadl.adapters._torch.tensors import converters, map_tensors
@@ -98,13 +96,11 @@ def make_dataloader(
     """
     run = as_stream(stream).run
     workers = whole("num_workers", num_workers)
-    cut = make_cut(run, batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
-    warn_of_shards(stream, cut)
-    make_batches(run, None, padding_field)  # checks that the field can be there
+    cut = Cut(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    batches = TensorBatches(run, padding_field=padding_field)
     if transform is not None and not callable(transform):
         raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
     given = _checked(options, workers)
-    batches = TensorBatches(None, padding_field)
     make: Make = batches
     stages: tuple[Stage, ...] = ()
     if workers:
@@ -113,7 +109,9 @@ def make_dataloader(
         stages = (_Map(transform),)
     if flag("pin_memory", pin_memory) and _can_pin():
         stages = (*stages, _Map(_pinned), Prefetch(_PINNED_AHEAD))
-    return Loader(stream, Recipe(run, cut, make, stages))
+    recipe = Recipe(make, cut, stages)
+    warn_of_shards(stream, cut)
+    return Loader(stream, recipe)
 
 
 def _checked(options: Any, workers: int) -> dict[str, Any]:
@@ -136,9 +134,10 @@ def _checked(options: Any, workers: int) -> dict[str, Any]:
 class TensorBatches(Batches):
     """Make items that are batches of tensors, in this process."""
 
-    def finish(self, run: Run) -> Finish:
+    def finish(self) -> Finish:
         """Return what makes a batch of its columns and padding flags."""
-        assemble, convert, name = run.spec.assemble, converters(run.spec), self.padding_field
+        spec, name = self.run.spec, self.padding_field
+        assemble, convert = spec.assemble, converters(spec)
 
         def finish(columns: Any, flags: Flags) -> Any:
             batch = assemble([to(column) for to, column in zip(convert, columns, strict=True)])

@@ -19,7 +19,6 @@ from yogadl._stream import (
     Run,
     StreamIterator,
     as_stream,
-    make_cut,
     write_cursor,
 )
 from yogadl.adapters._torch.shards import warn_of_shards
@@ -29,11 +28,12 @@ from yogadl.adapters._torch.shards import warn_of_shards
 class _Indices:
     """Make items that are indices: one, or a list of those of a batch."""
 
+    run: Run
     is_batched: bool
 
-    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the indices from `start` to the epoch `end`; nothing is read."""
-        for rows in run.chunks(cut, start, end):
+        for rows in self.run.chunks(cut, start, end):
             indices = rows.indices.tolist()
             if self.is_batched:
                 indices = [indices[first : first + cut.size] for first in range(0, len(indices), cut.size)]
@@ -64,8 +64,9 @@ class _Order(Restartable):
 
     def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
         self.stream = as_stream(stream)
+        recipe = Recipe(_Indices(stream.run, is_batched), cut)
         warn_of_shards(stream, cut)
-        self._read_by(Recipe(stream.run, cut, _Indices(is_batched)))
+        self._read_by(recipe)
 
     def __iter__(self) -> SamplerIterator:
         progress = Progress()
@@ -130,5 +131,5 @@ class BatchSampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # s
     def __init__(self, stream: RecordStream, batch_size: int, drop_last: bool = False) -> None:
         self.batch_size = whole("batch_size", batch_size, 1)
         self.drop_last = flag("drop_last", drop_last)
-        cut = make_cut(as_stream(stream).run, self.batch_size, self.drop_last, 1, False)
+        cut = Cut(self.batch_size, self.drop_last)
         _Order.__init__(self, stream, cut, is_batched=True)

@@ -73,9 +73,14 @@ class WorkerBatches:
     def __reduce__(self) -> Any:
         return type(self), (self.batches, self.transform, self.workers, self.options)
 
-    def reads(self, run: Run, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+    @property
+    def run(self) -> Run:
+        """Whose records."""
+        return self.batches.run
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, chunk by chunk."""
-        crew = self._crew(run, cut, start)
+        crew = self._crew(cut, start)
         is_sound = False
         try:
             yield from crew.reads(start, end)
@@ -89,14 +94,14 @@ class WorkerBatches:
             else:
                 crew.end()
 
-    def _crew(self, run: Run, cut: Cut, start: Point) -> "_Crew":
+    def _crew(self, cut: Cut, start: Point) -> "_Crew":
         """Return the processes that are kept, if they can read from there on, or new ones."""
         while self._kept:  # whoever takes them has them alone
             crew = self._kept.pop()
             if crew.can_start(start):
                 return crew
             crew.end()
-        return _Crew(self, replace(run, start=start), cut)
+        return _Crew(self, replace(self.run, start=start), cut)
 
 
 class _Crew:
@@ -109,7 +114,7 @@ class _Crew:
     def __init__(self, make: WorkerBatches, run: Run, cut: Cut) -> None:
         self._run, self._cut = run, cut
         self._numbering = numbering = run.numbering(replace(cut, epochs=1))  # counted epoch by epoch
-        self._finish = make.batches.finish(run)
+        self._finish = make.batches.finish()
         self._is_ready = make.transform is not None  # a batch that leaves the worker as it is to be delivered
         bytes_each = run.record_bytes * cut.size
         spread = -(-numbering.begun // (_CHUNKS * make.workers))
@@ -299,7 +304,7 @@ class _Chunks(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
     def __init__(self, numbered: NumberedBatches, batches: Batches, transform: Transform | None) -> None:
         self._numbered = numbered
         self._batches = batches
-        self._finish = batches.finish(numbered.stream.run)
+        self._finish = batches.finish()
         self.transform = transform
         self._packer: Packer | None = None
         self._turn = -1
