@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
+from yogadl._arguments import explains_names
 from yogadl._dataref import RecordsRef
 from yogadl._interfaces import Storage
 from yogadl._key import DatasetKey, new_key
 from yogadl._spec import Spec
-from yogadl._arguments import explains_names
 from yogadl.storage._backend import Backend
 from yogadl.storage._progress import Progress
 
