@@ -57,7 +57,7 @@ def first_batch(settings: Settings, processes: int) -> None:
             f"first batch after open, from {share:.0%} of {DATA.name}", at_most(30, " ms"), after, details
         )
         details = "with open_storage, fetch, and the modules that they import"
-        settings.row(f"the same with opening, from {share:.0%}", at_most(30, " ms"), everything, details)
+        settings.row(f"the same with opening, from {share:.0%}", at_most(45, " ms"), everything, details)
     clear(settings.path("cache"))
 
 
