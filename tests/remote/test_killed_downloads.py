@@ -27,8 +27,7 @@ Broken = tuple[Place, StoreProxy]
 
 
 def opened(place: Place, mirror: Path, **options: Any) -> CacheStorage:
-    storage = yogadl.open_storage(place.url, **place.options, mirror=mirror, **options)
-    return storage
+    return yogadl.open_storage(place.url, **place.options, mirror=mirror, **options)
 
 
 def fetch(place: Place, mirror: Path) -> str:
@@ -98,7 +97,7 @@ def test_what_a_killed_download_has_brought_is_asked_for_no_more(
     (place, proxy), (mirror, count) = broken, killed
     assert fetch(place, mirror) == "whole"
     assert ranges_asked_for(proxy) == count - BEFORE
-    assert litter_in(opened(place, mirror).mirror) == []
+    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
 
 
 def test_several_who_go_on_with_it_do_so_once(broken: Broken, killed: tuple[Path, int]) -> None:
@@ -106,7 +105,7 @@ def test_several_who_go_on_with_it_do_so_once(broken: Broken, killed: tuple[Path
     with processes(fetch, [(place, mirror)] * 3) as children:
         assert [child.result() for child in children] == ["whole"] * 3
     assert sum(map(of_part, proxy.requests)) == count - BEFORE
-    assert litter_in(opened(place, mirror).mirror) == []
+    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
 
 
 def test_what_a_machine_without_power_lost_is_not_taken_for_there(
@@ -142,7 +141,7 @@ def test_whatever_became_of_what_was_there_the_file_is_whole(
     elif damage == "no notes":
         notes.unlink()
     assert fetch(place, mirror) == "whole"
-    assert litter_in(opened(place, mirror).mirror) == []
+    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
 
 
 def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path, int]) -> None:
@@ -211,7 +210,7 @@ def test_what_lies_there_in_place_of_a_partial_file_does_no_harm(
     place = Place(url)
     names = dict(zip(("bytes", "notes"), partial.names_of(part), strict=True))
     folder = tmp_path / "mirror" / "caches/data/parts"
-    opened(place, tmp_path / "mirror").mirror.sweep()
+    opened(place, tmp_path / "mirror")._backend.catalogue.opener.mirror.sweep()
     folder.mkdir(parents=True)
     outside = tmp_path / "outside"
     outside.write_bytes(b"mine")

@@ -401,6 +401,6 @@ def test_after_a_prune_without_grace_a_job_reads_on_or_is_told(any_place: Place,
     assert builder.prune(grace_s=0).files
     assert np.array_equal(running.gather(range(len(RECORDS))), RECORDS)
     assert pickle.loads(waiting)[7] == 21  # the mirror has it whole
-    shutil.rmtree(reader.mirror.place.root)
+    shutil.rmtree(reader._backend.catalogue.opener.mirror.place.root)
     with pytest.raises(DatasetNotFoundError, match="fetch it again"):
         pickle.loads(waiting).gather([0])
