@@ -582,6 +582,40 @@ def test_persistent_workers_end_at_once_when_their_loader_is_dropped(method):
     assert not any(map(is_running, pids))
 
 
+SLOWLY = """
+    import multiprocessing, time
+
+    class Source(list):
+        def __reduce__(self):
+            return made, ()
+
+    def made():
+        if multiprocessing.current_process().name not in ("MainProcess", "SpawnProcess-1"):
+            time.sleep(100)  # as if there were much to import
+        return Source([{"id": i} for i in range(40)])
+"""
+
+
+def test_workers_that_still_start_when_the_program_ends_are_no_error(tmp_path):
+    (tmp_path / "slowly.py").write_text(textwrap.dedent(SLOWLY))
+    code = """
+        import slowly, yogadl
+        from yogadl.adapters import torch as adapter
+
+        ref = yogadl.from_source(slowly.made(), fingerprint="own")
+        batches = iter(adapter.make_dataloader(ref.stream(), 8, 6, multiprocessing_context="spawn"))
+        print(next(batches)["id"].tolist())
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::UserWarning", "-c", textwrap.dedent(code)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{list(range(8))}\n", "")
+
+
 def read_on(batches, loader, queue):
     queue.put((ids(batches), ids(loader)))
 

@@ -1,6 +1,7 @@
 """Read batches in DataLoader's worker processes, in order, many small ones at a time."""
 
 import itertools
+import multiprocessing.util
 import os
 import pickle
 import traceback
@@ -170,7 +171,8 @@ class _Crew:
         self._answers = answers
         # Not needed here, and functions or data of the user's may lead to the loader, and so to us.
         answers._dataset = answers._worker_init_fn = None
-        ending = weakref.finalize(self, _end, answers, self._pid)
+        at_exit = multiprocessing.util.Finalize(None, _forget, (weakref.ref(answers),), exitpriority=0)
+        ending = weakref.finalize(self, _end, answers, self._pid, at_exit)
         ending.atexit = False  # the interpreter ends its daemonic processes itself, without waiting
         self._ending = ending
 
@@ -228,12 +230,25 @@ class _Crew:
             yield self._finish([column[rows] for column in columns], padding[rows])
 
 
-def _end(answers: Any, pid: int) -> None:
+def _end(answers: Any, pid: int, at_exit: Any) -> None:
     """End the processes of DataLoader's iterator; in a forked process they are not ours to end."""
+    at_exit.cancel()
     if pid == os.getpid():
         answers._shutdown_workers()
     else:
         answers._shutdown = True
+
+
+def _forget(answers: "weakref.ref[Any]") -> None:
+    """Let the interpreter end the processes of DataLoader's iterator at its own end.
+
+    One that is still starting dies of that, where others know it for the end, and would be told as a worker
+    that was killed.
+    """
+    found = answers()
+    if found is not None and found._worker_pids_set:
+        found._worker_pids_set = False
+        torch.utils.data._utils.signal_handling._remove_worker_pids(id(found))
 
 
 def _pickles(value: Any) -> bool:
