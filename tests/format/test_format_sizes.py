@@ -445,7 +445,7 @@ OF_NO_RECORD = {
     "_format.writer._PART_BLOCKS",
     "_memory._IDLE_BLOCKS",
     "_memory._SETTLING_BYTES",
-    "_provenance.values._CHEAP_BYTES",
+    "_provenance.values.CHEAP_BYTES",
     "adapters._tensorflow.cache._MANY_RECORDS",
     "adapters._tensorflow.resumable._IDENTITY_BYTES",
     "adapters._tensorflow.source._LARGE_GRAPH_BYTES",
