@@ -13,7 +13,11 @@ from processes import HERE, WARNINGS, until
 
 import yogadl
 
-_MAIN = "import sys, test_killed_workers; getattr(test_killed_workers, sys.argv[1])(sys.argv[2])"
+# An interrupt is one whatever this process inherited: a shell's background jobs ignore it.
+_MAIN = (
+    "import signal, sys, test_killed_workers; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "getattr(test_killed_workers, sys.argv[1])(sys.argv[2])"
+)
 # Far longer than it takes; without an end, workers would read on for ever.
 _LIMIT_S = 60
 
@@ -26,7 +30,7 @@ class Endless:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index >= 10:
-            print(f"reading in {os.getpid()}", flush=True)
+            os.write(1, f"reading in {os.getpid()}\n".encode())  # in one piece
             time.sleep(10_000)
         return {"i": index}
 
