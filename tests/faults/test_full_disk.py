@@ -272,7 +272,11 @@ def free_a_disk_that_others_fill_again(folder: Path, of: str) -> None:
     storage = yogadl.open_storage(folder / "caches", shared=True)
     for version in range(1, 5):
         storage.submit(rows(1) + version, "data", str(version), part_bytes=2**16)
+    reserve = folder / "caches" / ".yogadl" / "reserve"
     for first, second in ("12", "34"):
+        use_up(folder, of)
+        storage.prune(grace_s=0, dry_run=True)
+        assert len(list(reserve.iterdir())) >= 30
         use_up(folder, of)
         storage.delete("data", first)
         use_up(folder, of)
@@ -281,7 +285,6 @@ def free_a_disk_that_others_fill_again(folder: Path, of: str) -> None:
         storage.delete("data", second)
         assert len(storage.prune(grace_s=0, dry_run=True).files) > 2 * 32
         assert storage.prune(grace_s=0).size_bytes > 2 * 2**20
-        reserve = folder / "caches" / ".yogadl" / "reserve"
         assert len(list(reserve.iterdir())) == 32
     assert storage.versions("data") == []
 

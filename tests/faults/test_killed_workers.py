@@ -1,10 +1,13 @@
 """Workers of a builder that is killed end with it, whatever they are at, and hold nothing of it open."""
 
+import itertools
+import multiprocessing.util
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +38,11 @@ class Endless:
         return {"i": index}
 
 
-class KilledWhenHandedOut(Endless):
-    """The same, whose process dies while it hands out the share of the third worker."""
+class Large(Endless):
+    """The same, larger than any pipe."""
 
     def __init__(self) -> None:
-        self.times = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.times += 1
-        if self.times == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return {"times": self.times}
+        self.data = bytes(2**20)
 
 
 class FailsInTheEnd(Endless):
@@ -81,7 +78,29 @@ def build_steadily(folder: str) -> None:
 
 
 def build_and_die(folder: str) -> None:
-    yogadl.open_storage(folder).submit(KilledWhenHandedOut(), "data", "1", workers=4)
+    at_worker(3, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    yogadl.open_storage(folder).submit(Large(), "data", "1", workers=4)
+
+
+def build_and_interrupt(folder: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    at_worker(2, interrupt)
+    yogadl.open_storage(folder).submit(Large(), "data", "1", workers=4)
+
+
+def at_worker(number: int, do: Callable[[], None]) -> None:
+    """Do something while the process of the worker of that number is started, before it is known."""
+    spawn, started = multiprocessing.util.spawnv_passfds, itertools.count(1)
+
+    def spawned(path: Any, args: list[Any], fds: Any) -> Any:
+        pid = spawn(path, args, fds)
+        if any("spawn_main" in os.fsdecode(argument) for argument in args) and next(started) == number:
+            do()
+        return pid
+
+    multiprocessing.util.spawnv_passfds = spawned
 
 
 def start(function: str, folder: Path) -> "subprocess.Popen[bytes]":
@@ -128,6 +147,13 @@ def test_an_interrupted_builder_ends_though_its_workers_have_much_in_hand(tmp_pa
     assert builder.returncode not in (0, -signal.SIGKILL)
     assert yogadl.open_storage(tmp_path).unfinished() == []
     assert not list((tmp_path / "data" / "parts").glob("*"))
+
+
+def test_an_interrupt_while_a_worker_is_started_ends_the_builder(tmp_path: Path) -> None:
+    builder = start("build_and_interrupt", tmp_path)
+    check_that_nothing_stays(builder)
+    assert builder.returncode not in (0, -signal.SIGKILL)
+    assert yogadl.open_storage(tmp_path).unfinished() == []
 
 
 def test_an_error_in_one_worker_is_told_though_the_others_have_much_in_hand(tmp_path: Path) -> None:

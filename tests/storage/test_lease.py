@@ -17,8 +17,9 @@ from yogadl.errors import ConfigurationError, LeaseError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import read
 from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._leases import beat
 from yogadl.storage._leases.beat import end_in_the_end
-from yogadl.storage._leases.lease import Leases
+from yogadl.storage._leases.lease import Lease, Leases
 from yogadl.storage._leases.right import LostRightError
 from yogadl.storage._leases.waiting import Sight, Terms, Watch
 
@@ -223,9 +224,47 @@ def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBuc
         bucket.delete(_names.lease(KEY, 1))
         with leases.held(KEY) as second:
             assert second is not None
-            task = pickle.dumps((first._task, first._ending(None), 60.0))
+            task = pickle.dumps((first._task, first._ending(None), 60.0, False))
             end_in_the_end(task)
             assert objects(bucket) == ["0000000001"]
+
+
+def test_a_lease_that_appears_after_its_builder_gave_up_is_ended(
+    leases: Leases, bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with leases.held(KEY) as lease:
+        assert lease is not None
+        name = _names.lease(KEY, 1)
+        body = bucket._folder.path(name).read_bytes()
+        bucket.delete(name)
+        monkeypatch.setattr(beat.time, "sleep", lambda _: bucket.put(name, body))
+        end_in_the_end(pickle.dumps((lease._task, lease._ending(None), 60.0, True)))
+        assert objects(bucket) == ["0000000001", "0000000001.end"]
+
+
+def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(
+    leases: Leases, bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(lease: Lease) -> None:
+        drop(lease)
+        raise KeyboardInterrupt
+
+    drop = Lease.drop
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), leases.held(KEY):
+        patched.setattr(Lease, "drop", interrupted)
+    with Leases(bucket, Terms(wait_s=100)).held(KEY) as second:  # a third of the time to live
+        assert second is not None
+
+
+def test_signs_of_life_import_nothing_of_the_current_folder(
+    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    for name in ("operator", "pickle", "json", "select"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('not to be imported')")
+    monkeypatch.chdir(tmp_path / "here")
+    with Leases(bucket, Terms(ttl_s=1)).held(KEY):
+        until(lambda: "0000000001.beat" in objects(bucket))
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])

@@ -88,7 +88,11 @@ def replace_version(
         data: Returns the records, once nobody else builds.
         options: How.
         call: The call that they come from, if it is to be described.
+
+    Raises:
+        ConfigurationError: if the name is none for a new version.
     """
+    new_key(key.id, key.version)
     with _attempt(backend, key) as token, right_to_build(backend, key) as right:
         _build(backend, key, data(), options, call, token=token, right=right, replaces=True)
 

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import json
 import logging
@@ -11,7 +10,7 @@ import os
 import pickle
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._format.layout import SealedPart
@@ -242,17 +241,18 @@ def build_with_workers(
     # Spawned, not forked: a source may have threads or a framework's locks open.
     context = multiprocessing.get_context("spawn")
     is_over, end = context.Pipe(duplex=False)
+    # Tasks are small, and what they need goes in as a worker starts: the pool can't end while a large task is
+    # on its way that nobody is left to take.
+    given = cloudpickle.dumps((build, source, part_bytes))
     pool = concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_end_with_the_builder, initargs=(is_over,)
+        workers, mp_context=context, initializer=_begin, initargs=(is_over, given)
     )
     with is_over, end, pool:
         try:
             tasks = {}
             for k in range(workers):
-                share = functools.partial(
-                    _write_share, build, k, _Share(source, bounds[k], bounds[k + 1]), part_bytes
-                )
-                tasks[pool.submit(_call, cloudpickle.dumps(share))] = bounds[k + 1] - bounds[k]
+                share = bounds[k], bounds[k + 1]
+                tasks[pool.submit(_write_share, k, *share)] = share[1] - share[0]
             for task in concurrent.futures.as_completed(tasks):
                 size_bytes += task.result()
                 done += tasks[task]
@@ -262,6 +262,16 @@ def build_with_workers(
             end.send(None)  # else the pool waits until all have read their shares to the end
             raise
     return build.receipts()
+
+
+_given = b""  # of a worker: the build, its source and its options, pickled
+
+
+def _begin(is_over: "Connection", given: bytes) -> None:
+    """Begin a worker; what it was given is unpickled by its first task, whose error that may be."""
+    global _given  # noqa: PLW0603  (of a process that is a worker and nothing else)
+    _given = given
+    _end_with_the_builder(is_over)
 
 
 def _end_with_the_builder(is_over: "Connection") -> None:
@@ -284,10 +294,7 @@ def _end_with_the_builder(is_over: "Connection") -> None:
     threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
 
 
-def _call(pickled: bytes) -> int:
-    function: Callable[[], int] = pickle.loads(pickled)
-    return function()
-
-
-def _write_share(build: PartitionedBuild, partition: int, share: _Share, part_bytes: int | None) -> int:
-    return build.write_source(partition, share, part_bytes)
+def _write_share(partition: int, first: int, end: int) -> int:
+    build, source, part_bytes = pickle.loads(_given)
+    written: int = build.write_source(partition, _Share(source, first, end), part_bytes)
+    return written

@@ -21,6 +21,8 @@ _FILES: Final = 32
 _FILE_BYTES: Final = 2**14
 # One `delete` or `prune` gets so many files of it: others may fill the disk again before the next.
 _AT_ONCE: Final = 16
+# A dry run writes one file, and another while that is not in its place.
+_FOR_A_CLOCK: Final = 2
 # A build makes it only where there is room for so many files more; what gave it up, where there is for these.
 _SPARE: Final = 64
 _SPARE_AFTERWARDS: Final = 8
@@ -47,12 +49,12 @@ def given_up_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
 
     Args:
         folder: Where.
-        dry_run: Whether to make only what was given up.
+        dry_run: Whether only a clock is read: then less is given up, and only that is made again.
     """
     is_made = not dry_run
     with contextlib.suppress(OSError):  # what is done then says what is wrong
         if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
-            for entry in list(folder.entries(_FOLDER))[:_AT_ONCE]:
+            for entry in list(folder.entries(_FOLDER))[: _FOR_A_CLOCK if dry_run else _AT_ONCE]:
                 folder.remove(entry.name)
                 is_made = True
     try:

@@ -109,7 +109,7 @@ class CacheStorage(Storage):
         """
         from yogadl.storage._building import BuildOptions, replace_version
 
-        key = new_key(dataset_id, dataset_version)
+        key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
         replace_version(self._backend, key, lambda: data, options)
 

@@ -26,6 +26,8 @@ _LOOK_EVERY_S: Final = 0.5
 _REPORT_EVERY_S: Final = 1.0
 # A build that is done before this costs next to nothing: only then all of us is loaded, and the SDK.
 _FIRST_BEAT_S: Final = 2.0
+# What is imported before the parent's path is known comes from Python itself, not from the current folder.
+_PYTHON: Final = (sys.executable, "-P")
 _START: Final = """\
 import pickle, select, sys
 pipe = sys.stdin.buffer
@@ -89,7 +91,7 @@ class Pulse:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         # Credentials may be among what is sent: they go through the pipe, where no other user sees them.
-        command = [sys.executable, "-c", _START]
+        command = [*_PYTHON, "-c", _START]
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, bufsize=0)
         except OSError as error:
@@ -155,25 +157,22 @@ def main(
 
 def _is_ours(task: Task) -> bool:
     try:
-        return _is_ours_now(task)
+        return bool(read_body(task.bucket, task.lease_name).get("token") == task.token)
     except StorageError:
         return False  # it is asked again
 
 
-def _is_ours_now(task: Task) -> bool:
-    return bool(read_body(task.bucket, task.lease_name).get("token") == task.token)
-
-
-def end_later(task: Task, ending: bytes, for_s: float) -> None:
+def end_later(task: Task, ending: bytes, for_s: float, *, may_come: bool) -> None:
     """Start a process that writes that a lease is over as soon as that can be written; it outlives this one.
 
     Args:
         task: What is written where.
         ending: What is written.
         for_s: How long to try.
+        may_come: Whether the lease may still appear: putting it failed, or so it was told.
     """
-    start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s))))
-    command = [sys.executable, "-c", _START_TO_END]
+    start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s, may_come))))
+    command = [*_PYTHON, "-c", _START_TO_END]
     silent = subprocess.DEVNULL  # who reads what this process prints would wait for the end of both
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
@@ -183,13 +182,15 @@ def end_later(task: Task, ending: bytes, for_s: float) -> None:
 
 def end_in_the_end(pickled: bytes) -> None:
     """Write that a lease is over, trying again and again, unless it is another's by then."""
-    task, ending, for_s = pickle.loads(pickled)
+    task, ending, for_s, may_come = pickle.loads(pickled)
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
         with suppress(StorageError):
-            if _is_ours_now(task):
+            token = read_body(task.bucket, task.lease_name).get("token")
+            if token == task.token:
                 task.bucket.put(task.end_name, ending)
-            return
+            if token is not None or not may_come:
+                return
         time.sleep(_END_AGAIN_EVERY_S)
 
 

@@ -192,7 +192,7 @@ class Leases:
         try:
             is_taken = self.bucket.put_if_absent(name, json.dumps(holder).encode())
         except BaseException as error:
-            lease.end_later(f"{type(error).__name__}: {error}")  # it may have come to pass
+            lease.end_later(f"{type(error).__name__}: {error}", may_come=True)
             raise
         finally:
             if not is_taken:
@@ -291,8 +291,8 @@ class Lease:
         """
         if os.getpid() != self._pid:
             return  # a child that inherited this by a fork holds nothing
-        self.drop()
         try:
+            self.drop()
             if not self._is_ours():
                 return  # others have it, or have had it since
             self._leases.bucket.put(self._task.end_name, self._ending(failed))
@@ -305,9 +305,14 @@ class Lease:
                 self._key, self._leases.terms.ttl_s, error,
             )  # fmt: skip
 
-    def end_later(self, failed: str | None) -> None:
-        """Have another process write that it is over, as soon as it can; after a time to live all know."""
-        end_later(self._task, self._ending(failed), self._leases.terms.ttl_s)
+    def end_later(self, failed: str | None, *, may_come: bool = False) -> None:
+        """Have another process write that it is over, as soon as it can; after a time to live all know.
+
+        Args:
+            failed: Why nothing was built, if so.
+            may_come: Whether the lease may still appear: putting it failed, or so it was told.
+        """
+        end_later(self._task, self._ending(failed), self._leases.terms.ttl_s, may_come=may_come)
 
     def _ending(self, failed: str | None) -> bytes:
         return json.dumps({"token": self._token, "failed": failed and failed[:_MOST_SHOWN]}).encode()
