@@ -305,7 +305,7 @@ def leave_a_child(root: Path) -> int:
 
     assert wait(fork(build)) == -9
     built = fork(lambda: yogadl.open_storage(root).submit(np.arange(9), "built", "1"))
-    code = wait(built, timeout_s=10)
+    code = wait(built, timeout_s=100)
     os.close(writing)
     return code
 
