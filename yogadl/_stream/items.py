@@ -97,12 +97,12 @@ class Batches:
         size = batch
         for rows in run.chunks(cut, start, end):
             ahead = Ahead(run, rows.indices)
+            padding = rows.padding  # of all at once: a small array between large ones breaks up the memory
             first, total = 0, len(rows)
             while first < total:
                 last = min(total, first + size)
                 ahead.of(first, last)
-                part = rows[first:last]
-                columns, flags = read(part), part.padding
+                columns, flags = read(rows[first:last]), padding[first:last]
                 if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
                     yield 1, iter([finish(columns, flags)])
                 else:
