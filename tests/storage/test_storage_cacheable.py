@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import yogadl
-from yogadl._provenance.describer import describe_builder
+from yogadl._provenance.describer import Describer
 from yogadl._provenance.difference import difference
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
@@ -369,11 +369,15 @@ def test_a_cache_that_was_submitted_is_served_without_a_word(storage):
     assert len(build()) == 2
 
 
+def to_json(build, value):
+    return Describer(build, thorough=False).call((value,), {}).builder.to_json()
+
+
 def argument_change(before, after):
     def build(value):
         """Never called."""
 
-    return difference(describe_builder(build, (before,), {}), describe_builder(build, (after,), {}))
+    return difference(to_json(build, before), to_json(build, after))
 
 
 @pytest.mark.parametrize(
@@ -406,16 +410,17 @@ def test_a_different_argument_is_a_change(before, after):
 
 
 def test_a_set_is_described_the_same_in_every_process():
-    described = describe_builder(lambda value: value, ({"c", "a", "b"},), {})["arguments"]["value"]
+    described = to_json(lambda value: value, {"c", "a", "b"})["arguments"]["value"]
     assert described.index("a") < described.index("b") < described.index("c")
 
 
 def test_sets_inside_of_an_argument_are_described_the_same_in_every_process():
     code = (
-        "from yogadl._provenance.describer import describe_builder\n"
+        "from yogadl._provenance.describer import Describer\n"
         "words = {'c', 'a', 'b', 'd'}\n"
         "value = [words, {'words': words, 1: (words, [frozenset(words)], (words,))}]\n"
-        "print(describe_builder(lambda value: value, (value,), {})['arguments']['value'])"
+        "call = Describer(lambda value: value, thorough=False).call((value,), {})\n"
+        "print(call.builder.to_json()['arguments']['value'])"
     )
     found = {
         subprocess.run(

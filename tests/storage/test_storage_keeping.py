@@ -14,7 +14,7 @@ import pytest
 import yogadl
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
-from yogadl.storage import PartitionedBuild, _locks
+from yogadl.storage import PartitionedBuild, _locks, copy
 from yogadl.storage._folder import Folder
 from yogadl.storage._local import FolderOpener
 
@@ -359,6 +359,25 @@ def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
     building.join()
     storage.verify("d", "1")
     assert caplog.messages[0] == "yogadl: waiting for 'd' version '1': dataset 'd' is being pruned"
+
+
+@pytest.mark.parametrize("does", ["commit", "copy"])
+def test_a_builder_that_publishes_what_it_builds_by_another_way_is_told_so(storage, tmp_path, does):
+    other = yogadl.open_storage(tmp_path / "other")
+    other.submit([2], "d", "1")
+
+    def source():
+        if does == "copy":
+            copy(other, storage, "d", "1")
+        else:
+            build = storage.begin("d", "1", partitions=1)
+            build.write(0, [2])
+            build.commit()
+        yield 1
+
+    with pytest.raises(ConfigurationError, match="by this very call"):
+        storage.submit(source, "d", "1")
+    assert storage.versions("d") == []
 
 
 def test_a_builder_that_deletes_what_it_builds_is_told_so(storage):

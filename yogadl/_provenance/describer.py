@@ -9,13 +9,6 @@ from yogadl._provenance.builder import Builder, builder_of
 from yogadl._provenance.code import CodeReader
 
 
-def describe_builder(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the builder's name, source code, arguments and what they use, as JSON."""
-    return builder_of(function, args, kwargs, CodeReader(), thorough=False).to_json()
-
-
 @dataclass(frozen=True)
 class Call:
     """A call of a builder: what a build is made from.

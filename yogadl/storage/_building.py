@@ -92,7 +92,6 @@ def replace_version(
     Raises:
         ConfigurationError: if the name is none for a new version.
     """
-    new_key(key.id, key.version)
     with _attempt(backend, key) as token, right_to_build(backend, key) as right:
         _build(backend, key, data(), options, call, token=token, right=right, replaces=True)
 
@@ -145,7 +144,6 @@ def _build_once(
     before: Callable[[], None],
 ) -> None:
     """Build a version that is not there, unless somebody else does meanwhile."""
-    new_key(key.id, key.version)
 
     def is_there() -> bool:
         return backend.catalogue.find(key) is not None
@@ -163,7 +161,12 @@ def _build_once(
 
 @contextlib.contextmanager
 def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
-    """Give a token for an attempt to build; however it ends, clear what nobody can go on with."""
+    """Give a token for an attempt to build; however it ends, clear what nobody can go on with.
+
+    Raises:
+        ConfigurationError: if the name is none for a new version.
+    """
+    new_key(key.id, key.version)
     token = secrets.token_hex(8)
     own = _names.unresumable(key, token)
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
@@ -18,6 +18,9 @@ from yogadl.storage._folder import Folder
 from yogadl.storage._mounts import network_file_system
 from yogadl.storage._parts import PartPaths, open_table, read_index
 
+if TYPE_CHECKING:
+    from yogadl.storage._catalogue import Catalogue  # which makes these
+
 # What to do about damage where there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
 
@@ -29,16 +32,6 @@ class Published:
     manifest: Manifest
     digest: str
     content: bytes = field(repr=False)
-
-
-class Catalogue(Protocol):
-    """Where caches are found and opened: what a reference needs of its storage, picklable."""
-
-    def published(self, key: DatasetKey, digest: str | None = None) -> Published:
-        """Return the manifest of a version; with a digest that very one."""
-
-    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
-        """Return a reader of a cache, one that compares blocks with their checksums if that is wanted."""
 
 
 class CachedRecords:
@@ -58,7 +51,7 @@ class CachedRecords:
 
     def __init__(
         self,
-        storage: Catalogue,
+        storage: "Catalogue",
         key: DatasetKey,
         digest: str,
         allow_pickle: bool,

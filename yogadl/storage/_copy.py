@@ -20,6 +20,7 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
+from yogadl.storage._alone import right_to_build
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._folder import storage_error
@@ -72,8 +73,7 @@ def copy(
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
     if is_there and not files.missing(are_named=True):
         return False
-    with backend.rights.building(key) as right:
-        assert right is not None  # nothing was said that would make it needless
+    with right_to_build(backend, key) as right:
         is_new = _is_new(backend.root, key, content, replaces)  # others may have changed it meanwhile
         files.copy(files.missing(are_named=not is_new), right, progress)
         backend.root.write(name, _checked_bytes(root, name, manifest))

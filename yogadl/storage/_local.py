@@ -70,11 +70,12 @@ def shared_backend(path: Path, terms: Terms, mapped: bool = True) -> Backend:
     """
     from yogadl.storage._bucket_root import SharedRoot
     from yogadl.storage._buckets.local import LocalBucket
+    from yogadl.storage._leases.lease import Leases
     from yogadl.storage._leases.rights import LeaseRights
 
     folder = _made_folder(path)
     root = SharedRoot(folder)
-    rights = LeaseRights(root, LocalBucket(folder.root), terms)
+    rights = LeaseRights(root, Leases(LocalBucket(folder.root), terms))
     return Backend(Catalogue(root, FolderOpener(root, folder, mapped)), rights)
 
 

@@ -24,6 +24,7 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
+from yogadl.storage._alone import right_to_build
 from yogadl.storage._backend import Backend
 from yogadl.storage._build import Build, Receipt, content_of, describe_machine
 from yogadl.storage._parts import read_sealed
@@ -158,8 +159,7 @@ class PartitionedBuild:
         """
         builder = {"partitions": self.partitions, "run": self.run}
         machine = describe_machine()
-        with self._backend.rights.building(self.key) as right:
-            assert right is not None  # nothing was said that would make it needless
+        with right_to_build(self._backend, self.key) as right:
             try:
                 receipts = self.receipts()
             except ConfigurationError:

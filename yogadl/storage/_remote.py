@@ -16,6 +16,7 @@ from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._buckets.patience import AwayError
 from yogadl.storage._cached import Published, can_map
 from yogadl.storage._catalogue import Catalogue
+from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.rights import LeaseRights
 from yogadl.storage._leases.terms import Terms
 from yogadl.storage._mirror.mirror import Mirror
@@ -115,5 +116,5 @@ def remote_backend(
         mapped: Whether the mirror's files may be mapped to be read.
     """
     root = MirroredRoot(bucket, mirror)
-    rights = LeaseRights(root, bucket, terms, probes=exclusive, mirror=mirror)
+    rights = LeaseRights(root, Leases(bucket, terms), probes=exclusive, mirror=mirror)
     return Backend(Catalogue(root, MirrorOpener(bucket, mirror, mapped)), rights, PART_BYTES)

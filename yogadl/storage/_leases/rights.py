@@ -5,11 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from yogadl._key import DatasetKey
-from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.right import Right
-from yogadl.storage._leases.terms import Terms
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._root import Root
 
@@ -19,23 +17,22 @@ class LeaseRights:
 
     Args:
         root: The root.
-        bucket: Where the leases are.
-        terms: How long builders wait for each other.
+        leases: Below the same root.
         probes: Whether to make sure first that the store can decide between builders.
         mirror: Where this machine keeps its copies, if it does; told that a version may have changed.
     """
 
     def __init__(
-        self, root: Root, bucket: Bucket, terms: Terms, *, probes: bool = False, mirror: Mirror | None = None
+        self, root: Root, leases: Leases, probes: bool = False, mirror: Mirror | None = None
     ) -> None:
-        self.leases = Leases(bucket, terms)
+        self.leases = leases
         self._root = root
         self._probes = probes
         self._is_probed = False
         self._mirror = mirror
 
     def __reduce__(self) -> Any:
-        return _again, (self._root, self.leases, self._probes, self._mirror)
+        return LeaseRights, (self._root, self.leases, self._probes, self._mirror)
 
     @contextmanager
     def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
@@ -72,7 +69,3 @@ class LeaseRights:
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether somebody is building a version of this dataset."""
         return self.leases.is_held(dataset_id, self._root.now())
-
-
-def _again(root: Root, leases: Leases, probes: bool, mirror: Mirror | None) -> LeaseRights:
-    return LeaseRights(root, leases.bucket, leases.terms, probes=probes, mirror=mirror)
