@@ -216,11 +216,14 @@ def test_a_read_only_storage_is_readable_by_a_user_without_rights(squares, root)
     for path in [root, *root.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     becomes_nobody = "os.setgroups([]); os.setuid(65534)" if os.geteuid() == 0 else "pass"
-    # The folder is opened before, since those above it may be closed to nobody.
+    # What is read later is opened or imported before, since folders above it may be closed to nobody.
     code = (
         "import os, sys; os.chdir(sys.argv[1])\n"
-        "import yogadl.cli._head, yogadl.cli._info, yogadl.cli._ls, yogadl.cli._rm, yogadl.cli._verify\n"
-        "import filelock, tqdm, _strptime, encodings.idna, yogadl; yogadl.__version__\n"
+        "import importlib, pkgutil, yogadl.cli, yogadl.storage, yogadl._format, yogadl._stream\n"
+        "for package in (yogadl.cli, yogadl.storage, yogadl._format, yogadl._stream):\n"
+        "    for _, module, _ in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(module)\n"
+        "import filelock, tqdm, _strptime, encodings.idna; yogadl.__version__\n"
         f"{becomes_nobody}\n"
         "os.getcwd = lambda: '.'\n"
         "from yogadl.cli import main\n"
