@@ -10,7 +10,7 @@ from trees import assert_same
 
 import yogadl
 from yogadl._format import checks
-from yogadl._format import reader as reader_module
+from yogadl._format import rows as rows_module
 from yogadl._format.checks import CheckedReader
 from yogadl._format.layout import HEAP_BLOCK_BYTES
 from yogadl._format.reader import Reader
@@ -121,7 +121,7 @@ def flipped(path, position):
 def open_cache(tmp_path, monkeypatch):
     def open_(source, way="mapped", part_bytes=None):
         if "most" in WAYS[way]:
-            monkeypatch.setattr(reader_module, "MAX_MAPPED_PARTS", WAYS[way]["most"])
+            monkeypatch.setattr(rows_module, "MAX_MAPPED_PARTS", WAYS[way]["most"])
         return Cache(tmp_path, SOURCES[source], part_bytes or PART_BYTES.get(source), way)
 
     return open_
@@ -219,8 +219,8 @@ def test_an_index_that_contradicts_the_part_table_is_refused(open_cache):
 
 
 def test_blocks_are_checked_while_windows_are_renewed(open_cache, monkeypatch):
-    monkeypatch.setattr(reader_module, "_RENEW_PAGES", 1)
-    monkeypatch.setattr(reader_module, "_RENEW_CACHE_BYTES", 0)
+    monkeypatch.setattr(rows_module, "_RENEW_PAGES", 1)
+    monkeypatch.setattr(rows_module, "_RENEW_CACHE_BYTES", 0)
     cache = open_cache("half a block")
     reader = cache.reader()
     for indices in np.array_split(RNG.permutation(cache.records), 7):

@@ -10,7 +10,7 @@ import pytest
 from trees import assert_same
 
 import yogadl
-from yogadl._format import reader as reader_module
+from yogadl._format import rows as rows_module
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._memory import BatchMemory
@@ -68,13 +68,13 @@ def test_parts_that_may_not_be_mapped_as_on_a_network_file_system(open_reader):
 
 
 def test_more_parts_than_may_be_mapped(open_reader, monkeypatch):
-    monkeypatch.setattr(reader_module, "MAX_MAPPED_PARTS", 5)
+    monkeypatch.setattr(rows_module, "MAX_MAPPED_PARTS", 5)
     check(open_reader())
 
 
 def test_a_window_that_is_renewed_under_way(open_reader, monkeypatch):
-    monkeypatch.setattr(reader_module, "_RENEW_PAGES", 1)
-    monkeypatch.setattr(reader_module, "_RENEW_CACHE_BYTES", 0)
+    monkeypatch.setattr(rows_module, "_RENEW_PAGES", 1)
+    monkeypatch.setattr(rows_module, "_RENEW_CACHE_BYTES", 0)
     reader = open_reader()
     held = reader.columns(np.arange(200))
     for _ in range(5):
@@ -115,7 +115,7 @@ def large(tmp_path_factory, request):
 @pytest.mark.parametrize("memory", [None, BatchMemory()])
 @pytest.mark.parametrize("count", [1, 2, 97, 600])
 def test_large_rows_are_gathered_whole(large, monkeypatch, most_mapped, memory, count):
-    monkeypatch.setattr(reader_module, "MAX_MAPPED_PARTS", most_mapped)
+    monkeypatch.setattr(rows_module, "MAX_MAPPED_PARTS", most_mapped)
     arrays, open_ = large
     reader = open_()
     rng = np.random.default_rng(count)
@@ -155,7 +155,7 @@ def test_rows_that_can_be_filled_in_place_are_made_by_the_memory_given(large):
     reader = large[1]()
     assert len(reader.columns(np.arange(64), None, memory)) == 7
     # pages, pieces and single; the others don't come in pieces that are large enough.
-    assert memory.made == (3 if len(reader.table) < 10 else 0)  # nor do those of many parts, cut anywhere
+    assert memory.made == (3 if len(reader.parts.table) < 10 else 0)  # nor do those of many parts, cut anywhere
 
 
 def test_no_indices_give_empty_columns_of_the_right_kind(open_reader):

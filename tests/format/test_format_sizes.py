@@ -61,9 +61,9 @@ OF_RECORDS = [
 # Where the number of parts or blocks does: made this small, and crossed by more parts.
 OF_PARTS = {
     "_format.fields._MAX_FLAT_BLOCKS": 3,
-    "_format.reader.MAX_MAPPED_PARTS": 3,
-    "_format.reader._RENEW_CACHE_BYTES": 0,
-    "_format.reader._RENEW_PAGES": 3,
+    "_format.rows.MAX_MAPPED_PARTS": 3,
+    "_format.rows._RENEW_CACHE_BYTES": 0,
+    "_format.rows._RENEW_PAGES": 3,
     "_format.window._FEW_PARTS": 3,
 }
 
@@ -440,7 +440,7 @@ OF_NO_RECORD = {
     "_format.manifest.MAX_MANIFEST_BYTES",
     "_format.manifest._MAX_DEPTH",
     "_format.manifest._SMALL_BYTES",
-    "_format.reader._PAGE_BYTES",
+    "_format.rows.PAGE_BYTES",
     "_format.window._MOST_BYTES",
     "_format.writer._PART_BLOCKS",
     "_memory._IDLE_BLOCKS",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import yogadl
-from yogadl._format import reader as reader_module
+from yogadl._format import rows as rows_module
 from yogadl.storage import LFSConfigurations, LFSStorage, _mounts
 from yogadl.storage._mounts import file_system_of, is_network, network_file_system
 
@@ -129,13 +129,13 @@ def test_files_on_the_network_are_never_mapped(tmp_path, mount, monkeypatch, kin
     storage.submit(records, "d", "1", part_bytes=500)
     mount(kind)
     mapped = []
-    original = reader_module.Window
+    original = rows_module.Window
 
     def window(sizes, *args):
         mapped.append(len(sizes) > 0)
         return original(sizes, *args)
 
-    monkeypatch.setattr(reader_module, "Window", window)
+    monkeypatch.setattr(rows_module, "Window", window)
     ref = storage.fetch("d", "1")
     if not maps:
         monkeypatch.setattr("mmap.mmap", lambda *_, **__: pytest.fail("a file was mapped"))

@@ -9,7 +9,8 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._format.fields import VaryingField
 from yogadl._format.layout import BlockKind, Blocks, PartIndex, PartTable
-from yogadl._format.reader import Reader, Rows
+from yogadl._format.reader import Reader
+from yogadl._format.rows import Rows
 from yogadl._interfaces import Memory
 from yogadl.errors import CacheFormatError
 
@@ -35,21 +36,21 @@ class CheckedReader:
         self._index_of = index_of
         self._what = what
         self._remedy = remedy
-        records = np.diff(reader.table.first_record)
+        records = np.diff(reader.parts.table.first_record)
         self._checks: list[dict[BlockKind, _Checks]] = [
             {
                 "rows": _Checks(field.rows_first_block, field.rows_position, field.rows_length(records)),
                 "heap": _Checks(field.heap_first_block, field.heap_position, field.heap_length),
             }
-            for field in reader.table.fields
+            for field in reader.parts.table.fields
         ]
-        self._is_loaded = np.zeros(len(reader.table), bool)
+        self._is_loaded = np.zeros(len(reader.parts.table), bool)
         self._left = self._unfinished()
 
     @property
     def table(self) -> PartTable:
         """How every part lies."""
-        return self._reader.table
+        return self._reader.parts.table
 
     @property
     def record_bytes(self) -> int:
@@ -81,9 +82,9 @@ class CheckedReader:
         )
 
     def _check(self, fields: Sequence[int], indices: Int64s) -> None:
-        rows, checked_bytes = self._reader.rows(indices), 0
+        rows, checked_bytes = self._reader.parts.rows(indices), 0
         for number in fields:
-            table, field = self._reader.table.fields[number], self._reader.fields[number]
+            table, field = self._reader.parts.table.fields[number], self._reader.fields[number]
             parts, places = rows.located()
             blocks = places // table.rows_per_block[parts] + table.rows_first_block[parts]
             blocks = blocks[table.row_bytes[parts] > 0]  # rows of no bytes have no blocks
@@ -92,7 +93,7 @@ class CheckedReader:
                 # The rows say which blocks of the heap are needed, so they had to be checked first.
                 checked_bytes += self._check_blocks(rows, number, "heap", field.heap_blocks(rows))
         self._left = self._unfinished()
-        self._reader.touch(checked_bytes)
+        self._reader.parts.touch(checked_bytes)
 
     def _check_blocks(self, rows: Rows, number: int, kind: BlockKind, blocks: Int64s) -> int:
         """Hash those of these blocks that were not checked yet; return how many bytes they have.

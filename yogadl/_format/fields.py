@@ -1,13 +1,14 @@
 """Gather one field of a batch. Flat and arithmetic on purpose: benchmarks/gather.py measures it."""
 
 import math
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, decoded
 from yogadl._format.layout import FieldTable, PartTable
+from yogadl._format.rows import Parts, Rows
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
 from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
@@ -20,21 +21,6 @@ _MAX_FLAT_BLOCKS: Final = 2**20
 # numpy gathers in place only from an unbroken row of items. Rows are gathered as several where those are at
 # least so large: with smaller ones that takes longer than a copy (benchmarks/tf_data.py).
 _LEAST_PIECE_BYTES: Final = 512
-
-
-class Rows(Protocol):
-    """The rows of one batch; `reader.Rows` is what they are."""
-
-    window: Window
-    indices: Int64s
-
-    def located(self) -> tuple[Int64s, Int64s]: ...
-
-    def of_part(self, part: int) -> tuple[NDArray[np.intp], "Rows"]: ...
-
-    def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]: ...
-
-    def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]: ...
 
 
 def _row_positions(table: FieldTable, rows: Rows, row_bytes: int) -> Int64s:
@@ -55,19 +41,18 @@ class FixedField:
 
     Args:
         leaf: The field's leaf.
-        table: How every part lies.
+        parts: The parts of the cache; any window on them has them in the same places.
         number: Which field it is.
-        window: Where the parts are mapped; any other window of the same cache has them in the same places.
-        mapped_parts: How many parts can be mapped.
     """
 
-    def __init__(self, leaf: Leaf, table: PartTable, number: int, window: Window, mapped_parts: int) -> None:
+    def __init__(self, leaf: Leaf, parts: Parts, number: int) -> None:
         assert leaf.shape is not None
         self._shape = tuple(size or 0 for size in leaf.shape)
         self._dtype = leaf.numpy_dtype
         self._row_bytes = leaf.row_bytes
         self._positions: Int64s | None = None
         self._piece: tuple[int, int] | None = None
+        table, window = parts.table, parts.window
         if not len(table) or not self._row_bytes:
             return
         self._table = field = table.fields[number]
@@ -83,7 +68,7 @@ class FixedField:
             per_block == 1 << self._shift
             and (field.rows_per_block == per_block).all()
             and not (table.first_record[:-1] & self._mask).any()
-            and mapped_parts == len(table)
+            and parts.are_all_mappable
             and len(field.rows_position) <= _MAX_FLAT_BLOCKS
         ):
             offsets = np.repeat(window.offset[:-1], np.diff(field.rows_first_block))

@@ -6,13 +6,14 @@ shuffled epoch does not want. Told beforehand, the kernel reads just what is wan
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.fields import FixedField, Rows, VaryingField
+from yogadl._format.fields import FixedField, VaryingField
+from yogadl._format.rows import Rows
 
 Int64s = NDArray[np.int64]
 
@@ -28,12 +29,10 @@ class Hints:
 
     Args:
         fields: The fields of a record.
-        open_part: Opens a part's file; the caller closes the descriptor.
     """
 
-    def __init__(self, fields: Sequence[FixedField | VaryingField], open_part: Callable[[int], int]) -> None:
+    def __init__(self, fields: Sequence[FixedField | VaryingField]) -> None:
         self._fields = fields
-        self._open_part = open_part
         self._trusted = 0
 
     def give(self, rows: Rows) -> None:
@@ -62,7 +61,7 @@ class Hints:
         parts = np.searchsorted(rows.window.offset, sample, side="right") - 1
         buffer = bytearray(1)
         for part, start in zip(parts.tolist(), sample.tolist(), strict=True):
-            descriptor = self._open_part(part)
+            descriptor = rows.parts.open(part)
             try:
                 os.preadv(descriptor, [buffer], start - int(rows.window.offset[part]), flag)
             except BlockingIOError:

@@ -1,9 +1,8 @@
 """Read records of a cache: one numpy gather a field and batch, whatever number of parts they come from."""
 
-import os
 from collections.abc import Sequence
-from functools import cached_property, partial
-from typing import Any, Final, Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,27 +10,11 @@ from numpy.typing import NDArray
 from yogadl._format.fields import FixedField, VaryingField
 from yogadl._format.hints import Hints
 from yogadl._format.layout import PartTable
-from yogadl._format.window import Window, open_part, read_at, unreadable
+from yogadl._format.rows import PAGE_BYTES, PartFiles, Parts
 from yogadl._interfaces import Memory
 from yogadl._spec import Spec
-from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
-
-# Every mapping counts against a limit of the kernel's, 65,530 by default; parts beyond are read by pread.
-MAX_MAPPED_PARTS: Final = 32_768
-# Each page touched costs 8 bytes of page table in every process: 32 GiB touched are 64 MiB. A large cache
-# gets a new window after this many pages, and the old one takes its page tables along.
-_RENEW_PAGES: Final = 4 * 2**20
-_PAGE_BYTES: Final = 4096
-_RENEW_CACHE_BYTES: Final = 16 * 2**30
-
-
-class PartFiles(Protocol):
-    """Know where the files of parts lie."""
-
-    def path(self, sha256: str) -> str:
-        """Return the path of a part's file."""
 
 
 class Reader:
@@ -46,38 +29,26 @@ class Reader:
 
     def __init__(self, spec: Spec, table: PartTable, files: PartFiles, *, maps: bool = True) -> None:
         self.spec = spec
-        self.records = table.records
-        self.table = table
-        self.mapped_parts = min(len(table), MAX_MAPPED_PARTS) if maps else 0
-        self._files = files
-        self._window = self._new_window()
+        self.parts = Parts(table, files, maps=maps)
         self.fields = [
-            FixedField(field.leaf, table, number, self._window, self.mapped_parts)
+            FixedField(field.leaf, self.parts, number)
             if field.leaf.is_fixed
             else VaryingField(field.leaf, table, number)
             for number, field in enumerate(spec.fields)
         ]
-        counts = np.diff(table.first_record)
-        # Parts of one size, but for the last: then finding the part of a record is a division.
-        is_even = len(counts) > 0 and bool((counts[:-1] == counts[0]).all() and counts[-1] <= counts[0])
-        self._part_records = int(counts[0]) if is_even else 0
-        self._renew_after = _RENEW_PAGES if int(table.size_bytes.sum()) > _RENEW_CACHE_BYTES else 0
-        self._touched_pages = 0
-        # Not a method of ours: that would be a cycle, and the mapping would wait for the collector.
-        self._open_part = partial(_open_part, files, table)
-        self._hints = Hints(self.fields, self._open_part)
+        self._hints = Hints(self.fields)
 
     @cached_property
     def record_bytes(self) -> int:
         """How large a record is in memory, on average; exact where no field varies in length."""
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
-        counts = np.diff(self.table.first_record)
-        varying = 0
-        for field, lies in zip(self.spec.fields, self.table.fields, strict=True):
+        table, varying = self.parts.table, 0
+        counts = np.diff(table.first_record)
+        for field, lies in zip(self.spec.fields, table.fields, strict=True):
             if not field.leaf.is_fixed:
                 in_rows = (counts * lies.row_bytes)[~lies.varying]
                 varying += int(lies.heap_length.sum()) + int(in_rows.sum())
-        return fixed + -(-varying // max(1, self.records))
+        return fixed + -(-varying // max(1, table.records))
 
     def columns(
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -86,130 +57,12 @@ class Reader:
         chosen = self.fields if fields is None else [self.fields[number] for number in fields]
         if not len(indices):
             return [field.empty() for field in chosen]
-        if self._renew_after:
-            self.touch(len(indices) * len(self.fields) * (_PAGE_BYTES + self.record_bytes))
-        rows = self.rows(indices)
+        if self.parts.renew_after:
+            self.parts.touch(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
+        rows = self.parts.rows(indices)
         return [field.gather(rows, memory) for field in chosen]
-
-    def rows(self, indices: Int64s) -> "Rows":
-        """Return the rows of one batch, to be read as their parts are mapped now."""
-        return Rows(self, self._window, indices)
 
     def will_need(self, indices: Int64s) -> None:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""
-        if len(indices) and self.mapped_parts == len(self.table):
-            self._hints.give(self.rows(indices))
-
-    def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the part of each record, and its row there."""
-        first = self.table.first_record
-        if self._part_records:
-            parts = indices // self._part_records
-        else:
-            parts = np.searchsorted(first, indices, side="right") - 1
-        return parts, indices - first[parts]
-
-    def read(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[bytes]:
-        """Read from parts' files without mapping them; each file is opened once."""
-        found = [b""] * len(parts)
-        opened, descriptor = -1, -1
-        try:
-            for number in np.argsort(parts, kind="stable").tolist():
-                part, length = int(parts[number]), int(lengths[number])
-                if part != opened:
-                    if descriptor >= 0:
-                        os.close(descriptor)
-                        descriptor = -1
-                    opened, descriptor = part, self._open_part(part)
-                try:
-                    found[number] = read_at(descriptor, int(positions[number]), length)
-                except OSError as error:
-                    raise unreadable(error, self._files.path(self.table.sha256[part])) from error
-                if len(found[number]) != length:
-                    raise CacheFormatError(f"part {self.table.sha256[part]} ended early: it was truncated")
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
-        return found
-
-    def _new_window(self) -> Window:
-        names, files = self.table.sha256, self._files
-        return Window(self.table.size_bytes[: self.mapped_parts], lambda part: files.path(names[part]))
-
-    def touch(self, size_bytes: int) -> None:
-        """Count bytes that are read from mapped parts; after many of a large cache, map them anew."""
-        self._touched_pages += size_bytes // _PAGE_BYTES
-        if self._touched_pages > self._renew_after > 0:
-            self._touched_pages = 0
-            self._window = self._new_window()  # whoever gathers from the old one still holds it
-
-
-def _open_part(files: PartFiles, table: PartTable, part: int) -> int:
-    """Open a part's file; the caller closes the descriptor."""
-    return open_part(files.path(table.sha256[part]), int(table.size_bytes[part]))
-
-
-class Rows:
-    """The rows of one batch: which they are, and, once somebody asks, in which part each lies.
-
-    Args:
-        reader: Whose they are.
-        window: The mapped parts; held here, so that it stays until the batch is gathered.
-        indices: Which records.
-    """
-
-    def __init__(self, reader: Reader, window: Window, indices: Int64s) -> None:
-        self.window = window
-        self.indices = indices
-        self._reader = reader
-        self._located: tuple[Int64s, Int64s] | None = None
-
-    def located(self) -> tuple[Int64s, Int64s]:
-        """Return the part of each row and its number there, with all those parts mapped that can be."""
-        if self._located is None:
-            self._located = self._reader.locate(self.indices)
-            if not self.window.all_mapped:
-                parts = self._located[0]
-                self.window.map(parts[parts < self._reader.mapped_parts])
-        return self._located
-
-    def of_part(self, part: int) -> tuple[NDArray[np.intp], "Rows"]:
-        """Return which of these rows lie in a part, and those alone."""
-        chosen = np.flatnonzero(self.located()[0] == part)
-        return chosen, Rows(self._reader, self.window, self.indices[chosen])
-
-    def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]:
-        """Return the rows at these positions of their parts' files, back to back in a new array."""
-        parts, _ = self.located()
-        view, step = self.window.rows(row_bytes)
-        is_mapped = parts < self._reader.mapped_parts
-        if is_mapped.all():
-            found: NDArray[Any] = view[(positions + self.window.offset[parts]) // step]
-            return found
-        out = np.empty(len(positions), f"V{row_bytes}")
-        here = np.flatnonzero(is_mapped)
-        if len(here):
-            found = view[(positions[here] + self.window.offset[parts[here]]) // step]
-            out[here] = found.reshape(-1).view(out.dtype)
-        away = np.flatnonzero(~is_mapped)
-        content = self._reader.read(parts[away], positions[away], np.full(len(away), row_bytes))
-        out[away] = np.frombuffer(b"".join(content), out.dtype)
-        return out
-
-    def block(self, part: int, position: int, length: int) -> bytes | memoryview:
-        """Return bytes of a part that some of these rows lie in, where they are if that is mapped."""
-        if part < self._reader.mapped_parts:
-            self.located()
-            start = int(self.window.offset[part]) + position
-            return self.window.bytes[start : start + length].data
-        return self._reader.read(*(np.array([number]) for number in (part, position, length)))[0]
-
-    def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
-        """Return the bytes at these positions of their parts' files."""
-        parts, _ = self.located()
-        if (parts >= self._reader.mapped_parts).any():
-            return self._reader.read(parts, positions, lengths)
-        starts = positions + self.window.offset[parts]
-        memory = self.window.bytes
-        ends = (starts + lengths).tolist()
-        return [memory[start:end].tobytes() for start, end in zip(starts.tolist(), ends, strict=True)]
+        if len(indices) and self.parts.are_all_mappable:
+            self._hints.give(self.parts.rows(indices))

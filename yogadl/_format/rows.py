@@ -1,0 +1,168 @@
+"""Say where the rows of a batch lie, and read them: from mapped parts, or by pread where one is not."""
+
+import os
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._format.layout import PartTable
+from yogadl._format.window import Window, open_part, read_at, unreadable
+from yogadl.errors import CacheFormatError
+
+Int64s = NDArray[np.int64]
+
+# Every mapping counts against a limit of the kernel's, 65,530 by default; parts beyond are read by pread.
+MAX_MAPPED_PARTS: Final = 32_768
+# Each page touched costs 8 bytes of page table in every process: 32 GiB touched are 64 MiB. A large cache
+# gets a new window after this many pages, and the old one takes its page tables along.
+_RENEW_PAGES: Final = 4 * 2**20
+PAGE_BYTES: Final = 4096
+_RENEW_CACHE_BYTES: Final = 16 * 2**30
+
+
+class PartFiles(Protocol):
+    """Know where the files of parts lie."""
+
+    def path(self, sha256: str) -> str:
+        """Return the path of a part's file."""
+
+
+class Parts:
+    """The parts of one cache, and in which of them each record lies. Safe for threads, and after a fork.
+
+    Args:
+        table: How every part lies.
+        files: Where the parts' files lie.
+        maps: Whether files may be mapped; reads by pread where not, as on a network file system.
+    """
+
+    def __init__(self, table: PartTable, files: PartFiles, *, maps: bool) -> None:
+        self.table = table
+        self.mapped = min(len(table), MAX_MAPPED_PARTS) if maps else 0
+        self.are_all_mappable = self.mapped == len(table)
+        self._files = files
+        self.window = self._new_window()
+        counts = np.diff(table.first_record)
+        # Parts of one size, but for the last: then finding the part of a record is a division.
+        is_even = len(counts) > 0 and bool((counts[:-1] == counts[0]).all() and counts[-1] <= counts[0])
+        self._part_records = int(counts[0]) if is_even else 0
+        self.renew_after = _RENEW_PAGES if int(table.size_bytes.sum()) > _RENEW_CACHE_BYTES else 0
+        self._touched_pages = 0
+
+    def rows(self, indices: Int64s) -> "Rows":
+        """Return the rows of one batch, to be read as their parts are mapped now."""
+        return Rows(self, self.window, indices)
+
+    def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the part of each record, and its row there."""
+        first = self.table.first_record
+        if self._part_records:
+            parts = indices // self._part_records
+        else:
+            parts = np.searchsorted(first, indices, side="right") - 1
+        return parts, indices - first[parts]
+
+    def read(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[bytes]:
+        """Read from parts' files without mapping them; each file is opened once."""
+        found = [b""] * len(parts)
+        opened, descriptor = -1, -1
+        try:
+            for number in np.argsort(parts, kind="stable").tolist():
+                part, length = int(parts[number]), int(lengths[number])
+                if part != opened:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        descriptor = -1
+                    opened, descriptor = part, self.open(part)
+                try:
+                    found[number] = read_at(descriptor, int(positions[number]), length)
+                except OSError as error:
+                    raise unreadable(error, self._files.path(self.table.sha256[part])) from error
+                if len(found[number]) != length:
+                    raise CacheFormatError(f"part {self.table.sha256[part]} ended early: it was truncated")
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        return found
+
+    def open(self, part: int) -> int:
+        """Open a part's file; the caller closes the descriptor."""
+        return open_part(self._files.path(self.table.sha256[part]), int(self.table.size_bytes[part]))
+
+    def touch(self, size_bytes: int) -> None:
+        """Count bytes that are read from mapped parts; after many of a large cache, map them anew."""
+        self._touched_pages += size_bytes // PAGE_BYTES
+        if self._touched_pages > self.renew_after > 0:
+            self._touched_pages = 0
+            self.window = self._new_window()  # whoever gathers from the old one still holds it
+
+    def _new_window(self) -> Window:
+        names, files = self.table.sha256, self._files
+        return Window(self.table.size_bytes[: self.mapped], lambda part: files.path(names[part]))
+
+
+class Rows:
+    """The rows of one batch: which they are, and, once somebody asks, in which part each lies.
+
+    Args:
+        parts: The cache's.
+        window: The mapped parts; held here, so that it stays until the batch is gathered.
+        indices: Which records.
+    """
+
+    def __init__(self, parts: Parts, window: Window, indices: Int64s) -> None:
+        self.parts = parts
+        self.window = window
+        self.indices = indices
+        self._located: tuple[Int64s, Int64s] | None = None
+
+    def located(self) -> tuple[Int64s, Int64s]:
+        """Return the part of each row and its number there, with all those parts mapped that can be."""
+        if self._located is None:
+            self._located = self.parts.locate(self.indices)
+            if not self.window.all_mapped:
+                parts = self._located[0]
+                self.window.map(parts[parts < self.parts.mapped])
+        return self._located
+
+    def of_part(self, part: int) -> tuple[NDArray[np.intp], "Rows"]:
+        """Return which of these rows lie in a part, and those alone."""
+        chosen = np.flatnonzero(self.located()[0] == part)
+        return chosen, Rows(self.parts, self.window, self.indices[chosen])
+
+    def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]:
+        """Return the rows at these positions of their parts' files, back to back in a new array."""
+        parts, _ = self.located()
+        view, step = self.window.rows(row_bytes)
+        is_mapped = parts < self.parts.mapped
+        if is_mapped.all():
+            found: NDArray[Any] = view[(positions + self.window.offset[parts]) // step]
+            return found
+        out = np.empty(len(positions), f"V{row_bytes}")
+        here = np.flatnonzero(is_mapped)
+        if len(here):
+            found = view[(positions[here] + self.window.offset[parts[here]]) // step]
+            out[here] = found.reshape(-1).view(out.dtype)
+        away = np.flatnonzero(~is_mapped)
+        content = self.parts.read(parts[away], positions[away], np.full(len(away), row_bytes))
+        out[away] = np.frombuffer(b"".join(content), out.dtype)
+        return out
+
+    def block(self, part: int, position: int, length: int) -> bytes | memoryview:
+        """Return bytes of a part that some of these rows lie in, where they are if that is mapped."""
+        if part < self.parts.mapped:
+            self.located()
+            start = int(self.window.offset[part]) + position
+            return self.window.bytes[start : start + length].data
+        return self.parts.read(*(np.array([number]) for number in (part, position, length)))[0]
+
+    def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
+        """Return the bytes at these positions of their parts' files."""
+        parts, _ = self.located()
+        if (parts >= self.parts.mapped).any():
+            return self.parts.read(parts, positions, lengths)
+        starts = positions + self.window.offset[parts]
+        memory = self.window.bytes
+        ends = (starts + lengths).tolist()
+        return [memory[start:end].tobytes() for start, end in zip(starts.tolist(), ends, strict=True)]
