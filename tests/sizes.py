@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from trees import assert_same
 
+from yogadl._columns import columns_of
+
 # The writer: who imports a constant does so before it gets another value.
 from yogadl._format import writer as _writer  # noqa: F401
 from yogadl._memory import BatchMemory
-from yogadl._sources import columns_of
 from yogadl._spec import Spec
 
 VARYING_KINDS = ("bytes", "str", "array")
@@ -38,7 +39,7 @@ SCALED = {
     "_format.writer._LEAST_ALIGNED_PART_BYTES": 2**12,
     "_format.writer._LEAST_BLOCK_BYTES": 2**8,
     "_memory._LEAST_BYTES": 2**12,
-    "_sources._CHUNK_BYTES": 2**15,
+    "_columns.CHUNK_BYTES": 2**15,
     "_stream.ahead.AHEAD_BYTES": 125_000,
     "_stream.items.ALONE_BYTES": 3_906,
     "_stream.items.MOST_BYTES": 5_859,

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from yogadl._leaf import BadValueError, Leaf, batch_column, column_of, dtype_named, leaf_of
+from yogadl._columns import batch_column, column_of
+from yogadl._leaf import BadValueError, Leaf, dtype_named, leaf_of
 from yogadl.errors import CacheFormatError
 
 NUMERIC = [

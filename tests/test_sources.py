@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import yogadl
+from yogadl._columns import columns_of
 from yogadl._leaf import Leaf
-from yogadl._sources import ArraysSource, ItemsSource, IterableSource, RecordsSource, columns_of, open_source
+from yogadl._sources import ArraysSource, ItemsSource, IterableSource, RecordsSource, open_source
 from yogadl._spec import Spec
 from yogadl.errors import UnsupportedDataError
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import assert_same
 
+from yogadl._columns import split
 from yogadl._leaf import Leaf
 from yogadl._spec import MAX_FIELDS, DictNode, SequenceNode, Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
@@ -43,7 +44,7 @@ RECORDS = {
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_a_record_comes_back_from_its_columns(record):
     spec = Spec.of_record(record)
-    columns = spec.columns([record, record])
+    columns = split(spec, [record, record])
     assert len(columns) == len(spec.fields)
     first, second = spec.records(columns, 2)
     assert repr(first) == repr(second) == repr(record)
@@ -74,7 +75,7 @@ def test_a_namedtuple_that_comes_back_pickles():
 
 def test_keys_may_come_in_another_order_in_later_records():
     spec = Spec.of_record({"a": 1, "b": 2})
-    assert spec.columns([{"a": 1, "b": 2}, {"b": 20, "a": 10}]) == [[1, 10], [2, 20]]
+    assert split(spec, [{"a": 1, "b": 2}, {"b": 20, "a": 10}]) == [[1, 10], [2, 20]]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_keys_may_come_in_another_order_in_later_records():
 )
 def test_a_record_of_another_structure_is_named(first, bad, says):
     with pytest.raises(UnsupportedDataError, match=says):
-        Spec.of_record(first).columns([first, first, bad], first_record=5)
+        split(Spec.of_record(first), [first, first, bad], first_record=5)
 
 
 @pytest.mark.parametrize("record", [{}, [], (), {"a": {}, "b": []}], ids=str)
@@ -193,7 +194,7 @@ TREES = st.recursive(
 @given(TREES)
 def test_any_tree_is_split_and_assembled_again(record):
     spec = Spec.of_record(record)
-    (found,) = spec.records(spec.columns([record]), 1)
+    (found,) = spec.records(split(spec, [record]), 1)
     assert repr(found) == repr(record)
     assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
@@ -213,4 +214,4 @@ def test_a_namedtuple_with_other_fields_is_another_structure():
     point, size = namedtuple("Point", "x y"), namedtuple("Size", "width height")
     spec = Spec.of_record(point(1, 2))
     with pytest.raises(UnsupportedDataError, match=r"record 1: .*fields \['x', 'y'\].*width"):
-        spec.columns([point(1, 2), size(1, 2)])
+        split(spec, [point(1, 2), size(1, 2)])

@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -23,16 +22,14 @@ STR: Final = "str"
 OBJECT: Final = "object"  # pickled, and only by the caller's explicit wish
 _NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
 
-# A value is one run of bytes inside one LMDB value; both ends count in 32 bits.
-MAX_LEAF_BYTES: Final = 2**31 - 2**20
 # numpy 1 has 32 dimensions, and a batch has one more than its records.
 MAX_DIMENSIONS: Final = 31
 # Of a value, counted without its dimensions of size 0: numpy refuses to make a batch of more.
 _MAX_ELEMENTS: Final = 2**36
 
-_PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 # numpy's own numeric dtypes that look the same on every platform; others come from ml_dtypes by name.
-_NUMPY_DTYPES: Final = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)) | {
+NUMPY_DTYPES: Final = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)) | {
     "bool",
     "float16",
     "float32",
@@ -60,6 +57,11 @@ class Leaf:
         ragged_rank: What a framework's ragged tensor needs to be given back as it was.
         row_splits: The dtype of a ragged tensor's row splits.
 
+    Attributes:
+        is_numeric: Whether the values are numbers, laid out as numpy lays them out.
+        is_fixed: Whether every record takes the same bytes, so that a batch of them is one array.
+        numpy_dtype: The numpy dtype of a value; ``object`` for bytes, str and pickled leaves.
+
     Raises:
         ConfigurationError: if the dtype or the shape is nothing of the kind.
         CacheFormatError: if there is no such dtype, or no such shape may be.
@@ -74,6 +76,9 @@ class Leaf:
     shape: Shape | None = ()
     ragged_rank: int | None = None
     row_splits: str | None = None
+    is_numeric: bool = field(init=False, repr=False, compare=False)
+    is_fixed: bool = field(init=False, repr=False, compare=False)
+    numpy_dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         dtype: Any = self.dtype  # what a caller took for one
@@ -88,23 +93,14 @@ class Leaf:
             raise CacheFormatError(f"a shape has {len(self.shape)} dimensions, more than {MAX_DIMENSIONS}")
         if self.shape is not None and is_too_large(self.shape):
             raise CacheFormatError(f"a shape has more than {_MAX_ELEMENTS} elements: {self.shape!r:.100}")
-        if self.dtype not in _NOT_NUMERIC:
-            dtype_named(self.dtype)
+        is_numeric = self.dtype not in _NOT_NUMERIC
+        is_fixed = is_numeric and self.shape is not None and None not in self.shape
+        object.__setattr__(self, "is_numeric", is_numeric)
+        object.__setattr__(self, "is_fixed", is_fixed)
+        object.__setattr__(self, "numpy_dtype", dtype_named(self.dtype) if is_numeric else np.dtype(object))
 
-    @property
-    def is_numeric(self) -> bool:
-        """Whether the values are numbers, laid out as numpy lays them out."""
-        return self.dtype not in _NOT_NUMERIC
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether every record takes the same bytes, so that a batch of them is one array."""
-        return self.is_numeric and self.shape is not None and None not in self.shape
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The numpy dtype of a value; ``object`` for bytes, str and pickled leaves."""
-        return dtype_named(self.dtype) if self.is_numeric else np.dtype(object)
+    def __reduce__(self) -> Any:
+        return Leaf, (self.dtype, self.shape, self.ragged_rank, self.row_splits)
 
     @property
     def row_bytes(self) -> int:
@@ -185,7 +181,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
         MissingDependencyError: if it takes ml_dtypes and that is not installed.
         CacheFormatError: if there is no such dtype.
     """
-    if name in _NUMPY_DTYPES:
+    if name in NUMPY_DTYPES:
         return np.dtype(name).newbyteorder("<")
     if _TIME_DTYPE.fullmatch(name):
         try:
@@ -222,27 +218,13 @@ class BadShapeError(BadValueError):
         self.shape = shape
 
 
-def check_size(position: int, size_bytes: int) -> None:
-    """Refuse a value that is larger than one may be.
-
-    Raises:
-        BadValueError: if it is.
-    """
-    if size_bytes > MAX_LEAF_BYTES:
-        raise BadValueError(
-            position,
-            f"takes {size_bytes:,} bytes, more than the {MAX_LEAF_BYTES:,} (2 GiB less 1 MiB) that one value "
-            "may; split it into several records",
-        )
-
-
 def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     """Return the leaf that `value` is a value of.
 
     Raises:
         BadValueError: if it can't be stored.
     """
-    python_dtype = _PYTHON_SCALARS.get(type(value))
+    python_dtype = PYTHON_SCALARS.get(type(value))
     if python_dtype is not None:
         return Leaf(python_dtype)
     if isinstance(value, np.str_ | str):
@@ -286,11 +268,11 @@ def _leaf_of_objects(array: NDArray[Any], allow_pickle: bool) -> Leaf:
         return Leaf(OBJECT)
     names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
     raise BadValueError(
-        0, f"is an object array (of {names}); make it an array of numbers, bytes or str, {_PICKLE}"
+        0, f"is an object array (of {names}); make it an array of numbers, bytes or str, {PICKLE}"
     )
 
 
-_PICKLE: Final = "or store it pickled with allow_pickle=True"
+PICKLE: Final = "or store it pickled with allow_pickle=True"
 _MASKED: Final = "is a masked array, whose mask would be lost; store filled() and the mask as two fields"
 
 
@@ -301,152 +283,11 @@ def is_masked(value: object) -> bool:
 
 def _refusal(value: object) -> str:
     if value is None:
-        return f"is None; leave the field out or put a value in its place, {_PICKLE}"
+        return f"is None; leave the field out or put a value in its place, {PICKLE}"
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if "parse" in kind.lower():  # scipy.sparse, tf.SparseTensor, torch sparse
         return f"is sparse ({kind}); store its indices and values as fields of their own, or make it dense"
-    return f"is a {kind}; make it an array, a number, bytes or str, {_PICKLE}"
-
-
-def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
-    """Turn the values of one field into a column: one array if all shapes agree, else a list.
-
-    The array is new, writable and C-contiguous. A list holds bytes, str, or C-contiguous arrays of
-    the leaf's dtype. `leaf` decides the dtype only; a shape that differs from its shape is no error.
-
-    Raises:
-        BadValueError: if a value is not of the leaf's dtype.
-    """
-    if not leaf.is_numeric:
-        return _list_of(leaf, values)
-    dtype = leaf.numpy_dtype
-    kinds = set(map(type, values))
-    if kinds == {np.ndarray}:
-        arrays = values
-    elif kinds <= _scalar_types(leaf.dtype, dtype):
-        try:
-            return np.array(values, dtype=dtype)
-        except OverflowError:
-            position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
-            raise BadValueError(position, f"is {values[position]}, which does not fit into int64") from None
-    else:
-        arrays = [_array(leaf, i, value) for i, value in enumerate(values)]
-    if {array.dtype for array in arrays} != {dtype}:
-        arrays = [_array(leaf, i, value) for i, value in enumerate(arrays)]
-    shapes = {array.shape for array in arrays}
-    if max(map(math.prod, shapes), default=0) * dtype.itemsize > MAX_LEAF_BYTES:
-        for position, array in enumerate(arrays):
-            check_size(position, array.nbytes)  # before they are copied, or even touched
-    if len(shapes) != 1:
-        return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
-    return _stacked(arrays, dtype, shapes.pop())
-
-
-def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
-    """Turn the values of one field into a column as a batch has it: an array just where the leaf is fixed.
-
-    Raises:
-        BadShapeError: if a value is not of the leaf's shape.
-        BadValueError: if a value is not of the leaf's dtype.
-    """
-    column = column_of(leaf, values)
-    if not len(column):
-        shape = [size or 0 for size in leaf.shape or ()]
-        return np.empty((0, *shape), leaf.numpy_dtype) if leaf.is_fixed else []
-    _check_shapes(leaf, column)
-    if leaf.is_fixed:
-        return column
-    return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
-
-
-def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
-    """Refuse values of a shape that the leaf does not admit.
-
-    Raises:
-        BadShapeError: if there is one.
-    """
-    if leaf.shape is None:
-        return
-    if isinstance(column, np.ndarray):
-        shapes = [column.shape[1:]]
-    elif leaf.is_numeric:
-        shapes = [array.shape for array in column]
-    elif leaf.shape == () and np.ndarray not in set(map(type, column)):
-        return  # text of no dimension, as mostly
-    else:
-        shapes = [shape_of(leaf, value) for value in column]
-    known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
-    for shape in set(shapes):
-        if len(shape) != len(leaf.shape) or (known and any(shape[axis] != size for axis, size in known)):
-            raise BadShapeError(shapes.index(shape), shape)
-
-
-def unwrapped(values: list[Any]) -> list[Any]:
-    """Return the values with arrays of no dimension made scalars."""
-    return [value if value.ndim else value[()] for value in values]
-
-
-def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    # Joining the buffers is several times faster than np.stack on small arrays (benchmarks/build.py).
-    # Custom dtypes and datetimes export no buffer; memory of another order would be joined as it lies.
-    if dtype.name in _NUMPY_DTYPES and all(array.flags.c_contiguous for array in arrays):
-        joined = bytearray().join(arrays)  # type: ignore[arg-type]  # any contiguous buffer joins
-        return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
-    return np.ascontiguousarray(np.stack(arrays))  # np.stack keeps the order of the memory it is given
-
-
-def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
-    if dtype.kind in "mM":
-        return set()  # one type for all units: numpy would convert, and round, silently
-    types: set[type] = {dtype.type}
-    for python_type, dtype_name in _PYTHON_SCALARS.items():
-        if dtype_name == name:
-            types.add(python_type)
-    return types
-
-
-def _array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
-    found = leaf_of_at(position, value)
-    if found.dtype != leaf.dtype:
-        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
-    array = np.asarray(value)
-    return array.astype(leaf.numpy_dtype, copy=False)
-
-
-def leaf_of_at(position: int, value: object) -> Leaf:
-    """Return `leaf_of(value)`, blaming `position` if it can't be stored."""
-    try:
-        return leaf_of(value)
-    except BadValueError as error:
-        # The records before decided how this field is stored: pickling is no way out any more.
-        raise BadValueError(position, error.problem.replace(f", {_PICKLE}", "")) from error.__cause__
-
-
-def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
-    if leaf.dtype == OBJECT:
-        return list(values)
-    want = bytes if leaf.dtype == BYTES else str
-    if leaf.shape == () and set(map(type, values)) == {want}:
-        return list(values)
-    return [_strings(leaf, want, i, value) for i, value in enumerate(values)]
-
-
-def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
-    """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
-    if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
-        return value  # of nothing in particular: what the records before have, then
-    found = leaf_of_at(position, value)
-    if found.dtype != leaf.dtype:
-        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
-    if found.shape == ():
-        scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
-        return str.__str__(scalar) if want is str else want(scalar)  # str() of an Enum's member is its name
-    return np.asarray(value).astype(object)
-
-
-def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
-    """Return the shape of one value of a list column."""
-    return () if leaf.dtype == OBJECT else getattr(value, "shape", ())
+    return f"is a {kind}; make it an array, a number, bytes or str, {PICKLE}"
 
 
 def refuse(name: str, record: int, problem: str) -> UnsupportedDataError:

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._columns import batch_column, split
 from yogadl._declare import declare, written
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
 from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
-from yogadl._leaf import BadShapeError, BadValueError, batch_column, refuse
+from yogadl._leaf import BadShapeError, BadValueError, refuse
 from yogadl._sources import ArraysSource, ItemsSource, adapted_source, is_arrays
 from yogadl._spec import Spec
 from yogadl.errors import UnsupportedDataError
@@ -63,10 +64,10 @@ class SourceRecords:
             return list(self._source.columns(indices))
         records = self._source.items(indices.tolist())
         try:
-            return list(self.spec.columns(records))
+            return list(split(self.spec, records))
         except UnsupportedDataError:
             for index, record in zip(indices.tolist(), records, strict=True):
-                self.spec.columns([record], index)  # name the record that the source knows
+                split(self.spec, [record], index)  # name the record that the source knows
             raise
 
     def _widen(self, sample: Indices) -> None:

@@ -4,18 +4,15 @@ import importlib
 import itertools
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from yogadl._leaf import OBJECT, BadValueError, column_of, is_masked, leaf_of, refuse
+from yogadl._columns import CHUNK_BYTES, CHUNK_RECORDS, Columns, chunks, field_column, numbered, size_of
+from yogadl._leaf import OBJECT, BadValueError, is_masked, leaf_of, refuse
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
-
-# Arrays and lists as `column_of` makes them, or columns stored already, whose classes are out of sight here.
-Columns = list[Any]
 
 # Whose objects are read in a way of their own: for a package, or a module of it, the name of its adapter in
 # `yogadl.adapters`. That is loaded once there is such an object; its `source` returns the source or None.
@@ -34,12 +31,6 @@ _ADAPTERS: Final = {
     "torch": "torch",
     "tf_keras": "keras",
 }
-
-# How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
-_CHUNK_RECORDS: Final = 1024
-_CHUNK_BYTES: Final = 8 * 2**20
-# One of so many is looked at while they are read: records may be far larger than those before.
-_UNSEEN_RECORDS: Final = 64
 
 
 class Source(Protocol):
@@ -221,11 +212,11 @@ class ArraysSource:
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield slices of the arrays."""
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
-        most = max(1, min(_CHUNK_BYTES // max(fixed, 1), 64 * _CHUNK_RECORDS))
+        most = max(1, min(CHUNK_BYTES // max(fixed, 1), 64 * CHUNK_RECORDS))
         # Values of unknown length may be large: start with one, and go by what they took.
         count, first = most, start
         if not all(isinstance(column, np.ndarray) for column in self._columns):
-            count, most = 1, min(most, _CHUNK_RECORDS)
+            count, most = 1, min(most, CHUNK_RECORDS)
         while first < self.length:
             columns = self.columns(slice(first, first + count), first)
             yield columns
@@ -233,7 +224,7 @@ class ArraysSource:
             first += taken
             if count != most:
                 size = sum(map(size_of, columns)) // taken
-                count = max(1, min(most, 8 * count, _CHUNK_BYTES // max(size, 1)))
+                count = max(1, min(most, 8 * count, CHUNK_BYTES // max(size, 1)))
 
     def columns(self, chosen: Any, first_record: int = 0) -> Columns:
         """Return the chosen rows of every column; a slice gives views where that needs no conversion."""
@@ -243,7 +234,7 @@ class ArraysSource:
                 found.append(column[chosen].astype(field.leaf.numpy_dtype, copy=False))
                 continue
             values = column[chosen] if isinstance(chosen, slice) else [column[i] for i in chosen]
-            found.append(_column(field, values, first_record))
+            found.append(field_column(field, values, first_record))
         return found
 
 
@@ -281,23 +272,6 @@ NO_RECORDS: Final = (
 )
 
 
-def _column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
-    try:
-        return column_of(field.leaf, values if isinstance(values, list) else list(values))
-    except BadValueError as error:
-        raise refuse(field.name, first_record + error.position, error.problem) from error.__cause__
-
-
-def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Columns:
-    """Turn records into columns.
-
-    Raises:
-        UnsupportedDataError: if one does not fit the spec; names field and record.
-    """
-    split = spec.columns(records, first_record)
-    return [_column(field, values, first_record) for field, values in zip(spec.fields, split, strict=True)]
-
-
 class IterableSource:
     """Any iterable of records, read once, in order."""
 
@@ -305,7 +279,7 @@ class IterableSource:
 
     def __init__(self, data: Iterable[Any], *, allow_pickle: bool = False) -> None:
         self.length = len(data) if isinstance(data, Sized) else None
-        self._iterator = _numbered(lambda: iter(data))
+        self._iterator = numbered(lambda: iter(data))
         try:
             first = next(self._iterator)
         except StopIteration:
@@ -317,7 +291,7 @@ class IterableSource:
         """Yield the records in chunks; `start` skips by reading."""
         for _ in itertools.islice(self._records, start):
             pass
-        return _chunks(self.spec, self._records, start)
+        return chunks(self.spec, self._records, start)
 
 
 class ItemsSource:
@@ -359,8 +333,8 @@ class ItemsSource:
             batches = (range(i, min(i + 64, self.length)) for i in range(start, self.length, 64))
             records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
         else:
-            records = _numbered(lambda: (self._data[i] for i in range(start, self.length)), start)
-        return _chunks(self.spec, records, start)
+            records = numbered(lambda: (self._data[i] for i in range(start, self.length)), start)
+        return chunks(self.spec, records, start)
 
 
 class RecordsSource:
@@ -385,55 +359,7 @@ class RecordsSource:
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
-        count = max(1, _CHUNK_BYTES // max(1, self._records.record_bytes))
+        count = max(1, CHUNK_BYTES // max(1, self._records.record_bytes))
         for first in range(start, self.length, count):
             indices = np.arange(first, min(first + count, self.length), dtype=np.int64)
             yield list(self._records.columns(indices))
-
-
-def _numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any]:
-    """Iterate, adding to an error of the source which record it was at."""
-    number = first
-    try:
-        for number, record in enumerate(start(), first + 1):  # noqa: B007  (read when an error passes)
-            yield record
-    except Exception as error:
-        error.add_note(f"while reading record {number} of the source")
-        raise
-
-
-def _chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[Columns]:
-    # Large records come in small chunks: start with one, and go by what they took.
-    count, first = 1, first_record
-    while chunk := _taken(spec, records, count):
-        columns = columns_of(spec, chunk, first)
-        yield columns
-        first += len(chunk)
-        size = sum(size_of(column) for column in columns) // len(chunk)
-        count = max(1, min(16 * count, _CHUNK_RECORDS, _CHUNK_BYTES // max(size, 1)))
-
-
-def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
-    """Return the next records: so many, unless they turn out to be much larger than a chunk should be."""
-    taken: list[Any] = []
-    while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
-        taken += more
-        if len(taken) == count:
-            break
-        try:
-            last = columns_of(spec, more[-1:])
-        except UnsupportedDataError:
-            break  # whoever stores them all will name the first one that does not fit
-        if len(taken) * sum(map(size_of, last)) > 2 * _CHUNK_BYTES:
-            break
-    return taken
-
-
-def size_of(column: NDArray[Any] | list[Any]) -> int:
-    """Return about how many bytes a column takes."""
-    if isinstance(column, np.ndarray):
-        return column.nbytes
-    return sum(
-        value.nbytes if isinstance(value, np.ndarray) else len(value) if hasattr(value, "__len__") else 64
-        for value in column
-    )

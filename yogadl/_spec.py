@@ -155,16 +155,6 @@ class Spec:
         assemble = self.assemble
         return [assemble(row) for row in zip(*columns, strict=True)]
 
-    def columns(self, records: Sequence[Any], first_record: int = 0) -> list[list[Any]]:
-        """Split records into one list of values a field, checking the structure of each.
-
-        Raises:
-            UnsupportedDataError: if a record has another structure; names field and record.
-        """
-        found: list[list[Any]] = []
-        _split(self.tree, records, found, "", first_record)
-        return found
-
     def is_like(self, other: "Spec") -> bool:
         """Return whether the other has the same structure and dtypes; shapes may differ."""
         ours, theirs = self.fields, other.fields
@@ -268,53 +258,6 @@ def check_keys(keys: Iterable[Any], path: str, number: int) -> None:
     for key in keys:
         if type(key) not in (str, int):
             raise refuse(path, number, f"has the dict key {key!r}; keys are str or int")
-
-
-def _split(node: Node, values: Sequence[Any], found: list[list[Any]], path: str, first: int) -> None:
-    """Append to `found` a list of values for each leaf below `node`."""
-    if isinstance(node, Leaf):
-        found.append(values if isinstance(values, list) else list(values))
-        return
-    bad = _first_mismatch(node, values)
-    if bad is not None:
-        raise refuse(path, first + bad, _difference(node, values[bad]))
-    for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
-        at: Any = key if isinstance(node, DictNode) else position
-        _split(child, [value[at] for value in values], found, f"{path}/{key}" if path else str(key), first)
-
-
-def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequence[Any]) -> int | None:
-    if isinstance(node, DictNode):
-        keys = dict.fromkeys(node.keys).keys()
-        for i, value in enumerate(values):
-            if not isinstance(value, dict) or value.keys() != keys:
-                return i
-        return None
-    base = list if node.kind == "list" else tuple
-    count = len(node.children)
-    names = node.keys if isinstance(node, NamedTupleNode) else None
-    for i, value in enumerate(values):
-        if not isinstance(value, base) or len(value) != count or getattr(value, "_fields", None) != names:
-            return i
-    return None
-
-
-def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
-    if isinstance(node, DictNode):
-        expected = f"a dict with the keys {list(node.keys)}"
-        found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
-        return f"should be {expected}, as in the records before, but is {found}"
-    found = f"a {type(value).__name__}"
-    fields = getattr(value, "_fields", None)
-    if isinstance(node, NamedTupleNode) and fields is not None:
-        expected = f"a namedtuple with the fields {list(node.keys)}"
-        return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
-    if isinstance(value, list | tuple):
-        found += f" of {len(value)}"
-    return (
-        f"should be a {node.kind} of {len(node.children)}, as in the records before, but is {found}; "
-        "if the length varies, make it an array (np.asarray)"
-    )
 
 
 def _with_children(node: DictNode | SequenceNode | NamedTupleNode, children: Sequence[Node]) -> Node:

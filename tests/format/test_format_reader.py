@@ -154,8 +154,9 @@ def test_rows_that_can_be_filled_in_place_are_made_by_the_memory_given(large):
     memory = Memory()
     reader = large[1]()
     assert len(reader.columns(np.arange(64), None, memory)) == 7
-    # pages, pieces and single; the others don't come in pieces that are large enough.
-    assert memory.made == (3 if len(reader.parts.table) < 10 else 0)  # nor do those of many parts, cut anywhere
+    # pages, pieces and single; the others don't come in pieces that are large enough, nor do those of many
+    # parts, cut anywhere
+    assert memory.made == (3 if len(reader.parts.table) < 10 else 0)
 
 
 def test_no_indices_give_empty_columns_of_the_right_kind(open_reader):

@@ -52,7 +52,7 @@ OF_RECORDS = [
     "_order._permutation.EXACT_LIMIT",
     "_order._permutation._LANDINGS_LIMIT",
     "_records._SAMPLED_RECORDS",
-    "_sources._CHUNK_RECORDS",
+    "_columns.CHUNK_RECORDS",
     "_stream.items.MOST_RECORDS",
     "_stream.items.TOGETHER",
     "_stream.run.INDICES",
@@ -271,7 +271,7 @@ def test_records_as_deep_as_is_allowed_come_back(storage):
 
 @pytest.mark.parametrize("kind", [*VARYING_KINDS, "fixed"])
 def test_values_larger_than_one_may_be_are_refused_by_record(storage, kind):
-    with scaled({"_leaf.MAX_LEAF_BYTES": 5000}):
+    with scaled({"_columns.MAX_LEAF_BYTES": 5000}):
         below, at, above, several = around(5000)
         if kind != "fixed":
             records = records_of(kind, [below, 3, at, 3, below])
@@ -327,7 +327,7 @@ def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tm
 
 @pytest.mark.usefixtures("scale")
 def test_records_that_turn_large_are_not_held_by_the_thousand():
-    large_bytes = constant("_sources._CHUNK_BYTES")
+    large_bytes = constant("_columns.CHUNK_BYTES")
     records = records_of("bytes", [SMALL] * 300 + [large_bytes] * 300)
     read = 0
 
@@ -421,8 +421,8 @@ ELSEWHERE = {
         "_format.layout.PAGE_HEADER_BYTES",
         "_format.window._HUGE_PAGE_BYTES",
         "_leaf.MAX_DIMENSIONS",
-        "_leaf.MAX_LEAF_BYTES",
-        "_sources._UNSEEN_RECORDS",
+        "_columns.MAX_LEAF_BYTES",
+        "_columns._UNSEEN_RECORDS",
         "_spec.MAX_DEPTH",
         "_spec.MAX_FIELDS",
     ],

@@ -6,8 +6,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._columns import check_size, shape_of
 from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
-from yogadl._leaf import BYTES, OBJECT, BadValueError, Leaf, check_size, shape_of
+from yogadl._leaf import BYTES, OBJECT, BadValueError, Leaf
 
 # An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
 # the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.

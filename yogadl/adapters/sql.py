@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from yogadl._leaf import BadValueError, Leaf, column_of, leaf_of, refuse
-from yogadl._sources import NO_RECORDS, Columns, Source, size_of
+from yogadl._columns import Columns, column_of, size_of
+from yogadl._leaf import BadValueError, Leaf, leaf_of, refuse
+from yogadl._sources import NO_RECORDS, Source
 from yogadl._spec import DictNode, Spec, check_keys
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 

@@ -13,9 +13,10 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from yogadl._columns import Columns
 from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
-from yogadl._sources import Columns, Source, open_source
+from yogadl._sources import Source, open_source
 from yogadl._spec import Spec
 from yogadl.errors import (
     CacheFormatError,

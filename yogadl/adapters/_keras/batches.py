@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._leaf import BadValueError, column_of, refuse
-from yogadl._sources import NO_RECORDS, Columns
+from yogadl._columns import Columns, column_of, split
+from yogadl._leaf import BadValueError, refuse
+from yogadl._sources import NO_RECORDS
 from yogadl._spec import Spec
 from yogadl.errors import UnsupportedDataError
 
@@ -54,7 +55,7 @@ class BatchesSource:
             first, batch = first + count, next(self._batches, None)
 
     def _columns(self, batch: Any, first: int) -> Columns:
-        arrays = [values[0] for values in self.spec.columns([batch], first)]
+        arrays = [values[0] for values in split(self.spec, [batch], first)]
         found: Columns = []
         for field, array in zip(self.spec.fields, arrays, strict=True):
             try:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from yogadl._sources import NO_RECORDS, Columns
+from yogadl._columns import Columns
+from yogadl._sources import NO_RECORDS
 from yogadl._spec import Spec
 from yogadl.adapters._tables.columns import stored_columns
 from yogadl.adapters._tables.types import spec_of

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from yogadl._columns import check_size
 from yogadl._format.columns import ENTRY_DTYPE, HeapValues, as_bytes, decoded
-from yogadl._leaf import BadValueError, Leaf, Shape, check_size, refuse
+from yogadl._leaf import BadValueError, Leaf, Shape, refuse
 from yogadl._spec import Spec
 from yogadl.adapters._tables.types import NULL, Values, below, is_list, is_text, unnested
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from yogadl._sources import NO_RECORDS, Columns
+from yogadl._columns import Columns
+from yogadl._sources import NO_RECORDS
 from yogadl._spec import Spec
 from yogadl.adapters._tables.batches import StreamSource, chained, chunk_records
 from yogadl.adapters._tables.columns import bytes_of, stored_columns, value_lists

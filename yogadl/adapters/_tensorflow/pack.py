@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._columns import check_size
 from yogadl._format.columns import HeapValues, as_bytes
 from yogadl._interfaces import Column
-from yogadl._leaf import BadValueError, Leaf, check_size
+from yogadl._leaf import BadValueError, Leaf
 from yogadl.errors import UnsupportedDataError
 
 Arrays = list[NDArray[Any]]

@@ -11,8 +11,9 @@ import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
 from yogadl._caller import users_level
+from yogadl._columns import Columns
 from yogadl._leaf import BadValueError, Leaf, refuse
-from yogadl._sources import NO_RECORDS, Columns, Source
+from yogadl._sources import NO_RECORDS, Source
 from yogadl.adapters._tensorflow import pack
 from yogadl.adapters._tensorflow.eager import require_eager
 from yogadl.adapters._tensorflow.graph import Graph

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from yogadl._columns import Columns
 from yogadl._interfaces import Indices
 from yogadl._sources import (
     NO_RECORDS,
     ArraysSource,
-    Columns,
     ItemsSource,
     IterableSource,
     RecordsSource,

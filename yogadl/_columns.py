@@ -1,0 +1,313 @@
+"""Turn records into columns: one array or list a field, a chunk of records at a time."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._leaf import (
+    BYTES,
+    NUMPY_DTYPES,
+    OBJECT,
+    PICKLE,
+    PYTHON_SCALARS,
+    BadShapeError,
+    BadValueError,
+    Leaf,
+    leaf_of,
+    refuse,
+)
+from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
+from yogadl.errors import UnsupportedDataError
+
+# Arrays and lists as `column_of` makes them, or columns stored already, whose classes are out of sight here.
+Columns = list[Any]
+
+# A value is one run of bytes inside one LMDB value; both ends count in 32 bits.
+MAX_LEAF_BYTES: Final = 2**31 - 2**20
+# How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
+CHUNK_RECORDS: Final = 1024
+CHUNK_BYTES: Final = 8 * 2**20
+# One of so many is looked at while they are read: records may be far larger than those before.
+_UNSEEN_RECORDS: Final = 64
+
+
+def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any]:
+    """Iterate, adding to an error of the source which record it was at."""
+    number = first
+    try:
+        for number, record in enumerate(start(), first + 1):  # noqa: B007  (read when an error passes)
+            yield record
+    except Exception as error:
+        error.add_note(f"while reading record {number} of the source")
+        raise
+
+
+def chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[Columns]:
+    # Large records come in small chunks: start with one, and go by what they took.
+    count, first = 1, first_record
+    while chunk := _taken(spec, records, count):
+        columns = columns_of(spec, chunk, first)
+        yield columns
+        first += len(chunk)
+        size = sum(size_of(column) for column in columns) // len(chunk)
+        count = max(1, min(16 * count, CHUNK_RECORDS, CHUNK_BYTES // max(size, 1)))
+
+
+def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
+    """Return the next records: so many, unless they turn out to be much larger than a chunk should be."""
+    taken: list[Any] = []
+    while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
+        taken += more
+        if len(taken) == count:
+            break
+        try:
+            last = columns_of(spec, more[-1:])
+        except UnsupportedDataError:
+            break  # whoever stores them all will name the first one that does not fit
+        if len(taken) * sum(map(size_of, last)) > 2 * CHUNK_BYTES:
+            break
+    return taken
+
+
+def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Columns:
+    """Turn records into columns.
+
+    Raises:
+        UnsupportedDataError: if one does not fit the spec; names field and record.
+    """
+    values = split(spec, records, first_record)
+    return [field_column(field, its, first_record) for field, its in zip(spec.fields, values, strict=True)]
+
+
+def split(spec: Spec, records: Sequence[Any], first_record: int = 0) -> list[list[Any]]:
+    """Split records into one list of values a field, checking the structure of each.
+
+    Raises:
+        UnsupportedDataError: if a record has another structure; names field and record.
+    """
+    found: list[list[Any]] = []
+    _split(spec.tree, records, found, "", first_record)
+    return found
+
+
+def _split(node: Node, values: Sequence[Any], found: list[list[Any]], path: str, first: int) -> None:
+    """Append to `found` a list of values for each leaf below `node`."""
+    if isinstance(node, Leaf):
+        found.append(values if isinstance(values, list) else list(values))
+        return
+    bad = _first_mismatch(node, values)
+    if bad is not None:
+        raise refuse(path, first + bad, _difference(node, values[bad]))
+    for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
+        at: Any = key if isinstance(node, DictNode) else position
+        _split(child, [value[at] for value in values], found, f"{path}/{key}" if path else str(key), first)
+
+
+def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequence[Any]) -> int | None:
+    if isinstance(node, DictNode):
+        keys = dict.fromkeys(node.keys).keys()
+        for i, value in enumerate(values):
+            if not isinstance(value, dict) or value.keys() != keys:
+                return i
+        return None
+    base = list if node.kind == "list" else tuple
+    count = len(node.children)
+    names = node.keys if isinstance(node, NamedTupleNode) else None
+    for i, value in enumerate(values):
+        if not isinstance(value, base) or len(value) != count or getattr(value, "_fields", None) != names:
+            return i
+    return None
+
+
+def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
+    if isinstance(node, DictNode):
+        expected = f"a dict with the keys {list(node.keys)}"
+        found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
+        return f"should be {expected}, as in the records before, but is {found}"
+    found = f"a {type(value).__name__}"
+    fields = getattr(value, "_fields", None)
+    if isinstance(node, NamedTupleNode) and fields is not None:
+        expected = f"a namedtuple with the fields {list(node.keys)}"
+        return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
+    if isinstance(value, list | tuple):
+        found += f" of {len(value)}"
+    return (
+        f"should be a {node.kind} of {len(node.children)}, as in the records before, but is {found}; "
+        "if the length varies, make it an array (np.asarray)"
+    )
+
+
+def field_column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
+    try:
+        return column_of(field.leaf, values if isinstance(values, list) else list(values))
+    except BadValueError as error:
+        raise refuse(field.name, first_record + error.position, error.problem) from error.__cause__
+
+
+def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
+    """Turn the values of one field into a column: one array if all shapes agree, else a list.
+
+    The array is new, writable and C-contiguous. A list holds bytes, str, or C-contiguous arrays of
+    the leaf's dtype. `leaf` decides the dtype only; a shape that differs from its shape is no error.
+
+    Raises:
+        BadValueError: if a value is not of the leaf's dtype.
+    """
+    if not leaf.is_numeric:
+        return _list_of(leaf, values)
+    dtype = leaf.numpy_dtype
+    kinds = set(map(type, values))
+    if kinds == {np.ndarray}:
+        arrays = values
+    elif kinds <= _scalar_types(leaf.dtype, dtype):
+        try:
+            return np.array(values, dtype=dtype)
+        except OverflowError:
+            position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
+            raise BadValueError(position, f"is {values[position]}, which does not fit into int64") from None
+    else:
+        arrays = [_array(leaf, i, value) for i, value in enumerate(values)]
+    if {array.dtype for array in arrays} != {dtype}:
+        arrays = [_array(leaf, i, value) for i, value in enumerate(arrays)]
+    shapes = {array.shape for array in arrays}
+    if max(map(math.prod, shapes), default=0) * dtype.itemsize > MAX_LEAF_BYTES:
+        for position, array in enumerate(arrays):
+            check_size(position, array.nbytes)  # before they are copied, or even touched
+    if len(shapes) != 1:
+        return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+    return _stacked(arrays, dtype, shapes.pop())
+
+
+def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
+    """Turn the values of one field into a column as a batch has it: an array just where the leaf is fixed.
+
+    Raises:
+        BadShapeError: if a value is not of the leaf's shape.
+        BadValueError: if a value is not of the leaf's dtype.
+    """
+    column = column_of(leaf, values)
+    if not len(column):
+        shape = [size or 0 for size in leaf.shape or ()]
+        return np.empty((0, *shape), leaf.numpy_dtype) if leaf.is_fixed else []
+    _check_shapes(leaf, column)
+    if leaf.is_fixed:
+        return column
+    return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
+
+
+def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
+    """Refuse values of a shape that the leaf does not admit.
+
+    Raises:
+        BadShapeError: if there is one.
+    """
+    if leaf.shape is None:
+        return
+    if isinstance(column, np.ndarray):
+        shapes = [column.shape[1:]]
+    elif leaf.is_numeric:
+        shapes = [array.shape for array in column]
+    elif leaf.shape == () and np.ndarray not in set(map(type, column)):
+        return  # text of no dimension, as mostly
+    else:
+        shapes = [shape_of(leaf, value) for value in column]
+    known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
+    for shape in set(shapes):
+        if len(shape) != len(leaf.shape) or (known and any(shape[axis] != size for axis, size in known)):
+            raise BadShapeError(shapes.index(shape), shape)
+
+
+def unwrapped(values: list[Any]) -> list[Any]:
+    """Return the values with arrays of no dimension made scalars."""
+    return [value if value.ndim else value[()] for value in values]
+
+
+def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    # Joining the buffers is several times faster than np.stack on small arrays (benchmarks/build.py).
+    # Custom dtypes and datetimes export no buffer; memory of another order would be joined as it lies.
+    if dtype.name in NUMPY_DTYPES and all(array.flags.c_contiguous for array in arrays):
+        joined = bytearray().join(arrays)  # type: ignore[arg-type]  # any contiguous buffer joins
+        return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
+    return np.ascontiguousarray(np.stack(arrays))  # np.stack keeps the order of the memory it is given
+
+
+def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
+    if dtype.kind in "mM":
+        return set()  # one type for all units: numpy would convert, and round, silently
+    types: set[type] = {dtype.type}
+    for python_type, dtype_name in PYTHON_SCALARS.items():
+        if dtype_name == name:
+            types.add(python_type)
+    return types
+
+
+def _array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
+    found = _leaf_of_at(position, value)
+    if found.dtype != leaf.dtype:
+        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
+    array = np.asarray(value)
+    return array.astype(leaf.numpy_dtype, copy=False)
+
+
+def _leaf_of_at(position: int, value: object) -> Leaf:
+    """Return `leaf_of(value)`, blaming `position` if it can't be stored."""
+    try:
+        return leaf_of(value)
+    except BadValueError as error:
+        # The records before decided how this field is stored: pickling is no way out any more.
+        raise BadValueError(position, error.problem.replace(f", {PICKLE}", "")) from error.__cause__
+
+
+def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
+    if leaf.dtype == OBJECT:
+        return list(values)
+    want = bytes if leaf.dtype == BYTES else str
+    if leaf.shape == () and set(map(type, values)) == {want}:
+        return list(values)
+    return [_strings(leaf, want, i, value) for i, value in enumerate(values)]
+
+
+def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
+    """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
+    if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
+        return value  # of nothing in particular: what the records before have, then
+    found = _leaf_of_at(position, value)
+    if found.dtype != leaf.dtype:
+        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
+    if found.shape == ():
+        scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
+        return str.__str__(scalar) if want is str else want(scalar)  # str() of an Enum's member is its name
+    return np.asarray(value).astype(object)
+
+
+def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
+    """Return the shape of one value of a list column."""
+    return () if leaf.dtype == OBJECT else getattr(value, "shape", ())
+
+
+def check_size(position: int, size_bytes: int) -> None:
+    """Refuse a value that is larger than one may be.
+
+    Raises:
+        BadValueError: if it is.
+    """
+    if size_bytes > MAX_LEAF_BYTES:
+        raise BadValueError(
+            position,
+            f"takes {size_bytes:,} bytes, more than the {MAX_LEAF_BYTES:,} (2 GiB less 1 MiB) that one value "
+            "may; split it into several records",
+        )
+
+
+def size_of(column: NDArray[Any] | list[Any]) -> int:
+    """Return about how many bytes a column takes."""
+    if isinstance(column, np.ndarray):
+        return column.nbytes
+    return sum(
+        value.nbytes if isinstance(value, np.ndarray) else len(value) if hasattr(value, "__len__") else 64
+        for value in column
+    )
