@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartIndex, PartTable
+from yogadl._format.layout import PartIndex
+from yogadl._format.table import PartTable
 
 
 def read_table(path: Path) -> PartTable:

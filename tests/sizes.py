@@ -29,9 +29,9 @@ SMALL = 3
 # All of them together, so that their proportions stay, as far as pages of 4 KiB allow it.
 SCALED = {
     "_dataref._ITERATION_BYTES": 2**12,
-    "_format.database.LARGE_COMMIT_BYTES": 2**17,
-    "_format.database.SMALL_COMMIT_BYTES": 2**14,
-    "_format.database._MAP_ROOM_BYTES": 2**18,
+    "_format.part.LARGE_COMMIT_BYTES": 2**17,
+    "_format.part.SMALL_COMMIT_BYTES": 2**14,
+    "_format.part._MAP_ROOM_BYTES": 2**18,
     "_format.layout.HEAP_BLOCK_BYTES": 2**12 - 16,
     "_format.layout._ROW_BLOCK_BYTES": 2**12,
     "_format.writer.PART_BYTES": 2**17 + 2**16,
@@ -44,7 +44,7 @@ SCALED = {
     "_stream.items.ALONE_BYTES": 3_906,
     "_stream.items.MOST_BYTES": 5_859,
     "_stream.items.RECORDS_BYTES": 3_907,
-    "storage._build._SAMPLED_BYTES": 2**12,
+    "storage._receipts._SAMPLED_BYTES": 2**12,
 }
 
 

@@ -15,7 +15,7 @@ from processes import in_child
 
 import yogadl
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartTable
+from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError
 
 

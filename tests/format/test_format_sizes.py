@@ -56,7 +56,7 @@ OF_RECORDS = [
     "_stream.items.MOST_RECORDS",
     "_stream.items.TOGETHER",
     "_stream.run.INDICES",
-    "storage._build._SAMPLED_RECORDS",
+    "storage._receipts._SAMPLED_RECORDS",
 ]
 # Where the number of parts or blocks does: made this small, and crossed by more parts.
 OF_PARTS = {
@@ -304,9 +304,9 @@ class Stopping:
 
 @pytest.mark.usefixtures("scale")
 @pytest.mark.parametrize("kind", [*VARYING_KINDS, "fixed"])
-@pytest.mark.parametrize("limit", limits(["storage._build._SAMPLED_BYTES"]))
+@pytest.mark.parametrize("limit", limits(["storage._receipts._SAMPLED_BYTES"]))
 def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tmp_path, limit, kind):
-    count = constant("storage._build._SAMPLED_RECORDS")
+    count = constant("storage._receipts._SAMPLED_RECORDS")
     ways = {str(size): [size] * 12 * count for size in around(limit // count)}
     if kind != "fixed":
         ways = {"mixed": arrangements([*around(limit), *around(limit // count)])["large ones first"]} | ways
@@ -433,7 +433,7 @@ ELSEWHERE = {
 # What no record crosses: how large a file of ours may be, what a message says, what is fast.
 OF_NO_RECORD = {
     "_format.arrays._MAX_HEADER_BYTES",
-    "_format.database._FULL_BYTES",
+    "_format.sealing._FULL_BYTES",
     "_format.layout.LEAST_PAGE_BYTES",
     "_format.layout.MAX_CACHE_BYTES",
     "_format.layout.MAX_RECORDS",
@@ -464,7 +464,7 @@ def size_constants():
     """
     for path in LIBRARY.rglob("*.py"):
         module = ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
-        is_of_files = module.startswith("storage.") and module not in ("storage._build", "storage._export")
+        is_of_files = module.startswith("storage.") and module not in ("storage._receipts", "storage._export")
         if is_of_files or module.startswith(("cli.", "testing.")):
             continue
         for statement in ast.parse(path.read_text("utf-8")).body:

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from yogadl._format.fields import VaryingField
-from yogadl._format.layout import BlockKind, Blocks, PartIndex, PartTable
+from yogadl._format.layout import BlockKind, Blocks, PartIndex
 from yogadl._format.reader import Reader
 from yogadl._format.rows import Rows
+from yogadl._format.table import PartTable
 from yogadl._interfaces import Memory
 from yogadl.errors import CacheFormatError
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, decoded
-from yogadl._format.layout import FieldTable, PartTable
 from yogadl._format.rows import Parts, Rows
+from yogadl._format.table import FieldTable, PartTable
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
 from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large

@@ -7,14 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from yogadl._format.arrays import has_many_values
-from yogadl._format.layout import (
-    CODEC,
-    CONTAINER,
-    LEAST_PAGE_BYTES,
-    MAX_CACHE_BYTES,
-    MAX_RECORDS,
-    most_table_bytes,
-)
+from yogadl._format.layout import CODEC, CONTAINER, LEAST_PAGE_BYTES, MAX_CACHE_BYTES, MAX_RECORDS
+from yogadl._format.table import most_table_bytes
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from yogadl._format.fields import FixedField, VaryingField
 from yogadl._format.hints import Hints
-from yogadl._format.layout import PartTable
 from yogadl._format.rows import PAGE_BYTES, PartFiles, Parts
+from yogadl._format.table import PartTable
 from yogadl._interfaces import Memory
 from yogadl._spec import Spec
 

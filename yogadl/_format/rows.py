@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.layout import PartTable
+from yogadl._format.table import PartTable
 from yogadl._format.window import Window, open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError
 

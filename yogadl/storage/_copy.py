@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from yogadl._format.layout import PartTable
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
+from yogadl._format.table import PartTable
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names

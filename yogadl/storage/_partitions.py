@@ -27,10 +27,11 @@ from yogadl.errors import (
 from yogadl.storage import _names
 from yogadl.storage._alone import right_to_build
 from yogadl.storage._backend import Backend
-from yogadl.storage._build import Build, Receipt, content_of, describe_machine
+from yogadl.storage._build import Build, content_of, describe_machine
 from yogadl.storage._parts import read_sealed
 from yogadl.storage._progress import Progress
 from yogadl.storage._publish import clear_attempt, publish
+from yogadl.storage._receipts import Receipt
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection  # loaded when first needed

@@ -3,8 +3,9 @@
 import hashlib
 
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartIndex, PartTable, SealedPart
+from yogadl._format.layout import PartIndex, SealedPart
 from yogadl._format.manifest import Manifest
+from yogadl._format.table import PartTable
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from yogadl._format.fingerprint import RunHash, fingerprint_of
-from yogadl._format.layout import PartTable
 from yogadl._format.manifest import Manifest, fitting
+from yogadl._format.table import PartTable
 from yogadl._key import DatasetKey
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StorageError

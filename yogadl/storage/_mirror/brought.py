@@ -7,8 +7,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from yogadl._format.layout import PartIndex, PartTable
+from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
+from yogadl._format.table import PartTable
 from yogadl._lock import ProcessLock
 from yogadl._size import in_words
 from yogadl.errors import CacheFormatError

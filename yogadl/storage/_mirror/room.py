@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartTable
+from yogadl._format.table import PartTable
 from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names

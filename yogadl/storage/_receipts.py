@@ -1,0 +1,229 @@
+"""Note what is known of each sealed part of a build, and say which of them a later build can go on with."""
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._format.columns import stored_column
+from yogadl._format.fingerprint import RunHash, hash_run
+from yogadl._format.layout import SealedPart
+from yogadl._format.reader import Reader
+from yogadl._format.table import join_parts
+from yogadl._key import DatasetKey
+from yogadl._leaf import OBJECT
+from yogadl._sources import Resumable, Source
+from yogadl._spec import Spec
+from yogadl.errors import StorageError
+from yogadl.storage import _names
+from yogadl.storage._parts import read_sealed
+from yogadl.storage._root import MAX_READ_BYTES, Root
+
+# Compared with the source before a build goes on: so many records at either end of each sealed part, and of
+# large records fewer.
+_SAMPLED_RECORDS: Final = 16
+_SAMPLED_BYTES: Final = 2**20
+STATE: Final = ".state"  # what a file beside a receipt is called: where the source stood
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The hash of some records of a part that follow each other."""
+
+    start: int
+    run: RunHash
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What is known of one sealed part of an unfinished build.
+
+    Args:
+        first_record: The number of its first record.
+        part: The part.
+        spec: The spec as far as it was known by then.
+        samples: Hashes of some of its records.
+        origin: The hash of the code and the values that it was made by, if they were asked for.
+    """
+
+    first_record: int
+    part: SealedPart
+    spec: Spec
+    samples: tuple[Sample, ...] = ()
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """The receipts of one build, which lie in its folder.
+
+    Args:
+        root: Where the parts go.
+        key: What is built.
+        where: The build's folder, by name.
+        source: What is read.
+        terms: What an earlier build must have had in common with this one for its parts to be used.
+        origin: The hash of what decides the source's records; empty if it need not be known.
+    """
+
+    root: Root
+    key: DatasetKey
+    where: str
+    source: Source
+    terms: dict[str, Any]
+    origin: str
+
+    def keep(self, path: Path, receipt: Receipt) -> None:
+        """Note what a sealed part is, and where the source stood, then move it to its place.
+
+        In this order: a part that no receipt names would be found by nobody if this process died then.
+        """
+        part = receipt.part
+        document = {
+            "first": receipt.first_record,
+            "sha256": part.sha256,
+            "index_sha256": part.index_sha256,
+            "spec": receipt.spec.to_json(),
+            "samples": [[sample.start, sample.run.records, sample.run.value] for sample in receipt.samples],
+            "origin": receipt.origin,
+            **self.terms,
+        }
+        if isinstance(self.source, Resumable) and receipt.samples:
+            # Before the last sample, so that a later build need not read all of the part to compare it.
+            state = self.source.state(receipt.first_record + receipt.samples[-1].start)
+            if state is not None:
+                self.root.write(f"{self.where}/{receipt.first_record:015d}{STATE}", state)
+        self.root.write(f"{self.where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
+        self.root.adopt(
+            {
+                _names.index(self.key.id, part.index_sha256): path.with_suffix(".idx"),
+                _names.part(self.key.id, part.sha256): path,
+            }
+        )
+
+    def read(self) -> list[Receipt]:
+        """Return the receipts an earlier build left that hold for this source; put the others aside."""
+        kept: list[Receipt] = []
+        if self.source.can_start_anywhere:
+            for name in self.root.names(self.where, ".json"):
+                receipt = self._read(name)
+                expected = kept[-1].first_record + kept[-1].part.index.records if kept else 0
+                if receipt is None or receipt.first_record != expected:
+                    break
+                kept.append(receipt)
+            if kept and not self._agree(kept):
+                kept = []
+        aside = _names.unresumable(self.key, secrets.token_hex(8))  # they say what is to be removed
+        names = {f"{r.first_record:015d}{suffix}" for r in kept for suffix in (".json", STATE)}
+        for name in self.root.names(self.where):
+            if Path(name).name in names:
+                continue
+            if name.endswith(".json"):
+                self.root.rename(name, f"{aside}/{Path(name).name}")
+            else:
+                self.root.remove(name)
+        return kept
+
+    def _restore(self, receipt: Receipt) -> bool:
+        """Hand a source what it noted when a part was sealed; return whether there is anything."""
+        if not isinstance(self.source, Resumable):
+            return False
+        state = self.root.read(f"{self.where}/{receipt.first_record:015d}{STATE}", MAX_READ_BYTES)
+        if state is not None:
+            self.source.restore(state)
+        return state is not None
+
+    def _read(self, name: str) -> Receipt | None:
+        content = self.root.read(name)
+        try:
+            document = json.loads(content or b"")
+            if any(document[term] != value for term, value in self.terms.items()):
+                return None
+            sha256, index_sha256 = document["sha256"], document["index_sha256"]
+            names = _names.part(self.key.id, sha256), _names.index(self.key.id, index_sha256)
+            # Before they are looked at, or a prune might take them just after.
+            if not all(self.root.keep(name) for name in names):
+                return None
+            part = read_sealed(self.root, self.key.id, sha256, index_sha256)
+            samples = tuple(
+                Sample(start, RunHash(records, value)) for start, records, value in document["samples"]
+            )
+            spec = Spec.from_json(document["spec"])
+            return Receipt(document["first"], part, spec, samples, document["origin"])
+        except (ValueError, KeyError, TypeError, StorageError):
+            return None  # from another version or cut short: what it names is built again
+
+    def _agree(self, receipts: Sequence[Receipt]) -> bool:
+        """Compare what is sealed with the source: all of it, but where that is costly and as good as sure.
+
+        What the same code made of the same values is compared by samples of each part. Not where a source can
+        only read on and has no state to go on from: it has to read all of a part to get to its end.
+        """
+        spec = receipts[-1].spec
+        if not spec.is_like(self.source.spec):
+            return False
+        for receipt in receipts:
+            is_alike = self.origin != "" and receipt.origin == self.origin
+            goes_by_samples = is_alike and (self._restore(receipt) or not isinstance(self.source, Resumable))
+            for sample in receipt.samples if goes_by_samples else (Sample(0, receipt.part.index.run),):
+                if _hash_source(self.source, spec, receipt.first_record, sample) != sample.run:
+                    return False
+        return all(receipt.samples for receipt in receipts)
+
+
+def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
+    """Hash the first and the last records of a part that was just sealed."""
+    fields = _comparable(spec)
+    if not fields:
+        return ()
+    reader = Reader(spec, join_parts([part]), _OnePart(path))
+    records = part.index.records
+    count = min(_SAMPLED_RECORDS, records, max(1, _SAMPLED_BYTES // max(1, reader.record_bytes)))
+    samples = []
+    for start in sorted({0, records - count}):
+        columns = reader.columns(np.arange(start, start + count, dtype=np.int64), fields)
+        samples.append(Sample(start, _hash(spec, fields, columns, count)))
+    return tuple(samples)
+
+
+def _comparable(spec: Spec) -> list[int]:
+    """Return which fields can be compared with the source's: what is pickled may differ each time."""
+    return [number for number, field in enumerate(spec.fields) if field.leaf.dtype != OBJECT]
+
+
+class _OnePart:
+    """Know where one part lies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def path(self, sha256: str) -> str:
+        """Return the path of the part's file."""
+        return str(self._path)
+
+
+def is_costly(source: Source) -> bool:
+    return getattr(source, "is_costly", False)
+
+
+def _hash_source(source: Source, spec: Spec, first_record: int, sample: Sample) -> RunHash:
+    """Hash the records of a sample as a source, which may give them in any number of chunks, has them."""
+    fields, count = _comparable(spec), sample.run.records
+    run = RunHash()
+    for columns in source.chunks(first_record + sample.start):
+        piece = [columns[number][: count - run.records] for number in fields]
+        run = run.then(_hash(spec, fields, piece, len(piece[0])))
+        if run.records >= count:
+            break
+    return run
+
+
+def _hash(spec: Spec, fields: Sequence[int], columns: Sequence[Any], count: int) -> RunHash:
+    leaves = [spec.fields[number].leaf for number in fields]
+    return hash_run(
+        [stored_column(leaf, column).hashes() for leaf, column in zip(leaves, columns, strict=True)], count
+    )
