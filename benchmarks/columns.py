@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/columns.py``, with pyarrow, pandas, polars and datasets installed. Every round
 builds anew, and the disk is done with the last files before the clock starts. It justifies
-`yogadl.adapters._tables`.
+`yogadl.adapters.arrays`.
 """
 
 import os

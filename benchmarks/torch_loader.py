@@ -1,7 +1,7 @@
 """Compare `make_dataloader` with PyTorch's DataLoader over tensors in RAM.
 
 Run ``python benchmarks/torch_loader.py``; needs PyTorch. (Not called torch.py: a script's own folder is the
-first place where it looks for imports.) It justifies the shared memory of `yogadl.adapters._torch.transport`.
+first place where it looks for imports.) It justifies the shared memory of `yogadl.adapters.torch._transport`.
 """
 
 import itertools

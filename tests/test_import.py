@@ -96,7 +96,7 @@ def test_what_needs_a_package_is_there_or_names_the_package(name, tmp_path):
 
 
 def test_every_adapter_is_an_attribute():
-    public = {path.stem for path in (PACKAGE / "adapters").glob("[!_]*.py")}
+    public = {path.stem for path in (PACKAGE / "adapters").glob("[!_]*")}
     assert public == yogadl.adapters._ADAPTERS
     with pytest.raises(AttributeError, match=r"'yogadl\.adapters' has no attribute 'caffe'"):
         _ = yogadl.adapters.caffe

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from yogadl.adapters import grain as adapter
-from yogadl.adapters._grain import sampler, sources
+from yogadl.adapters.grain import _sampler as sampler
+from yogadl.adapters.grain import _sources as sources
 
 PAGE = Path(__file__).parents[2] / "docs" / "grain.md"
 

@@ -6,7 +6,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yogadl.adapters._grain.turns import Turns
+from yogadl.adapters.grain._turns import Turns
 
 ALL = {"workers": st.integers(1, 5), "deal": st.integers(1, 7), "items": st.integers(0, 90)}
 

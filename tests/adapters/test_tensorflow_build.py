@@ -19,7 +19,8 @@ BUILD = """
     import numpy as np
     import tensorflow as tf
     import yogadl
-    from yogadl.adapters._tensorflow import source, states
+    from yogadl.adapters.tensorflow import _source as source
+    from yogadl.adapters.tensorflow import _states as states
 
     root, log, is_stateful = sys.argv[1], sys.argv[2], sys.argv[4] == "stateful"
     source._CHUNK_BYTES, states._SPARED = 2**18, 0  # so that little data is much

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
-from yogadl.adapters._tensorflow import source
-from yogadl.adapters._tensorflow.source import graph_of
+from yogadl.adapters.tensorflow import _source as source
+from yogadl.adapters.tensorflow._source import graph_of
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage
 

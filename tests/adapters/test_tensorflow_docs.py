@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from yogadl.adapters._tensorflow import cache, dataset
+from yogadl.adapters.tensorflow import _cache as cache
+from yogadl.adapters.tensorflow import _dataset as dataset
 
 DOCS = Path(__file__).parents[2] / "docs"
 

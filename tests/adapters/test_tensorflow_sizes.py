@@ -20,26 +20,26 @@ from sizes import (
 
 from yogadl._sources import open_source
 from yogadl.adapters import tensorflow as adapter
-from yogadl.adapters._tensorflow import states
+from yogadl.adapters.tensorflow import _states as states
 
 SMALLER = SCALED | {
-    "adapters._tensorflow.dataset._GATHERED_BYTES": 2**13,
-    "adapters._tensorflow.dataset._GATHERED_RECORDS": 30,
-    "adapters._tensorflow.source._CHUNK_BYTES": 2**14,
-    "adapters._tensorflow.source._CHUNK_RECORDS": 90,
+    "adapters.tensorflow._dataset._GATHERED_BYTES": 2**13,
+    "adapters.tensorflow._dataset._GATHERED_RECORDS": 30,
+    "adapters.tensorflow._source._CHUNK_BYTES": 2**14,
+    "adapters.tensorflow._source._CHUNK_RECORDS": 90,
 }
 OF_VALUES = [
     "_format.layout.HEAP_BLOCK_BYTES",
     "_memory._LEAST_BYTES",
-    "adapters._tensorflow.dataset._GATHERED_BYTES",
-    "adapters._tensorflow.source._CHUNK_BYTES",
+    "adapters.tensorflow._dataset._GATHERED_BYTES",
+    "adapters.tensorflow._source._CHUNK_BYTES",
 ]
 OF_RECORDS = [
-    ("adapters._tensorflow.dataset._GATHERED_RECORDS", "numbers"),
-    ("adapters._tensorflow.dataset._GATHERED_RECORDS", "ragged"),
-    ("adapters._tensorflow.source._CHUNK_RECORDS", "numbers"),
-    ("adapters._tensorflow.source._LARGE_RECORDS", "images"),
-    ("adapters._tensorflow.source._VARYING_RECORDS", "ragged"),
+    ("adapters.tensorflow._dataset._GATHERED_RECORDS", "numbers"),
+    ("adapters.tensorflow._dataset._GATHERED_RECORDS", "ragged"),
+    ("adapters.tensorflow._source._CHUNK_RECORDS", "numbers"),
+    ("adapters.tensorflow._source._LARGE_RECORDS", "images"),
+    ("adapters.tensorflow._source._VARYING_RECORDS", "ragged"),
 ]
 
 
@@ -125,8 +125,8 @@ def noted(states_, record):
 def test_states_of_sizes_around_what_is_held_are_noted_and_found():
     size = len(states._written(iter(tf.data.Dataset.range(1000))))
     for limit in (*around(size), 2 * size, 5 * size):
-        held = {"adapters._tensorflow.states._MOST_BYTES": limit, "adapters._tensorflow.states._SPARED": 0}
-        with scaled(held | {"adapters._tensorflow.states._HELD_BYTES": 2 * limit}):
+        held = {"adapters.tensorflow._states._MOST_BYTES": limit, "adapters.tensorflow._states._SPARED": 0}
+        with scaled(held | {"adapters.tensorflow._states._HELD_BYTES": 2 * limit}):
             kept = states.States("00" * 32)
             for record in range(12):
                 noted(kept, record)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
-from yogadl.adapters._tensorflow import source
+from yogadl.adapters.tensorflow import _source as source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 ONE_AND_TWO = tf.data.Dataset.range(2).repeat(8)
@@ -373,7 +373,7 @@ def test_what_is_fine_is_not_warned_of(storage, make):
 HASH = """
 import sys
 import tensorflow as tf
-from yogadl.adapters._tensorflow.source import graph_of
+from yogadl.adapters.tensorflow._source import graph_of
 for _ in range(int(sys.argv[1])):  # moves the counters in the names of functions
     tf.data.Dataset.range(3).map(lambda x: x)
 k = float(sys.argv[2])

@@ -7,9 +7,9 @@ import pkgutil
 import pages
 import pytest
 
-from yogadl.adapters import _torch
+from yogadl.adapters import torch as adapter
 
-MODULES = [f"yogadl.adapters._torch.{module.name}" for module in pkgutil.iter_modules(_torch.__path__)]
+MODULES = [f"yogadl.adapters.torch.{module.name}" for module in pkgutil.iter_modules(adapter.__path__)]
 
 
 # The frameworks warn of each other, and of what examples are: small, on one CPU. What is ours stays an error.

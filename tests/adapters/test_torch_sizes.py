@@ -23,20 +23,20 @@ from yogadl.adapters import torch as adapter
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
 SMALLER = SCALED | {
-    "adapters._torch.iterable._READ_BYTES": 2**13,
-    "adapters._torch.iterable._READ_RECORDS": 30,
-    "adapters._torch.source._MOST_BYTES": 2**14,
-    "adapters._torch.source._MOST_RECORDS": 70,
-    "adapters._torch.workers._MOST_BYTES": 2**13,
+    "adapters.torch._iterable._READ_BYTES": 2**13,
+    "adapters.torch._iterable._READ_RECORDS": 30,
+    "adapters.torch._source._MOST_BYTES": 2**14,
+    "adapters.torch._source._MOST_RECORDS": 70,
+    "adapters.torch._workers._MOST_BYTES": 2**13,
 }
 OF_VALUES = [
-    "adapters._torch.iterable._READ_BYTES",
-    "adapters._torch.source._MOST_BYTES",
-    "adapters._torch.transport._PAGES",
-    "adapters._torch.transport._SMALL_BYTES",
-    "adapters._torch.workers._MOST_BYTES",
+    "adapters.torch._iterable._READ_BYTES",
+    "adapters.torch._source._MOST_BYTES",
+    "adapters.torch._transport._PAGES",
+    "adapters.torch._transport._SMALL_BYTES",
+    "adapters.torch._workers._MOST_BYTES",
 ]
-OF_RECORDS = ["adapters._torch.iterable._READ_RECORDS", "adapters._torch.source._MOST_RECORDS"]
+OF_RECORDS = ["adapters.torch._iterable._READ_RECORDS", "adapters.torch._source._MOST_RECORDS"]
 
 
 small = made_small(SMALLER)

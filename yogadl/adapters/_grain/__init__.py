@@ -1,1 +1,0 @@
-"""Hold what `yogadl.adapters.grain` is made of: one idea a module."""

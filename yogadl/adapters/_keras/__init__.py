@@ -1,1 +1,0 @@
-"""Keep what the Keras adapter needs and what needs no Keras: batches by number, fields, sources, files."""

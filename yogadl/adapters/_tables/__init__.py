@@ -1,1 +1,0 @@
-"""Read tables through Arrow, by column: what `yogadl.adapters.arrays` is made of."""

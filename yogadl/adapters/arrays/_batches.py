@@ -1,0 +1,141 @@
+"""Read tables that come in batches, in order, the next one on another thread while this one is used."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from yogadl._columns import Columns
+from yogadl._sources import NO_RECORDS
+from yogadl._spec import Spec
+from yogadl.adapters.arrays._columns import stored_columns
+from yogadl.adapters.arrays._types import spec_of
+from yogadl.errors import UnsupportedDataError
+
+# How much is converted at once: enough to make the work per chunk small, little enough to stay in caches.
+_CHUNK_RECORDS: Final = 64 * 1024
+_CHUNK_BYTES: Final = 8 * 2**20
+# Batches smaller than this are joined first: 1,000 records, as they often come, cost as much as 8,000.
+_LEAST_RECORDS: Final = 8 * 1024
+
+
+def chunk_records(record_bytes: int) -> int:
+    """Return how many records of this size to convert at once."""
+    return max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, record_bytes)))
+
+
+def chained(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
+    """Put back what was taken to look at."""
+    yield first
+    yield from rest
+
+
+class StreamSource:
+    """Batches of Arrow, read once, in order.
+
+    Args:
+        reader: A pa.RecordBatchReader.
+    """
+
+    can_start_anywhere = False
+    length = None
+
+    def __init__(self, reader: Any) -> None:
+        self._names = reader.schema.names
+        self.spec: Spec = spec_of(self._names, list(reader.schema))
+        batches = iter(reader)
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            raise UnsupportedDataError(NO_RECORDS)
+        self._batches = chained(first, batches)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on; those before are read, too."""
+        return _chunks(self._names, self._batches, start, start)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some records of a source that can be read without those before."""
+
+    records: int
+    batches: Callable[[], Iterable[Any]]
+
+
+class PiecesSource:
+    """Row groups of Parquet files, one after the other, each read when its turn comes.
+
+    Args:
+        schema: What all of them have.
+        pieces: The row groups.
+    """
+
+    can_start_anywhere = True
+    has_final_spec = True
+
+    def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
+        self._names = schema.names
+        self._pieces = pieces
+        self.spec: Spec = spec_of(self._names, list(schema))
+        self.length = sum(piece.records for piece in pieces)
+        if not self.length:
+            raise UnsupportedDataError(NO_RECORDS)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on, having read at most one row group's before."""
+        first = 0
+        for number, piece in enumerate(self._pieces):
+            if first + piece.records > start:
+                rest = self._pieces[number:]
+                batches = (batch for piece in rest for batch in piece.batches())
+                yield from _chunks(self._names, batches, start, start - first)
+                return
+            first += piece.records
+
+
+def _chunks(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
+    """Yield columns of a good size, reading ahead on another thread.
+
+    Args:
+        names: The columns.
+        batches: Where the records come from.
+        first: The number of the first record yielded.
+        skipped: How many records lie before it in `batches`.
+    """
+    for table in _read_ahead(_tables(_without(batches, skipped))):
+        size = chunk_records(table.nbytes // table.num_rows)
+        for start in range(0, table.num_rows, size):
+            piece = table.slice(start, size)
+            yield stored_columns(names, piece.columns, range(first, first + len(piece)))
+            first += len(piece)
+
+
+def _without(batches: Iterable[Any], skipped: int) -> Iterator[Any]:
+    for batch in batches:
+        if batch.num_rows > skipped:
+            yield batch.slice(skipped)
+        skipped = max(0, skipped - batch.num_rows)
+
+
+def _tables(batches: Iterable[Any]) -> Iterator[Any]:
+    """Join small batches."""
+    held: list[Any] = []
+    for batch in batches:
+        held.append(batch)
+        records = sum(batch.num_rows for batch in held)
+        if records >= _LEAST_RECORDS or sum(batch.nbytes for batch in held) >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _read_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Iterate over what is never ``None``, getting the next one on a thread while this one is used."""
+    with ThreadPoolExecutor(1, thread_name_prefix="yogadl-read-ahead") as pool:
+        ahead = pool.submit(next, items, None)
+        while (item := ahead.result()) is not None:
+            ahead = pool.submit(next, items, None)
+            yield item

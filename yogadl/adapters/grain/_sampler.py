@@ -1,0 +1,127 @@
+"""Tell a `grain.DataLoader` which record, or which batch, comes next."""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any, Final
+
+import grain
+import numpy as np
+
+from yogadl._dataref import takes_a_stream
+from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_stream
+from yogadl.adapters.grain._effect import Effect
+from yogadl.adapters.grain._numbering import length_of, random_key, to_json
+from yogadl.adapters.grain._turns import Turns
+from yogadl.errors import ConfigurationError
+
+_KEYS: Final = 1024  # records whose indices are asked for at once
+
+
+class _Places:
+    """The places of one shard, as Grain counts them: place i of shard r of R is number i * R + r.
+
+    Attributes:
+        numbering: Which items there are.
+    """
+
+    def __init__(self, numbering: Numbering, length: int) -> None:
+        self.numbering = numbering
+        self._rank, self._ranks = numbering.shard.rank, numbering.shard.ranks
+        self._places = length
+        # Grain asks for it where a DataLoader is given no shard_options.
+        self._shard_options = grain.sharding.ShardOptions(self._rank, self._ranks)
+
+    def __len__(self) -> int:
+        """Count the places of all shards, as if all had as many as this one: Grain divides that again."""
+        return min(sys.maxsize, self._places * self._ranks)
+
+    def _place(self, index: int) -> int:
+        place, rank = divmod(index, self._ranks)
+        if rank != self._rank:
+            raise ConfigurationError(
+                f"the DataLoader reads shard {rank} of {self._ranks}, the stream is shard {self._rank}: "
+                "leave out shard_options, the stream says them"
+            )
+        if not 0 <= place < self._places:
+            raise IndexError(f"there is no place {place}: the sampler has {self._places}")
+        return place
+
+    def _rng(self, item: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=random_key(self.numbering, item)))
+
+
+class Sampler(_Places):
+    """Give the records of a stream in its order, for a `grain.DataLoader` over `DataSource`.
+
+    Immutable, thread-safe; pickles if the stream does. Every iteration of the loader begins where the stream
+    does. Grain's checkpoints hold its ``repr``, from which `cursor` is computed.
+
+    Args:
+        stream: Which records, from where on, in which order, and whose share. Leave out ``shard_options``
+            of the DataLoader, or pass the same.
+        epochs: How many epochs to give; ``None``: without end.
+
+    Raises:
+        ConfigurationError: if shards of unequal length would drift into different epochs.
+
+    Example:
+        >>> import grain, yogadl
+        >>> from yogadl.adapters import grain as yogadl_grain
+        >>> ref = yogadl.from_source([10, 11, 12, 13, 14])
+        >>> sampler = yogadl_grain.Sampler(ref.stream(shard_rank=1, num_shards=2))
+        >>> source = yogadl_grain.DataSource(ref)
+        >>> [int(record) for record in grain.DataLoader(data_source=source, sampler=sampler)]
+        [11, 13]
+    """
+
+    @takes_a_stream
+    def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
+        numbering = as_stream(stream).run.numbering(Cut(epochs=epochs))
+        super().__init__(numbering, length_of(numbering))
+        self._batches = NumberedBatches(stream, _KEYS)
+        self._kept: tuple[int, int, list[int]] = (-1, 0, [])
+
+    def __getitem__(self, index: int) -> grain.RecordMetadata:
+        place = self._place(index)
+        epoch, row = self.numbering.locate(place)
+        number, within = divmod(row, _KEYS)
+        kept = self._kept
+        if kept[:2] != (epoch, number):
+            kept = (epoch, number, self._batches.rows(epoch, number).indices.tolist())
+            self._kept = kept
+        return grain.RecordMetadata(index, kept[2][within], self._rng(place))
+
+    def __repr__(self) -> str:
+        return f"yogadl.Sampler({json.dumps(to_json(self.numbering))})"
+
+
+class ItemSampler(_Places):
+    """Give items by number, dealt out to worker processes; behind the last, empty places.
+
+    Args:
+        numbering: Which items there are, records or batches.
+        turns: How they are dealt out.
+        effect: What becomes of their number.
+        is_random: Whether any operation needs a random number generator, which takes as long as the rest.
+    """
+
+    def __init__(self, numbering: Numbering, turns: Turns, effect: Effect, *, is_random: bool) -> None:
+        super().__init__(numbering, turns.length)
+        self._items = length_of(numbering)
+        self._turns = turns
+        self._is_dealt = turns.workers > 1 and turns.deal > 1
+        self._effect = effect
+        self._is_random = is_random
+
+    def __getitem__(self, index: int) -> grain.RecordMetadata:
+        item = self._place(index)
+        if self._is_dealt:
+            item = min(self._turns.item(item), self._items)
+        rng = self._rng(item) if self._is_random and item < self._items else None
+        return grain.RecordMetadata(index, item, rng)
+
+    def __repr__(self) -> str:
+        described: dict[str, Any] = to_json(self.numbering)
+        described["effect"] = asdict(self._effect)
+        return f"yogadl.ItemSampler({json.dumps(described)})"

@@ -1,0 +1,214 @@
+"""Turn a state of Grain's into a cursor, or refuse: what was delivered must be a prefix of the order.
+
+Grain's states count what was taken, per worker. Whether that is what was delivered depends on what stands
+between, so every transformation that is not known to keep the count makes this refuse.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import grain
+
+from yogadl._arguments import whole
+from yogadl._stream import Numbering, walk
+from yogadl.adapters.grain._dataset import StreamMapDataset
+from yogadl.adapters.grain._effect import Effect, effect_of
+from yogadl.adapters.grain._numbering import cursor_of, from_json, length_of
+from yogadl.adapters.grain._turns import Turns
+from yogadl.errors import CursorError
+
+# Grain has no annotations and no public names for the parts of a pipeline: `Any` stands for its iterators,
+# datasets and states, and the tables below know its classes by name. An unknown one is refused.
+_DAMAGED: Final = "the state is damaged: use one as get_state gave it"
+_RESUME: Final = "go on from Grain's own state instead (set_state, or Orbax)"
+_ONE_TO_ONE: Final = frozenset(
+    {
+        *("_MapDatasetIterator", "_RandomMapDatasetIterator", "_MapWithIndexDatasetIterator"),
+        *("_LimitDatasetIterator", "ThreadPrefetchDatasetIterator"),
+        *("MapIterDataset", "RandomMapIterDataset", "MapWithIndexIterDataset", "ThreadPrefetchIterDataset"),
+        *("WithOptionsIterDataset", "_WithSeedIterDataset", "_MpContextIterDataset"),
+        *("ProcessPrefetchIterDataset", "_LazyWorkerSliceIterDataset"),
+        *("MapMapDataset", "RandomMapMapDataset", "MapWithIndexMapDataset", "_WithSeedMapDataset"),
+    }
+)
+_BATCHES: Final = frozenset({"_BatchDatasetIterator", "BatchIterDataset"})
+_READERS: Final = frozenset({"PrefetchDatasetIterator", "PrefetchIterDataset"})
+_FILTERS: Final = frozenset({"_FilterDatasetIterator", "FilterIterDataset", "FilterMapDataset"})
+
+
+def cursor(iterator_or_state: Any) -> dict[str, Any]:
+    """Return our cursor for what an iterator of Grain's has delivered; see `yogadl.adapters.grain.cursor`."""
+    if isinstance(iterator_or_state, grain.DataLoaderIterator):
+        return _of_loader(iterator_or_state)
+    if isinstance(iterator_or_state, grain.DatasetIterator):
+        return _of_dataset(iterator_or_state)
+    state = iterator_or_state
+    if isinstance(state, bytes | str):
+        try:
+            state = json.loads(state)
+        except ValueError:
+            raise CursorError(f"this is no state of Grain's, which would be JSON: {state[:60]!r}") from None
+    numbering, effect = _sampled(state)
+    if effect is None:
+        raise CursorError(
+            "the state does not say what the DataLoader makes of the records: pass the iterator itself, or "
+            "use make_dataloader, whose states say it"
+        )
+    return _of_taken(numbering, effect, _taken(state, numbering), effect.deal)
+
+
+def _of_taken(numbering: Numbering, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
+    """Return the cursor for how many items each worker took, if they were dealt `deal` at a time."""
+    if not effect.is_known:
+        raise CursorError(
+            "an operation that is none of Grain's transformations may hold back records that it took, so "
+            f"what was delivered is not known: {_RESUME}"
+        )
+    delivered = Turns(len(taken), deal, length_of(numbering)).delivered(taken)
+    is_short = delivered is not None and delivered % effect.deal > 0
+    return _cursor(numbering, delivered, effect.is_in_step, is_short)
+
+
+def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_short: bool) -> dict[str, Any]:
+    """Return the cursor, or refuse."""
+    if delivered is None:
+        raise CursorError(
+            "what the workers took is no prefix of the order, since each batches records of its own: use "
+            f"make_dataloader, which gives each worker whole batches, or batch outside of them, or {_RESUME}"
+        )
+    if not is_in_step and numbering.shard.ranks > 1:
+        raise CursorError(
+            "a filter, or another stage that changes how many records there are, takes the shards out of "
+            f"step, so no cursor stands for all of them: {_RESUME}"
+        )
+    return cursor_of(numbering, delivered, is_short=is_short)
+
+
+# A DataLoader.
+
+
+def _of_loader(iterator: Any) -> dict[str, Any]:
+    loader = iterator._data_loader
+    state = json.loads(iterator.get_state())
+    numbering, effect = _sampled(state)
+    taken = _taken(state, numbering)
+    if effect is not None:
+        return _of_taken(numbering, effect, taken, effect.deal)
+    shards, shard = loader._shard_options, numbering.shard
+    if (shards.shard_index, shards.shard_count) != (shard.rank, shard.ranks):
+        raise CursorError(
+            f"the DataLoader reads shard {shards.shard_index} of {shards.shard_count} of what the stream "
+            "gives, which no cursor can say: let ref.stream(shard_rank=..., num_shards=...) say the shard"
+        )
+    effect = effect_of(loader._operations)
+    if len(taken) > 1 and effect.deal > 1:  # by the worker, so shards may be out of step, too
+        effect = replace(effect, is_in_step=False)
+    return _of_taken(numbering, effect, taken, 1)
+
+
+def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
+    """Return what the sampler in a state said; ``None`` where it can't know what becomes of its items."""
+    sampler = state.get("sampler") if isinstance(state, Mapping) else None
+    if not isinstance(sampler, str):
+        raise CursorError(
+            "the state has no sampler. That of a grain.MapDataset or IterDataset says nothing of its data: "
+            f"pass the iterator itself (after set_state); behind a FlatMap there is no cursor: {_RESUME}"
+        )
+    kind, _, text = sampler.partition("(")
+    if kind not in ("yogadl.Sampler", "yogadl.ItemSampler"):
+        raise CursorError(
+            f"the order is that of {sampler[:80]}: a cursor needs yogadl's own, which make_dataloader takes"
+        )
+    try:
+        described = json.loads(text[:-1])
+        numbering = from_json(described)
+        if kind == "yogadl.Sampler":
+            return numbering, None
+        effect = Effect(**described["effect"])
+        whole("deal", effect.deal, 1)
+        return numbering, effect
+    except (KeyError, TypeError, ValueError) as error:
+        raise CursorError(_DAMAGED) from error
+
+
+def _taken(state: Any, numbering: Numbering) -> list[int]:
+    """Return how many items each worker took; Grain keeps the last one's number, counted over all shards."""
+    rank, ranks = numbering.shard.rank, numbering.shard.ranks
+    found = []
+    try:
+        workers, last = max(1, whole("worker_count", state["worker_count"])), state["last_seen_indices"]
+        for worker in range(workers):
+            first = rank + worker * ranks - workers * ranks  # as Grain counts, before any was taken
+            found.append(divmod(whole("last seen index", last[str(worker)] - first), workers * ranks))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CursorError(_DAMAGED) from error
+    if any(rest for _, rest in found):
+        raise CursorError(f"the state's 'last_seen_indices' {last!r} is not that of shard {rank} of {ranks}")
+    return [count for count, _ in found]
+
+
+# A pipeline of datasets.
+
+
+def _of_dataset(iterator: Any) -> dict[str, Any]:
+    taken = _next_indices(iterator.get_state())
+    delivered, size, is_in_step, is_short = None, 1, True, False
+    for part in _parts(iterator):
+        name = type(part).__name__
+        if isinstance(part, StreamMapDataset):
+            return _cursor(part.numbering, delivered, is_in_step, is_short)
+        if name in _FILTERS:
+            is_in_step = False
+        elif name in _BATCHES:
+            size *= part._batch_size
+            is_in_step = is_in_step and (len(taken) == 1 or name != "BatchIterDataset")
+        elif name in _READERS:
+            delivered = Turns(len(taken), 1, sum(taken)).delivered(taken)
+            is_short = delivered is not None and delivered % size > 0
+        elif name == "BatchMapDataset" and delivered:
+            epoch, batches = walk(len(part), len(part), delivered)
+            length, wanted = len(part.parents[0]), batches * part._batch_size
+            delivered, is_short = epoch * length + min(length, wanted), is_short or wanted > length
+        elif not (name in _ONE_TO_ONE or name == "BatchMapDataset" or _is_plain_repeat(part)):
+            raise CursorError(
+                f"there is no cursor behind a {name}: what was delivered may be no prefix; {_RESUME}"
+            )
+    raise CursorError("the iterator reads no stream of yogadl's: begin with map_dataset(stream)")
+
+
+def _is_plain_repeat(part: Any) -> bool:
+    return type(part).__name__ == "RepeatMapDataset" and bool(part._reseed_each_epoch)
+
+
+def _parts(iterator: Any) -> Iterator[Any]:
+    """Yield the parts of a pipeline, from its end to its beginning: iterators, then what they read."""
+    part = iterator
+    while part is not None:
+        name = type(part).__name__
+        if name == "InterleaveDatasetIterator":  # of mp_prefetch: one process each, all reading the same
+            if {type(dataset).__name__ for dataset in part._datasets} != {"ProcessPrefetchIterDataset"}:
+                yield part
+                return
+            part = part._datasets[0]
+            continue
+        yield part
+        if name == "PrefetchDatasetIterator":
+            part = part._map_parent
+            continue
+        parents = part._parents if isinstance(part, grain.DatasetIterator) else part.parents
+        part = parents[0] if len(parents) == 1 else None
+
+
+def _next_indices(state: Any) -> list[int]:
+    """Return how many elements each worker, or the one process, took of the `MapDataset`."""
+    while "next_index" not in state:
+        if "iterators_in_use_states" in state:
+            indices, states = state["iterators_in_use_indices"], state["iterators_in_use_states"]
+            found = {index: _next_indices(inner) for index, inner in zip(indices, states, strict=True)}
+            return [count for index in sorted(found) for count in found[index]]
+        if "parent" not in state:
+            raise CursorError(f"there is no cursor for a state like {str(state)[:80]}: {_RESUME}")
+        state = state["parent"]
+    return [int(state["next_index"])]

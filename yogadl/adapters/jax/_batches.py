@@ -1,0 +1,119 @@
+"""Read the batches of a run, and put them on to the devices."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.experimental
+import numpy as np
+
+from yogadl._interfaces import Column
+from yogadl._spec import Spec
+from yogadl._stream import Ahead, Batches, Cut, Finish, Flags, Point, Read, Rows, Run
+from yogadl.adapters.jax._layout import GlobalField
+
+Scope = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+def settings_of_this_thread() -> Scope:
+    """Return what lets another thread put arrays as this one would: JAX keeps these settings by thread."""
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    is_x64, device = jax.config.jax_enable_x64, jax.config.jax_default_device
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        if jax.config.jax_enable_x64 == is_x64 and jax.config.jax_default_device == device:
+            yield  # mostly so, and cheaper
+        else:
+            with enable_x64(is_x64), jax.default_device(device):
+                yield
+
+    return scope
+
+
+class Columns(Batches):
+    """Make items that are a batch's columns, and which of its records are padding."""
+
+    def finish(self) -> Finish:
+        return lambda columns, flags: (columns, flags)
+
+
+@dataclass(frozen=True)
+class OnOneDevice:
+    """Make batches on the default device.
+
+    Args:
+        batches: What is read.
+        spec: The structure of a batch, with a last field for what is padding if `batches` has one.
+        is_ahead: Whether a thread reads ahead, and is to put the batches on to the device, too.
+        scope: Under which settings.
+    """
+
+    batches: Columns
+    spec: Spec
+    is_ahead: bool
+    scope: Scope
+
+    @property
+    def run(self) -> Run:
+        """Whose records."""
+        return self.batches.run
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the batches from `start` to the epoch `end`, read by read."""
+        for count, items in self.batches.reads(cut, start, end):
+            placed = (self._put(columns, flags) for columns, flags in items)
+            yield count, iter(list(placed)) if self.is_ahead else placed
+
+    def _put(self, columns: Sequence[Column], flags: Flags) -> Any:  # a tree like the record's
+        with self.scope():
+            has_padding = self.batches.padding_field is not None
+            placed = jax.device_put([*columns, flags] if has_padding else list(columns))
+        return self.spec.assemble(placed)
+
+
+class OnManyDevices:
+    """Make batches that lie on many devices, out of the rows that this process holds.
+
+    Args:
+        batches: What is read.
+        spec: The structure of a batch, with a last field for what is padding if `batches` has one.
+        fields: How each field lies on the devices.
+        scope: Under which settings.
+    """
+
+    def __init__(self, batches: Columns, spec: Spec, fields: Sequence[GlobalField], scope: Scope) -> None:
+        has_padding = batches.padding_field is not None
+        self.run = batches.run
+        self._assemble = spec.assemble
+        self._fields = fields
+        self._padding = fields[-1] if has_padding else None
+        self._scope = scope
+        self._rows = np.unique([row for field in fields for row in field.rows])
+        # Fields of which it holds the same rows are read together: mostly all of them.
+        together: dict[tuple[int, ...], list[int]] = {}
+        for number, field in enumerate(fields[:-1] if has_padding else fields):
+            together.setdefault(field.rows, []).append(number)
+        self._together = [(np.array(rows), numbers) for rows, numbers in together.items()]
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short ones."""
+        run = self.run
+        for rows in run.chunks(cut, start, end):
+            ahead = Ahead(run, rows.indices.reshape(-1, cut.size)[:, self._rows].ravel())
+            for number, first in enumerate(range(0, len(rows), cut.size)):
+                ahead.of(number * len(self._rows), (number + 1) * len(self._rows))
+                yield 1, iter([self._batch(rows[first : first + cut.size])])
+
+    def _batch(self, rows: Rows) -> Any:  # a tree like the record's
+        columns: list[Any] = [None] * len(self._fields)
+        for chosen, numbers in self._together:
+            for number, column in zip(numbers, self.run.read(rows.take(chosen), numbers), strict=True):
+                columns[number] = column
+        if self._padding is not None:
+            columns[-1] = rows.padding[np.array(self._padding.rows)]
+        # The transfers are wished for: a guard against those that happen by accident lets them pass.
+        with self._scope(), jax.transfer_guard_host_to_device("allow"):
+            return self._assemble([f.put(column) for f, column in zip(self._fields, columns, strict=True)])

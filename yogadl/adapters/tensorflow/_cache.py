@@ -1,0 +1,153 @@
+"""Cache a pipeline in one line, and serve it ever after."""
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+from yogadl._arguments import flag, names_of, unknown_argument
+from yogadl._caller import users_level
+from yogadl._dataref import RecordsRef, from_source
+from yogadl.adapters.tensorflow._dataset import make_tf_dataset
+from yogadl.adapters.tensorflow._eager import require_eager
+from yogadl.adapters.tensorflow._graph import Graph
+from yogadl.adapters.tensorflow._source import graph_of, python_functions
+from yogadl.adapters.tensorflow._specs import Dataset
+from yogadl.errors import ConfigurationError, CursorError, DatasetNotFoundError
+
+_AUTO: Final = "auto"
+# More than any shard needs: options are tried on so many records before there are any.
+_MANY_RECORDS: Final = 2**40
+
+
+class _Pipeline(threading.local):
+    """What builds the cache of a pipeline, for whoever compares builders: its graph is its argument.
+
+    Attributes:
+        dataset: The pipeline.
+        functions: The Python functions that it calls, of which its graph says nothing.
+    """
+
+    dataset: Dataset = None
+    functions: list[Any] | None = None
+
+    def __call__(self, graph: str) -> Dataset:
+        return self.dataset
+
+    @property
+    def __yogadl_version__(self) -> Any:
+        return self.functions
+
+
+def cache(
+    storage: Any,
+    dataset_id: str,
+    dataset_version: str,
+    *,
+    skip_finished_epoch: bool = False,
+    **stream_options: Any,
+) -> Callable[[Dataset], Dataset]:
+    """Return a transformation for `tf.data.Dataset.apply` that caches the pipeline up to there.
+
+    On first use the pipeline is read once; from then on it never runs again. If its graph is another than the
+    one that built the cache, a warning says so once, and the cache is served. With the version ``"auto"`` the
+    graph decides the version, so that a change builds anew.
+
+    Args:
+        storage: Where the cache is kept.
+        dataset_id: What it is called.
+        dataset_version: Which version; bump it when the pipeline changes, or give ``"auto"``.
+        skip_finished_epoch: As for `make_tf_dataset`: whether a cursor at an epoch's end starts the next one.
+        **stream_options: How it is read: the arguments of `DataRef.stream`.
+
+    Raises:
+        ConfigurationError: if the options make no sense; from the function returned, if the version is
+            ``"auto"`` and the graph does not say all of what the pipeline does, or if TensorFlow does not
+            execute eagerly.
+
+    Example:
+        >>> import tempfile, tensorflow as tf, yogadl
+        >>> from yogadl.adapters import tensorflow as yogadl_tf
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> storage = yogadl.open_storage(folder.name)
+        >>> squares = tf.data.Dataset.range(5).map(lambda x: x * x)
+        >>> squares = squares.apply(yogadl_tf.cache(storage, "squares", "1", shuffle=True))
+        >>> sorted(int(x) for x in squares)
+        [0, 1, 4, 9, 16]
+        >>> folder.cleanup()
+    """
+    if not hasattr(storage, "cacheable"):
+        raise ConfigurationError(f"cache takes a storage, yogadl.open_storage(...), not {storage!r:.100}")
+    flag("skip_finished_epoch", skip_finished_epoch)
+    _check_options(stream_options)
+    pipeline = _Pipeline()
+    build_once = storage.cacheable(dataset_id, dataset_version)(pipeline)
+    warned: set[str] = set()
+
+    def built(dataset: Dataset, graph: Graph | None) -> RecordsRef:
+        pipeline.dataset, pipeline.functions = dataset, python_functions(graph) if graph else None
+        try:
+            found: RecordsRef = build_once(graph=graph.sha256() if graph else "")
+            return found
+        finally:
+            pipeline.dataset = pipeline.functions = None
+
+    def of_version(dataset: Dataset, graph: Graph | None) -> RecordsRef:
+        try:
+            ref: RecordsRef = storage.fetch(dataset_id, dataset_version)
+        except DatasetNotFoundError:
+            return built(dataset, graph)
+        built_from = storage.info(dataset_id, dataset_version).builder.get("graph")
+        sha256 = graph.sha256() if graph else ""
+        if built_from and sha256 and sha256 not in {built_from, *warned}:
+            warned.add(sha256)
+            warnings.warn(
+                f"{dataset_id!r} version {dataset_version!r} was built by a pipeline whose graph is not "
+                "that of this one (or by another TensorFlow). It is served as it is; to build anew, "
+                "make it another version.",
+                UserWarning,
+                stacklevel=users_level("tensorflow"),
+            )
+        return ref
+
+    def apply(dataset: Dataset) -> Dataset:
+        require_eager("cache")
+        graph = graph_of(dataset)
+        if dataset_version == _AUTO:
+            _check_graph(dataset_id, graph)
+            ref = built(dataset, graph)
+        else:
+            ref = of_version(dataset, graph)
+        return make_tf_dataset(ref.stream(**stream_options), skip_finished_epoch=skip_finished_epoch)
+
+    return apply
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse what `DataRef.stream` would, before anything is built. Whose a cursor is shows only then."""
+    names = names_of(RecordsRef.stream)
+    for name in options:
+        if name not in names:
+            raise unknown_argument("cache", name, names)
+    with contextlib.suppress(CursorError):
+        from_source(range(_MANY_RECORDS), "any").stream(**options)
+
+
+def _check_graph(dataset_id: str, graph: Graph | None) -> None:
+    """Refuse to work out a version of what the graph does not say."""
+    if graph is None:
+        problem = "has no graph to hash (it holds more than 256 MiB, or TensorFlow can't write it)"
+    elif graph.python_tokens():
+        problem = (
+            "calls Python (tf.py_function, tf.numpy_function, from_generator), of which its graph has no code"
+        )
+    elif graph.has_unknown_content():
+        problem = "reads from a queue, an iterator or a table, of which its graph does not say what it holds"
+    else:
+        return
+    raise ConfigurationError(
+        f"{dataset_id!r}: the version can't be worked out, since the pipeline {problem}: name the version "
+        "yourself instead of 'auto', or decorate a function that returns the pipeline with "
+        "storage.cacheable(..., 'auto'), which reads the code"
+    )

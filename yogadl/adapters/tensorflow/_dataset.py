@@ -1,0 +1,156 @@
+"""Hand a stream to tf.data."""
+
+from typing import Any, Final
+
+import tensorflow as tf
+
+from yogadl._arguments import whole
+from yogadl._dataref import takes_a_stream
+from yogadl._interfaces import Stream
+from yogadl._spec import Node
+from yogadl._stream import NumberedBatches, RecordStream, as_stream
+from yogadl.adapters.tensorflow._eager import require_eager
+from yogadl.adapters.tensorflow._items import items_of
+from yogadl.adapters.tensorflow._parts import Part
+from yogadl.adapters.tensorflow._resumable import ResumableDataset
+from yogadl.adapters.tensorflow._specs import Dataset, Tensor
+from yogadl.adapters.tensorflow._tensors import as_it_is
+from yogadl.adapters.tensorflow._trees import assembled, flat_specs, parts_of
+from yogadl.errors import ConfigurationError
+
+# Where single records are asked for, so many are gathered by one call (benchmarks/tf_data.py).
+_GATHERED_BYTES: Final = 2**20
+_GATHERED_RECORDS: Final = 1024
+
+
+@takes_a_stream
+def make_tf_dataset(
+    stream: Stream,
+    batch_size: int | None = None,
+    drop_remainder: bool = False,
+    *,
+    padding_field: str | None = None,
+    skip_finished_epoch: bool = False,
+) -> Dataset:
+    """Return a stream as a `tf.data.Dataset`, of records or of batches.
+
+    Each of its iterators, and each repetition by ``repeat``, reads the stream's next epoch. Its iterators
+    can be saved with `tf.train.Checkpoint` and go on in a dataset that was made in the same way, without
+    reading what was skipped. Records are gathered by the batch, outside of Python's lock.
+
+    Args:
+        stream: What `DataRef.stream` returned; one that a user made is read through `from_generator`.
+        batch_size: Records in a batch; ``None`` for single records. Leaves of varying length become ragged.
+        drop_remainder: Whether to leave out an epoch's last batch if it is short.
+        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        skip_finished_epoch: Start with the next epoch if a cursor leaves nothing of its own: ``repeat()``
+            without a number, which asks for the next epoch, would take an empty start for the end.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, the stream is a loader already, or TensorFlow
+            does not execute eagerly.
+        UnsupportedDataError: if tf.data has no tensors for a field; names it.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> from yogadl.adapters import tensorflow as yogadl_tf
+        >>> ref = yogadl.from_source({"x": np.arange(6), "y": np.ones((6, 2))})
+        >>> dataset = yogadl_tf.make_tf_dataset(ref.stream(shuffle=True), batch_size=4)
+        >>> [batch["x"].shape[0] for batch in dataset]
+        [4, 2]
+    """
+    if batch_size is not None:
+        batch_size = whole("batch_size", batch_size, 1)
+    given: Any = stream  # what strangers pass is the point
+    if isinstance(given, Stream) and not isinstance(given, RecordStream):
+        return _from_generator(given, batch_size, drop_remainder, padding_field)
+    stream = as_stream(given)
+    require_eager("make_tf_dataset")
+    parts, tree = parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
+    if batch_size is None:
+        size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // stream.run.record_bytes))
+        numbered = NumberedBatches(
+            stream, size, padding_field=padding_field, skip_finished_epoch=skip_finished_epoch
+        )
+        return _records(numbered, parts, tree)
+    numbered = NumberedBatches(
+        stream,
+        batch_size,
+        drop_remainder,
+        padding_field=padding_field,
+        skip_finished_epoch=skip_finished_epoch,
+    )
+    return _batches(numbered, batch_size if drop_remainder else None, parts, tree)
+
+
+def _from_generator(
+    stream: Stream, batch_size: int | None, drop_remainder: bool, padding_field: str | None
+) -> Dataset:
+    if padding_field is not None:
+        raise ConfigurationError("padding_field needs a stream of this library, which knows what is padding")
+    if stream.output_types is None:
+        raise ConfigurationError(
+            "a Stream of your own must say what it yields: give it output_types (and output_shapes), as for "
+            "tf.data.Dataset.from_generator"
+        )
+    dataset = tf.data.Dataset.from_generator(
+        stream.iterator_fn, output_types=stream.output_types, output_shapes=stream.output_shapes
+    )
+    return dataset if batch_size is None else dataset.batch(batch_size, drop_remainder)
+
+
+def _batches(numbered: NumberedBatches, static: int | None, parts: list[Part], tree: Node) -> Dataset:
+    def build(*tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        return assembled(tree, iter([part.batch(rest, static) for part in parts]))
+
+    batches, count = items_of(numbered, parts, "batches", 2, build)
+    return ResumableDataset(_with_sharding(batches, numbered.stream), count)
+
+
+def _records(numbered: NumberedBatches, parts: list[Part], tree: Node) -> Dataset:
+    stream = numbered.stream
+
+    def build(*tensors: Tensor) -> tuple[Tensor, ...]:
+        rest = iter(tensors)
+        return tuple(tensor for part in parts for tensor in part.rows(rest))
+
+    def decode(*tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        return assembled(tree, iter([part.record(rest) for part in parts]))
+
+    if all(part.is_plain for part in parts):
+        items, count = items_of(numbered, parts, "records", 1, lambda *tensors: decode(*build(*tensors)))
+        records = items.unbatch()
+    else:
+        items, count = items_of(numbered, parts, "records", 1, build)
+        # Not a map: tf.data would make it parallel, and read ahead of what says which epoch it is.
+        records = items.unbatch().scan(
+            tf.constant(0), as_it_is(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
+        )
+    if stream.start.position == 0:
+        records = records.apply(tf.data.experimental.assert_cardinality(len(stream)))
+    records = _with_sharding(records, stream)
+    if not any(part.is_remembered for part in parts):
+        return ResumableDataset(records, count)
+    # A ragged tensor of ragged rank 0 is a plain tensor inside a function: only the structure tells.
+    specs = zip(parts, flat_specs(tree, records.element_spec), strict=True)
+    spec = assembled(tree, iter([part.remembered(spec) for part, spec in specs]))
+    found = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
+    found._yogadl_origin = records  # whose functions it calls
+    return ResumableDataset(found, count)
+
+
+def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the components of an element, which arrive as they are or as one tuple."""
+    return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple) else tensors
+
+
+def _with_sharding(dataset: Dataset, stream: RecordStream) -> Dataset:
+    """Say how tf.distribute may share the dataset out: not at all if it is one shard already."""
+    policies = tf.data.experimental.AutoShardPolicy
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        policies.OFF if stream.shard.ranks > 1 else policies.DATA
+    )
+    return dataset.with_options(options)

@@ -1,0 +1,152 @@
+"""Let checkpoints of tf.data say which epoch is next, whatever stages come between our epochs and `repeat`.
+
+tf.data writes down the state of the iterators that it holds. Most stages let go of their input when it ends:
+a batch that is the last one, a shuffle that empties its buffer. What was in it is not written down then, the
+epoch among it. So iterators write that beside tf.data's own state: those of the dataset that the user was
+given, and of all datasets that its methods make of it.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import tensorflow as tf
+
+from yogadl.adapters.tensorflow._gather import FOREIGN, Epochs
+from yogadl.adapters.tensorflow._specs import Dataset, Tensor, TypeSpec
+from yogadl.errors import ConfigurationError, CursorError
+
+_IDENTITY_BYTES: Final = 8
+
+
+class EpochCount:
+    """How many epochs of a dataset were begun, as tf.data counts them.
+
+    An iterator over the random dataset that tells epochs apart: its state says how many others were made, and
+    to restore it sets that number for all.
+
+    Args:
+        identity: A number of 63 bits that says what the epochs are of.
+        random: The random dataset; to be iterated over here first.
+        epochs: Which are counted.
+    """
+
+    def __init__(self, identity: int, random: Dataset, epochs: Epochs) -> None:
+        self._identity = identity.to_bytes(_IDENTITY_BYTES, "little")
+        self._iterator = iter(random)
+        self._epochs = epochs
+
+    def save(self) -> bytes:
+        """Return the count for `restore`."""
+        variants = self._iterator._serialize_to_tensors()["_STATE"]
+        content: bytes = tf.io.serialize_tensor(variants).numpy()
+        return self._identity + content
+
+    def restore(self, saved: bytes) -> None:
+        """Go on from there.
+
+        Raises:
+            CursorError: if it is the count of another dataset.
+        """
+        if saved[:_IDENTITY_BYTES] != self._identity:
+            raise CursorError(FOREIGN)
+        variants = tf.io.parse_tensor(saved[_IDENTITY_BYTES:], tf.variant)
+        self._iterator._restore_from_tensors({"_STATE": variants})
+
+    def trust(self) -> None:
+        """Take it that checkpoints have the count in them."""
+        self._epochs.is_counted = True
+
+
+class ResumableDataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no annotations
+    """A dataset that is another one, whose iterators keep the count of epochs in their checkpoints.
+
+    So do those of datasets that its methods return.
+
+    Args:
+        dataset: The other one.
+        count: Of the epochs that it has itself, besides those that it is made of.
+    """
+
+    def __init__(self, dataset: Dataset, count: EpochCount | None = None) -> None:
+        self._dataset = dataset
+        self._yogadl_count = count
+        super().__init__(dataset._variant_tensor)
+
+    def _inputs(self) -> list[Dataset]:
+        return [self._dataset]
+
+    @property
+    def element_spec(self) -> TypeSpec:
+        """The structure of an element."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator."""
+        iterator: Iterator[Any] = super().__iter__()
+        if tf.executing_eagerly():
+            _keep(iterator, list(dict.fromkeys(_counts_of(self))))
+        return iterator
+
+
+def _counts_of(dataset: Dataset) -> Iterator[EpochCount]:
+    """Yield the counts of all that a dataset is made of, in a fixed order."""
+    count = getattr(dataset, "_yogadl_count", None)
+    if count is not None:
+        yield count
+    for part in dataset._inputs():
+        yield from _counts_of(part)
+
+
+def _keep(iterator: Any, counts: list[EpochCount]) -> None:
+    """Let an iterator's checkpoints have the counts in them."""
+    save, restore = iterator._serialize_to_tensors, iterator._restore_from_tensors
+    is_symbolic = iterator._dataset.options().experimental_symbolic_checkpoint
+    for count in counts:
+        count.trust()
+
+    def save_all() -> dict[str, Tensor]:
+        if is_symbolic:
+            raise ConfigurationError(
+                "with the option experimental_symbolic_checkpoint tf.data writes down an earlier state than "
+                "that of the epochs: leave the option out"
+            )
+        while True:  # until no epoch began meanwhile, in a thread of tf.data's that reads ahead
+            saved = [count.save() for count in counts]
+            found = save()
+            if saved == [count.save() for count in counts]:
+                return {**found, "_EPOCHS": tf.constant(saved)}
+
+    def restore_all(tensors: dict[str, Tensor]) -> Any:
+        saved = tensors["_EPOCHS"].numpy().tolist()
+        if len(saved) != len(counts):
+            raise CursorError(FOREIGN)
+        for count, content in zip(counts, saved, strict=True):
+            count.restore(content)
+        return restore(tensors)
+
+    def copy(object_map: dict[Any, Any]) -> None:  # for checkpoints that are written in a thread
+        tensors = save_all()
+        stand_in = object_map.setdefault(iterator, iter(tf.data.Dataset.range(0)))
+        stand_in._serialize_to_tensors = lambda: tensors
+
+    iterator._serialize_to_tensors = save_all
+    iterator._restore_from_tensors = restore_all
+    iterator._copy_trackable_to_cpu = copy
+
+
+def _resumable(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method with what it returns made resumable, if that is a dataset."""
+
+    @functools.wraps(method)
+    def transform(self: ResumableDataset, *arguments: Any, **options: Any) -> Any:
+        found = method(self, *arguments, **options)
+        return ResumableDataset(found) if isinstance(found, tf.data.Dataset) else found
+
+    return transform
+
+
+for _name, _method in inspect.getmembers_static(tf.data.Dataset, inspect.isfunction):
+    if not _name.startswith("_"):
+        setattr(ResumableDataset, _name, _resumable(_method))

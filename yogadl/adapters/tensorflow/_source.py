@@ -1,0 +1,320 @@
+"""Read the records of a tf.data pipeline, many at a time."""
+
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import script_ops
+
+from yogadl._caller import users_level
+from yogadl._columns import Columns
+from yogadl._leaf import BadValueError, Leaf, refuse
+from yogadl._sources import NO_RECORDS, Source
+from yogadl.adapters.tensorflow import _pack as pack
+from yogadl.adapters.tensorflow._eager import require_eager
+from yogadl.adapters.tensorflow._graph import Graph
+from yogadl.adapters.tensorflow._specs import Component, Dataset, Tensor, components_of
+from yogadl.adapters.tensorflow._states import States, restore
+from yogadl.adapters.tensorflow._tensors import as_it_is
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+_CHUNK_BYTES: Final = 8 * 2**20
+_CHUNK_RECORDS: Final = 8 * 1024
+# The size of what varies is known only once it is there.
+_VARYING_RECORDS: Final = 64
+_LARGE_RECORDS: Final = 16
+_LARGE_GRAPH_BYTES: Final = 2**28
+# How long to look for the record that fails in a chunk: all before it are read again.
+_SEARCH_S: Final = 20.0
+# What goes on without end if its input does, though tf.data may not know how long it is.
+_PASSING: Final = frozenset(
+    f"_{name}Dataset"
+    for name in (
+        "Batch", "Filter", "FlatMap", "Interleave", "Map", "Options", "PaddedBatch", "ParallelBatch",
+        "ParallelInterleave", "ParallelMap", "Prefetch", "Restructured", "Shuffle", "Unbatch",
+    )
+) | {"ResumableDataset"}  # fmt: skip
+
+
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TensorFlow's
+    """Return the source in a `tf.data.Dataset`, or ``None`` if `data` is none.
+
+    Args:
+        data: The pipeline, of single records.
+        allow_pickle: Makes no difference: tensors are stored without.
+
+    Raises:
+        UnsupportedDataError: if it never ends, or has components that can't be stored; names them.
+        ConfigurationError: if TensorFlow does not execute eagerly.
+    """
+    return DatasetSource(data) if isinstance(data, tf.data.Dataset) else None
+
+
+class DatasetSource:
+    """The records of a tf.data pipeline, read in order.
+
+    One iterator is kept and goes on; to go back, or far ahead, another one begins at the nearest state that
+    was noted (`states`), or at the start.
+
+    Attributes:
+        provenance: What the manifest will say of the pipeline.
+        origin: The Python functions that it calls, of which its graph says nothing.
+        is_costly: Whether graph and functions say it all, so that samples tell whether it is another.
+    """
+
+    can_start_anywhere = True
+    has_final_spec = True
+
+    def __init__(self, dataset: Dataset) -> None:
+        require_eager("to read a tf.data pipeline")
+        if _is_endless(dataset):
+            raise UnsupportedDataError(
+                "the dataset never ends (its cardinality is infinite): cache it before repeat(), or "
+                "take(n) of it"
+            )
+        count = int(dataset.cardinality())
+        if count == 0:
+            raise UnsupportedDataError(NO_RECORDS)
+        self.length = count if count >= 0 else None
+        self.spec, self._components = components_of(dataset.element_spec)
+        self._dataset = dataset
+        graph = graph_of(dataset)
+        sha256 = graph.sha256() if graph else None
+        self.provenance = {"graph": sha256} if sha256 else {}
+        self.origin = python_functions(graph) if graph else None
+        self.is_costly = self.origin is not None and graph is not None and not graph.has_unknown_content()
+        # What shuffles or holds a cache would write all of that down, too.
+        self._states = States(None if graph is None or graph.holds_records() else sha256)
+        self._pass: _Pass | None = None
+        _warn_of_what_varies(graph)
+
+    def __reduce__(self) -> Any:
+        raise ConfigurationError(
+            "a tf.data pipeline is read by one process: leave out workers=, and let tf.data itself work in "
+            "parallel (num_parallel_calls=tf.data.AUTOTUNE)"
+        )
+
+    def state(self, record: int) -> bytes | None:
+        """Return what a later process needs to go on at this record, or somewhat before it."""
+        return self._states.save(record)
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned in an earlier process."""
+        self._states.load(state)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        reading = self._pass_to(start)
+        while True:
+            if reading.first <= start < reading.end:
+                begun, start = start - reading.first, reading.end
+                columns = reading.columns
+                yield [column[begun:] for column in columns] if begun else columns
+            if not reading.read_on():
+                self._pass = None
+                return
+
+    def _pass_to(self, start: int) -> "_Pass":
+        """Return the pass from which the fewest records are read to get to this one."""
+        if self._pass is not None and self._pass.first > start:
+            self._pass = None
+        state = self._states.nearest(start)
+        if state is not None and (self._pass is None or self._pass.end < state.record):
+            iterator = iter(self._batched())
+            if restore(iterator, state):
+                self._pass = _Pass(self, iterator, state.record)
+            else:
+                self._states.drop(state)
+        if self._pass is None:
+            self._pass = _Pass(self, iter(self._batched()), 0)
+        return self._pass
+
+    def read(self, iterator: Any, first: int) -> tuple[Columns, int] | None:
+        """Read the chunk that begins with record `first`, and count its records; ``None`` at the end."""
+        if first:
+            self._states.note(iterator, first)
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            if not first:
+                raise UnsupportedDataError(NO_RECORDS) from None
+            return None
+        except Exception as error:
+            failing = self._failing()
+            which = f"the records from {first} on" if failing is None else f"record {failing}"
+            error.add_note(f"while reading {which} of the tf.data pipeline")
+            raise
+        tensors = self._tensors(batch, lambda _, value: [value]) if self._is_plain else batch
+        return self._columns(tensors, first)
+
+    def _failing(self) -> int | None:
+        """Return the first record that fails where they are read one by one; ``None`` if none does in time.
+
+        tf.data's error has no number in it, and iterators' states are those of chunks: so it reads from the
+        start.
+        """
+        limit_s = time.monotonic() + _SEARCH_S
+        number = 0
+        try:
+            for _ in self._elements().with_options(_in_order()):
+                number += 1
+                if time.monotonic() > limit_s:
+                    return None
+        except tf.errors.OpError:
+            return number
+        return None
+
+    def _elements(self) -> Dataset:
+        """Return the pipeline as it is if all is dense, or of flat tuples of tensors that can be batched."""
+        is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks those, and only those
+
+        def split(*element: Any) -> tuple[Tensor, ...]:
+            return tuple(self._tensors(element if is_tuple else element[0], Component.split))
+
+        return self._dataset if self._is_plain else self._dataset.map(as_it_is(split))
+
+    def _batched(self) -> Dataset:
+        """Return the elements in batches."""
+        fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
+        count = max(1, min(_CHUNK_BYTES // max(1, fixed), *map(_most, self._components)))
+        elements = self._elements()
+        batched = elements.batch(count) if self._is_plain else elements.ragged_batch(count)
+        return batched.prefetch(2).with_options(_in_order())
+
+    @property
+    def _is_plain(self) -> bool:
+        return all(component.is_dense and not component.is_ragged for component in self._components)
+
+    def _tensors(self, element: Any, taken: Callable[[Component, Any], list[Tensor]]) -> list[Tensor]:
+        """Return what is taken of each component of an element, in order."""
+        found: list[Tensor] = []
+        for component in self._components:
+            value = element
+            for key in component.path:
+                value = value[key]
+            found += taken(component, value)
+        return found
+
+    def _columns(self, tensors: Sequence[Tensor], first: int) -> tuple[Columns, int]:
+        found: Columns = []
+        rest = iter(tensors)
+        for field in self.spec.fields:
+            try:
+                found.append(_column(field.leaf, rest))
+            except BadValueError as error:
+                raise refuse(field.name, first + error.position, error.problem) from None
+        return found, len(found[0])
+
+
+class _Pass:
+    """One way through the pipeline: the chunk of records that is held, and the iterator of those after it.
+
+    Args:
+        source: Whose records.
+        iterator: Over its batches.
+        first: The number of the record that the iterator gives first.
+    """
+
+    def __init__(self, source: DatasetSource, iterator: Any, first: int) -> None:
+        self._source = source
+        self._iterator = [iterator]
+        # One that still reads ahead, in Python perhaps, would keep the interpreter from its exit.
+        weakref.finalize(self, self._iterator.clear)
+        self.first = self.end = first
+        self.columns: Columns = []
+
+    def read_on(self) -> bool:
+        """Hold the next chunk; return whether there was one."""
+        found = self._source.read(self._iterator[0], self.end)
+        if found is None:
+            return False
+        self.columns, count = found
+        self.first, self.end = self.end, self.end + count
+        return True
+
+
+def _in_order() -> Any:  # options of tf.data
+    options = tf.data.Options()
+    options.deterministic = True
+    return options
+
+
+def _most(component: Component) -> int:
+    """Return how many of these to read at a time."""
+    if component.is_dense and component.leaves[0].is_numeric:
+        return _CHUNK_RECORDS
+    shape = component.leaves[0].shape
+    return _LARGE_RECORDS if shape is None or len(shape) > 2 else _VARYING_RECORDS
+
+
+def _column(leaf: Leaf, tensors: Iterator[Tensor]) -> Any:  # a column for `CacheWriter.write`
+    if leaf.shape is not None and None not in leaf.shape:
+        return pack.fixed_column(leaf, np.asarray(next(tensors)))
+    flat, shape = next(tensors), next(tensors)
+    values, splits = np.asarray(flat.values), np.asarray(flat.row_splits)
+    if leaf.shape is not None:
+        sizes = np.asarray(shape)
+        ranks = np.full((len(sizes), 1), sizes.shape[1], np.int64)
+        return pack.varying_column(leaf, values, splits, np.hstack([ranks, sizes]))
+    ranks = np.diff(np.asarray(shape.row_splits))
+    sizes = shape.to_tensor().numpy()
+    return pack.varying_column(leaf, values, splits, np.hstack([ranks[:, None], sizes]).astype(np.int64))
+
+
+def _is_endless(dataset: Dataset) -> bool:
+    """Return whether a dataset never ends, also where tf.data has lost count, as after a filter."""
+    while True:
+        count = int(dataset.cardinality())
+        inputs = dataset._inputs()
+        is_lost = count == tf.data.UNKNOWN_CARDINALITY and type(dataset).__name__ in _PASSING
+        if not is_lost or len(inputs) != 1:
+            return count == int(tf.data.INFINITE_CARDINALITY)
+        dataset = inputs[0]
+
+
+def graph_of(dataset: Dataset) -> Graph | None:
+    """Return the pipeline's graph; ``None`` if it is too large, or tf.data can't write it down."""
+    held, todo = 0, [dataset]
+    while todo:
+        part = todo.pop()
+        todo += part._inputs()
+        for tensor in tf.nest.flatten(getattr(part, "_tensors", [])):  # what it was made of
+            held += (tensor.shape.num_elements() or 0) * tensor.dtype.size if tf.is_tensor(tensor) else 0
+    if held > _LARGE_GRAPH_BYTES:
+        return None
+    policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    try:
+        serialized = dataset._as_serialized_graph(external_state_policy=policy)
+    except (tf.errors.OpError, ValueError):
+        return None
+    definition = tf.compat.v1.GraphDef()
+    definition.ParseFromString(serialized.numpy())
+    return Graph(definition)
+
+
+def python_functions(graph: Graph) -> list[Any] | None:
+    """Return the Python functions that a pipeline calls; ``None`` if they can't be had."""
+    # No public name leads from a graph to its functions.
+    registry: Any = getattr(script_ops, "_py_funcs", None)
+    try:
+        found = [registry.get(token.decode()) for token in graph.python_tokens()]
+    except AttributeError:
+        return None
+    if any(function is None for function in found):
+        return None
+    # In a graph they come in any order.
+    return sorted(found, key=lambda function: getattr(function, "__qualname__", ""))
+
+
+def _warn_of_what_varies(graph: Graph | None) -> None:
+    for what, mend in graph.doubts() if graph else ():
+        warnings.warn(
+            f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: "
+            f"{mend}",
+            UserWarning,
+            stacklevel=users_level("tensorflow"),
+        )

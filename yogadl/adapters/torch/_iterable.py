@@ -1,0 +1,221 @@
+"""Show a stream to PyTorch as an iterable dataset that DataLoader's workers share without repeats or gaps."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+
+from yogadl._arguments import whole
+from yogadl._dataref import takes_a_stream
+from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
+from yogadl.adapters.torch._epochs import Epochs, Seat
+from yogadl.adapters.torch._loader import TensorBatches
+from yogadl.adapters.torch._shards import warn_of_shards
+from yogadl.adapters.torch._tensors import converters
+from yogadl.errors import ConfigurationError, CursorError
+
+_READ_BYTES: Final = 1_000_000
+_READ_RECORDS: Final = 256
+
+Transform = Callable[[Any], Any]
+
+
+class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch has no types there
+    """Yield a stream's records, or whole batches of them, as tensors: an iterable dataset.
+
+    Under a DataLoader of W workers, worker k yields items k, k + W, k + 2W, ... of the epoch. DataLoader
+    asks the workers in turn, so ``DataLoader(dataset, batch_size=None, num_workers=W)`` delivers the
+    stream's order whatever W is, of records and of batches alike. (With a batch size of its own, DataLoader
+    makes each batch of one worker's records: each record once, in an order that depends on W.)
+
+    Each DataLoader iterator, with workers or without, reads the stream's next epoch. Its iterators are
+    stateful for torchdata's StatefulDataLoader; see `cursor`. Picklable; usable after a fork.
+
+    Args:
+        stream: What `DataRef.stream` returned.
+        batch_size: Records in a batch; ``None``: single records.
+        drop_remainder: Leave out an epoch's last batch if it is short.
+        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        transform: Called with each record or batch; what it returns is yielded.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+
+    Example:
+        >>> import torch, yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> ref = yogadl.from_source([10, 11, 12, 13, 14])
+        >>> dataset = yogadl_torch.IterableDataset(ref.stream(), batch_size=2)
+        >>> list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2))
+        [tensor([10, 11]), tensor([12, 13]), tensor([14])]
+    """
+
+    @takes_a_stream
+    def __init__(
+        self,
+        stream: RecordStream,
+        batch_size: int | None = None,
+        *,
+        drop_remainder: bool = False,
+        padding_field: str | None = None,
+        transform: Transform | None = None,
+    ) -> None:
+        self.stream = as_stream(stream)
+        self.batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
+        if drop_remainder and batch_size is None:
+            raise ConfigurationError("drop_remainder is about batches: pass a batch_size with it")
+        if transform is not None and not callable(transform):
+            raise ConfigurationError(f"transform must be a function, not {transform!r}")
+        self._items = _Items(stream, self.batch_size, drop_remainder, padding_field, transform)
+        self._items.numbered(stream.start, 1)  # checks the arguments
+        warn_of_shards(stream, self._items.cut)
+        self._epochs = Epochs(stream.start)
+
+    def __iter__(self) -> "ItemIterator":
+        return ItemIterator(self._items, self._epochs)
+
+    def __len__(self) -> int:
+        return self._items.cut.items(len(self.stream))
+
+    def __repr__(self) -> str:
+        return f"<IterableDataset of {self.stream!r}, batch_size {self.batch_size}>"
+
+
+@dataclass(frozen=True)
+class _Items:
+    """Say what the items of a stream are, and read those of one worker."""
+
+    stream: RecordStream
+    batch_size: int | None
+    drop_remainder: bool
+    padding_field: str | None
+    transform: Transform | None
+
+    @property
+    def cut(self) -> Cut:
+        """How rows make items."""
+        return Cut(self.batch_size or 1, self.drop_remainder)
+
+    def numbered(self, start: Point, workers: int) -> NumberedBatches:
+        """Return what reads the epoch that begins at `start`: batches, or records a block at a time."""
+        stream = RecordStream(replace(self.stream.run, start=start))
+        size = self.batch_size
+        if size is None:
+            each = max(1, min(_READ_RECORDS, _READ_BYTES // stream.run.record_bytes))
+            size = each * workers
+        return NumberedBatches(stream, size, self.drop_remainder, padding_field=self.padding_field)
+
+    def read(self, start: Point, worker: int, workers: int, skip: int) -> Iterator[Any]:
+        """Yield the items of one worker, after `skip` of them."""
+        numbered = self.numbered(start, workers)
+        if self.batch_size is not None:
+            found = self._batches(numbered, start.epoch, worker + skip * workers, workers)
+        else:
+            found = self._records(numbered, start.epoch, worker, workers, skip)
+        return found if self.transform is None else map(self.transform, found)
+
+    def _batches(self, numbered: NumberedBatches, epoch: int, first: int, step: int) -> Iterator[Any]:
+        finish = TensorBatches(numbered.stream.run, padding_field=self.padding_field).finish()
+        for number in range(first, numbered.count(epoch), step):
+            yield finish(*numbered.read(epoch, number))
+
+    def _records(
+        self, numbered: NumberedBatches, epoch: int, worker: int, workers: int, skip: int
+    ) -> Iterator[Any]:
+        spec, run = self.stream.spec, self.stream.run
+        convert, name = converters(spec), self.padding_field
+        block, done = divmod(skip, numbered.size // workers)
+        for number in range(block, numbered.count(epoch)):
+            rows, done = numbered.rows(epoch, number)[worker + done * workers :: workers], 0
+            columns = [to(column) for to, column in zip(convert, run.read(rows), strict=True)]
+            for record, flag in zip(spec.records(columns, len(rows)), rows.padding, strict=True):
+                if name is not None:
+                    record[name] = torch.tensor(bool(flag))
+                yield record
+
+
+class ItemIterator(Iterator[Any]):
+    """Yield one worker's share of an epoch, or all of it; stateful.
+
+    It claims its epoch at its first `next`, or when its state is asked for.
+    """
+
+    def __init__(self, items: _Items, epochs: Epochs) -> None:
+        self._items = items
+        self._epochs = epochs
+        self._seat = Seat.here()
+        self._number = epochs.begin()
+        seat = self._seat or Seat()
+        self._worker, self._workers = seat.worker, seat.workers
+        self._start: Point | None = None
+        self._yielded = 0
+        self._is_over = False
+        self._rest: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._rest is None:
+            self._rest = self._items.read(self._begin(), self._worker, self._workers, self._yielded)
+        try:
+            item = next(self._rest)
+        except StopIteration:
+            self._is_over = True
+            raise
+        except BaseException:
+            self._rest = None  # a generator that raised is over: the next one starts where we stand
+            raise
+        self._yielded += 1
+        return item
+
+    def _begin(self) -> Point:
+        if self._start is None:
+            self._start = self._epochs.claim(self._seat, self._number)
+        return self._start
+
+    def _reach(self, start: Point, yielded: int) -> Point:
+        """Return where a cursor stands once this item of ours and all before it were delivered."""
+        items = self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
+        cut = self._items.cut
+        return cut.reach(self._items.stream.shard, cut.span(start), items)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this worker yielded, with a cursor as far as that alone says."""
+        start = self._begin()
+        run = self._items.stream.run
+        found = {
+            "cursor": write_cursor(run.identity(), self._reach(start, self._yielded)),
+            "start": list(start),
+            "yielded": self._yielded,
+            **self._share(),
+        }
+        if self._is_over and self._items.batch_size is None:
+            # A shard without a record in the epoch's last row can't tell by what it yielded.
+            found["end"] = write_cursor(run.identity(), run.shard.end(start))
+        return found
+
+    def _share(self) -> dict[str, Any]:
+        return {"worker": self._worker, "workers": self._workers, "batch_size": self._items.batch_size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` of the same worker was taken.
+
+        Raises:
+            CursorError: if it is of another dataset, batch size or number of workers.
+        """
+        try:
+            start, yielded = Point(*state["start"]), whole("yielded", state["yielded"])
+            share = {name: state[name] for name in self._share()}
+            point = read_cursor(self._items.stream.run.identity(), state["cursor"])
+        except (KeyError, TypeError, ConfigurationError) as error:
+            raise CursorError(
+                f"the state is none of an IterableDataset's iterator ({error}): load what "
+                "StatefulDataLoader saved"
+            ) from error
+        if share != self._share() or self._reach(start, yielded) != point:
+            raise CursorError(
+                f"the state is of {share} and its shard, this is {self._share()}: to go on elsewhere, take "
+                "yogadl.adapters.torch.cursor(state_dict) and open the stream with cursor="
+            )
+        self._start, self._yielded, self._rest = start, yielded, None
+        self._is_over = "end" in state
+        self._epochs.move(self._seat, start)

@@ -1,0 +1,171 @@
+"""Make a DataLoader of a stream: whole batches of tensors, from this process or from workers."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict, Unpack
+
+import torch
+
+from yogadl._arguments import flag, names_of, unknown_argument, whole
+from yogadl._dataref import RecordsRef
+from yogadl._stream import (
+    Batches,
+    Cut,
+    Finish,
+    Flags,
+    Loader,
+    Make,
+    Prefetch,
+    Recipe,
+    RecordStream,
+    Stage,
+    as_stream,
+)
+from yogadl.adapters.torch._shards import warn_of_shards
+from yogadl.adapters.torch._tensors import converters, map_tensors
+from yogadl.adapters.torch._workers import WorkerBatches
+from yogadl.errors import ConfigurationError
+
+_PINNED_AHEAD: Final = 2
+
+
+class WorkerOptions(TypedDict, total=False):
+    """What is handed on to `torch.utils.data.DataLoader`, under its own names."""
+
+    prefetch_factor: int | None
+    persistent_workers: bool
+    multiprocessing_context: Any  # a start method's name, or a context
+    worker_init_fn: Callable[[int], None] | None
+    timeout: float
+    generator: Any  # a torch.Generator
+
+
+def make_dataloader(
+    stream: RecordStream,
+    batch_size: int,
+    num_workers: int = 0,
+    *,
+    drop_remainder: bool = False,
+    epochs: int | None = 1,
+    padding_field: str | None = None,
+    pin_memory: bool = False,
+    transform: Callable[[Any], Any] | None = None,
+    skip_finished_epoch: bool = False,
+    **options: Unpack[WorkerOptions],
+) -> Loader:
+    """Return what a training loop iterates over: batches of tensors, each gathered in one step.
+
+    Each `iter` reads the stream's next epoch (or `epochs` of them). The batches and their order are those of
+    ``stream.batch(batch_size)``, however many workers there are. A batch is the record's tree; arrays are
+    tensors of their memory, which nothing else reads or writes; bytes, str and what varies in length are
+    lists; dates stay arrays of numpy.
+
+    `state_dict` is the cursor: it counts what the loop received, not what workers have ready, and goes on
+    with any number of workers and ranks, under any framework. `load_state_dict` takes one; both also as
+    `torch.distributed.checkpoint` calls them. A worker's error is raised as what it was. Picklable.
+
+    Args:
+        stream: What `DataRef.stream` returned.
+        batch_size: Records in a batch.
+        num_workers: Processes to read in; 0: this one, the fastest as long as reading is a copy.
+        drop_remainder: Leave out an epoch's last batch if it is short.
+        epochs: How many epochs one iterator reads; ``None``: it never ends.
+        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        pin_memory: Copy batches into page-locked memory, in a thread, two ahead.
+        transform: Called with each batch, in the worker; what it returns is delivered.
+        skip_finished_epoch: For trainers that begin an epoch whenever they like (HF Trainer, Lightning): each
+            iteration goes on where the last one stopped, also before a cursor was saved, with the next epoch
+            if no batch is left of that one. Otherwise each iteration reads the next epoch, and the first
+            after a cursor the rest of one, which may be nothing.
+        **options: ``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``,
+            ``worker_init_fn``, ``timeout`` and ``generator``, as for `torch.utils.data.DataLoader`.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> ref = yogadl.from_source({"x": np.eye(5, dtype=np.float32), "y": np.arange(5)})
+        >>> loader = yogadl_torch.make_dataloader(ref.stream(), batch_size=2)
+        >>> [batch["y"] for batch in loader]
+        [tensor([0, 1]), tensor([2, 3]), tensor([4])]
+        >>> loader.load_state_dict(loader.stream.cursor(delivered=2))
+        >>> next(iter(loader))["y"]
+        tensor([2, 3])
+    """
+    run = as_stream(stream).run
+    workers = whole("num_workers", num_workers)
+    cut = Cut(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    batches = TensorBatches(run, padding_field=padding_field)
+    if transform is not None and not callable(transform):
+        raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
+    given = _checked(options, workers)
+    make: Make = batches
+    stages: tuple[Stage, ...] = ()
+    if workers:
+        make = WorkerBatches(batches, transform, workers, given)
+    elif transform is not None:
+        stages = (_Map(transform),)
+    if flag("pin_memory", pin_memory) and _can_pin():
+        stages = (*stages, _Map(_pinned), Prefetch(_PINNED_AHEAD))
+    recipe = Recipe(make, cut, stages)
+    warn_of_shards(stream, cut)
+    return Loader(stream, recipe)
+
+
+def _checked(options: Any, workers: int) -> dict[str, Any]:
+    """Return the options of DataLoader that say something.
+
+    Raises:
+        ConfigurationError: if there is no such option, or it needs workers.
+    """
+    known = (*names_of(make_dataloader), *WorkerOptions.__annotations__)
+    for name in options.keys() - known:
+        raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    for name in ("prefetch_factor", "persistent_workers"):
+        if name in given and not workers:
+            raise ConfigurationError(f"{name} is about worker processes: pass num_workers=1 or more with it")
+    return given
+
+
+@dataclass(frozen=True)
+class TensorBatches(Batches):
+    """Make items that are batches of tensors, in this process."""
+
+    def finish(self) -> Finish:
+        """Return what makes a batch of its columns and padding flags."""
+        spec, name = self.run.spec, self.padding_field
+        assemble, convert = spec.assemble, converters(spec)
+
+        def finish(columns: Any, flags: Flags) -> Any:
+            batch = assemble([to(column) for to, column in zip(convert, columns, strict=True)])
+            if name is not None:
+                batch[name] = torch.from_numpy(flags)
+            return batch
+
+        return finish
+
+
+@dataclass(frozen=True)
+class _Map:
+    """A stage that calls a function on every batch."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
+        return map(self.function, items)
+
+
+def _pinned(batch: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.pin_memory(), batch)
+
+
+def _can_pin() -> bool:
+    """Return whether there is an accelerator to pin memory for; without one it would only cost."""
+    if hasattr(torch, "accelerator"):  # since torch 2.6
+        return (
+            bool(torch.accelerator.is_available()) and torch.accelerator.current_accelerator().type != "mps"
+        )
+    return bool(torch.cuda.is_available())

@@ -1,0 +1,135 @@
+"""Give the order of a stream to a DataLoader: which records come next, and where to go on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from yogadl._arguments import flag, whole
+from yogadl._dataref import takes_a_stream
+from yogadl._stream import (
+    Cut,
+    Point,
+    Progress,
+    Read,
+    Recipe,
+    RecordStream,
+    Restartable,
+    Run,
+    StreamIterator,
+    as_stream,
+    write_cursor,
+)
+from yogadl.adapters.torch._shards import warn_of_shards
+
+
+@dataclass(frozen=True)
+class _Indices:
+    """Make items that are indices: one, or a list of those of a batch."""
+
+    run: Run
+    is_batched: bool
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the indices from `start` to the epoch `end`; nothing is read."""
+        for rows in self.run.chunks(cut, start, end):
+            indices = rows.indices.tolist()
+            if self.is_batched:
+                indices = [indices[first : first + cut.size] for first in range(0, len(indices), cut.size)]
+            yield len(indices), iter(indices)
+
+
+class SamplerIterator(StreamIterator):
+    """Yield indices; its state stays within the epoch, also after the last of them.
+
+    A DataLoader asks for indices before it delivers, so that the last one was asked for says nothing.
+    Whether the epoch is over, StatefulDataLoader notes by itself.
+    """
+
+    __slots__ = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor: what was asked for so far."""
+        progress, run = self._progress, self._recipe.run
+        if progress.span is None or not progress.is_finished:
+            return super().state_dict()
+        return write_cursor(run.identity(), run.shard.end(progress.span.start))
+
+    get_state = state_dict
+
+
+class _Order(Restartable):
+    """What both samplers have in common."""
+
+    def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
+        self.stream = as_stream(stream)
+        recipe = Recipe(_Indices(stream.run, is_batched), cut)
+        warn_of_shards(stream, cut)
+        self._read_by(recipe)
+
+    def __iter__(self) -> SamplerIterator:
+        progress = Progress()
+        self._claims.track(progress)
+        return SamplerIterator(self._recipe, progress, self._claims)
+
+    def __len__(self) -> int:
+        return self._recipe.cut.items(len(self.stream))
+
+
+class Sampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # torch has no types where they are checked
+    """Yield the indices of a stream's records, one by one: a sampler for any DataLoader.
+
+    Each `iter` is the stream's next epoch, of its own shard. The dataset must be of the same reference as the
+    stream: ``DataLoader(Dataset(ref), batch_size=32, sampler=Sampler(ref.stream(shuffle=True)))``.
+
+    `state_dict` is the cursor of what was *asked for*. In torchdata's StatefulDataLoader that is what was
+    delivered, see `cursor`; a plain DataLoader with workers asks ahead, so count there, with
+    ``stream.cursor(delivered=...)``, or use `make_dataloader`. Picklable.
+
+    Args:
+        stream: What `DataRef.stream` returned. Records that pad its shard are yielded like all others.
+
+    Raises:
+        ConfigurationError: if it is something else.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> ref = yogadl.from_source([10, 11, 12, 13, 14])
+        >>> sampler = yogadl_torch.Sampler(ref.stream(shard_rank=1, num_shards=2))
+        >>> list(sampler), len(sampler)
+        ([1, 3], 2)
+    """
+
+    @takes_a_stream
+    def __init__(self, stream: RecordStream) -> None:
+        _Order.__init__(self, stream, Cut(), is_batched=False)
+
+
+class BatchSampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # see above
+    """Yield lists of indices, a batch each: a batch sampler for any DataLoader; else like `Sampler`.
+
+    Args:
+        stream: What `DataRef.stream` returned.
+        batch_size: How many records make a batch.
+        drop_last: Whether to leave out an epoch's last batch if it is short.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> ref = yogadl.from_source([10, 11, 12, 13, 14])
+        >>> sampler = yogadl_torch.BatchSampler(ref.stream(), 2)
+        >>> list(sampler), len(sampler)
+        ([[0, 1], [2, 3], [4]], 3)
+    """
+
+    @takes_a_stream
+    def __init__(self, stream: RecordStream, batch_size: int, drop_last: bool = False) -> None:
+        self.batch_size = whole("batch_size", batch_size, 1)
+        self.drop_last = flag("drop_last", drop_last)
+        cut = Cut(self.batch_size, self.drop_last)
+        _Order.__init__(self, stream, cut, is_batched=True)

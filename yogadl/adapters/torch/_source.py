@@ -1,0 +1,151 @@
+"""Read PyTorch's datasets as sources: their records, or their columns where they are tensors."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from yogadl._columns import Columns
+from yogadl._interfaces import Indices
+from yogadl._sources import (
+    NO_RECORDS,
+    ArraysSource,
+    ItemsSource,
+    IterableSource,
+    RecordsSource,
+    Source,
+    has_random_access,
+)
+from yogadl._spec import Spec
+from yogadl.adapters.torch._dataset import Dataset
+from yogadl.adapters.torch._tensors import arrays_in
+from yogadl.errors import UnsupportedDataError
+
+_MOST_RECORDS = 8192
+_MOST_BYTES = 8 * 2**20
+
+
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of torch's, or made of one
+    """Return the source in a dataset, a tensor or a DataLoader that makes no batches.
+
+    Tensors become arrays, everything else is stored as from any source. A `TensorDataset`, a `StackDataset`
+    of tensors and a `Subset` of them are read by column, without a loop over records.
+
+    Args:
+        data: A `torch.utils.data.Dataset` of either kind, or a tensor, whose rows are the records.
+        allow_pickle: Whether what has no other form may be pickled.
+
+    Returns:
+        The source; ``None`` if `data` is none of these.
+
+    Raises:
+        UnsupportedDataError: if there are no records, or one can't be stored; names field and record.
+    """
+    columns = _columns_of(data, allow_pickle)
+    if columns is not None:
+        return columns
+    if isinstance(data, Dataset) and data.transform is None:
+        return RecordsSource(data.ref, allow_pickle=allow_pickle)
+    if isinstance(data, torch.utils.data.IterableDataset):
+        return IterableSource(_Iterated(data), allow_pickle=allow_pickle)
+    if isinstance(data, torch.utils.data.Dataset):
+        if not has_random_access(data):
+            raise UnsupportedDataError(
+                f"the dataset {type(data).__name__} has no __len__: give it one, so that its records can be "
+                "counted"
+            )
+        return ItemsSource(_items_of(data), allow_pickle=allow_pickle)
+    if isinstance(data, torch.utils.data.DataLoader):
+        if data.batch_sampler is not None:
+            raise UnsupportedDataError(
+                "a DataLoader gives batches, and it is records that are stored: submit its dataset "
+                "(loader.dataset), and let the stream shuffle and make batches"
+            )
+        return IterableSource(_Iterated(data), allow_pickle=allow_pickle)
+    return None
+
+
+class _Iterated:
+    """Iterate, with tensors made arrays."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, record in enumerate(self._data):
+            yield arrays_in(record, number)
+
+
+class _Items:
+    """Give the items of a map-style dataset, with tensors made arrays."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Any:
+        return arrays_in(self._data[index], index)
+
+
+class _BatchedItems(_Items):
+    """The same for one that gives several at once."""
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        records = self._data.__getitems__(list(indices))
+        return [arrays_in(record, index) for record, index in zip(records, indices, strict=True)]
+
+
+def _items_of(data: Any) -> _Items:
+    return _BatchedItems(data) if hasattr(data, "__getitems__") else _Items(data)
+
+
+def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource | None":
+    """Return the source of what consists of tensors alone, else ``None``."""
+    if type(data) is torch.utils.data.Subset:
+        inner = _columns_of(data.dataset, allow_pickle)
+        return None if inner is None else ChosenSource(inner, data.indices)
+    if type(data) is torch.utils.data.TensorDataset:
+        data = tuple(data.tensors)
+    elif type(data) is torch.utils.data.StackDataset:
+        data = data.datasets
+        tensors = data.values() if isinstance(data, dict) else data
+        if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            return None
+    elif not isinstance(data, torch.Tensor):
+        return None
+    elif not data.dim():
+        raise UnsupportedDataError("a tensor of no dimension has no records; its rows are what is stored")
+    return ArraysSource(arrays_in(data, 0), allow_pickle=allow_pickle)
+
+
+class ChosenSource:
+    """Some records of a source by column, in an order of their own, a `Subset`'s; any may come twice.
+
+    Raises:
+        UnsupportedDataError: if none are chosen.
+    """
+
+    can_start_anywhere = True
+
+    def __init__(self, parent: "ArraysSource | ChosenSource", indices: Sequence[int]) -> None:
+        self.spec: Spec = parent.spec
+        self.has_final_spec: bool = parent.has_final_spec
+        self.length = len(indices)
+        if not self.length:
+            raise UnsupportedDataError(NO_RECORDS)
+        self._parent = parent
+        self._indices = np.asarray(indices, np.int64)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        row_bytes = sum(field.leaf.row_bytes for field in self.spec.fields)
+        count = max(1, min(_MOST_RECORDS, _MOST_BYTES // max(1, row_bytes)))
+        for first in range(start, self.length, count):
+            yield self.columns(np.arange(first, min(first + count, self.length)))
+
+    def columns(self, chosen: Indices, first_record: int = 0) -> Columns:
+        """Return the chosen rows of every column."""
+        return self._parent.columns(self._indices[chosen], first_record)
