@@ -1,7 +1,7 @@
 """Compare Grain's DataLoader over a cache with Grain over ArrayRecord files, and whole batches with the core.
 
 Run ``python benchmarks/grain_loader.py``; needs Grain. (Not called grain.py: a script's own folder is the
-first place where it looks for imports.) It justifies reading ahead in `yogadl.adapters.grain._sources`.
+first place where it looks for imports.) It justifies reading ahead in `yogadl.adapters.grain._items`.
 """
 
 from collections.abc import Iterable

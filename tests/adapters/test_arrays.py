@@ -24,6 +24,7 @@ import yogadl
 from yogadl._format.columns import HeapValues, stored_column
 from yogadl._sources import open_source
 from yogadl.adapters import arrays
+from yogadl.adapters.arrays import _source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 ROWS = 1009
@@ -840,5 +841,5 @@ def test_a_folder_of_ones_own_called_datasets_is_nothing_special(tmp_path):
 
 
 def test_the_examples_of_the_docstrings_run():
-    assert doctest.testmod(arrays).attempted
-    assert doctest.testmod(arrays).failed == 0
+    assert doctest.testmod(_source).attempted
+    assert doctest.testmod(_source).failed == 0

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from yogadl.adapters import grain as adapter
-from yogadl.adapters.grain import _sampler as sampler
-from yogadl.adapters.grain import _sources as sources
+from yogadl.adapters.grain import _items, _loader, _sampler, _state
 
 PAGE = Path(__file__).parents[2] / "docs" / "grain.md"
 
@@ -23,7 +21,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
         exec(compile("\n".join(blocks), PAGE.name, "exec"), {"__name__": PAGE.name})
 
 
-@pytest.mark.parametrize("module", [adapter, sampler, sources])
+@pytest.mark.parametrize("module", [_items, _loader, _sampler, _state])
 def test_the_examples_of_the_docstrings_run(module):
     failed, tried = doctest.testmod(module)
     assert tried

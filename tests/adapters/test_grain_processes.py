@@ -65,4 +65,4 @@ def test_grain_shards_an_unsharded_sampler_by_process(found):
 def test_no_share_is_warned_of_once(found):
     for one in found:
         (text,) = one["warnings"]
-        assert "each of the 2 processes reads every record" in text
+        assert "each of the 2 ranks reads every record" in text

@@ -10,8 +10,8 @@ from sizes import SCALED, around, arrangements, constant, made_small, records_of
 from yogadl.adapters import grain as adapter
 
 SMALLER = SCALED | {
-    "adapters.grain._sources._AHEAD_BYTES": 2**13,
-    "adapters.grain._sources._MOST_AHEAD": 40,
+    "adapters.grain._items._AHEAD_BYTES": 2**13,
+    "adapters.grain._items._MOST_AHEAD": 40,
 }
 
 
@@ -30,7 +30,7 @@ def check_dataset(ref, records):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "array"])
-@pytest.mark.parametrize("name", ["_format.layout.HEAP_BLOCK_BYTES", "adapters.grain._sources._AHEAD_BYTES"])
+@pytest.mark.parametrize("name", ["_format.layout.HEAP_BLOCK_BYTES", "adapters.grain._items._AHEAD_BYTES"])
 def test_values_of_sizes_around_a_constant_come_back(storage, name, kind):
     sizes = list(itertools.chain.from_iterable(arrangements(around(constant(name))).values()))
     records = records_of(kind, sizes)
@@ -38,9 +38,7 @@ def test_values_of_sizes_around_a_constant_come_back(storage, name, kind):
     check_dataset(storage.fetch("d", "1"), records)
 
 
-@pytest.mark.parametrize(
-    "name", ["adapters.grain._sources._LEAST_AHEAD", "adapters.grain._sources._MOST_AHEAD"]
-)
+@pytest.mark.parametrize("name", ["adapters.grain._items._LEAST_AHEAD", "adapters.grain._items._MOST_AHEAD"])
 def test_counts_around_a_constant_come_back(storage, name):
     for count in around(constant(name)):
         records = [{"number": number} for number in range(count)]

@@ -6,64 +6,64 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yogadl.adapters.grain._turns import Turns
+from yogadl.adapters.grain._assignment import Assignment
 
 ALL = {"workers": st.integers(1, 5), "deal": st.integers(1, 7), "items": st.integers(0, 90)}
 
 
-def elements_of(turns, worker):
+def elements_of(assignment, worker):
     """Return the elements that a worker makes of the items it reads, as Grain shares them out."""
-    places = range(worker, turns.length, turns.workers)
-    items = [item for item in map(turns.item, places) if item < turns.items]
-    return [items[first : first + turns.deal] for first in range(0, len(items), turns.deal)]
+    places = range(worker, assignment.length, assignment.workers)
+    items = [item for item in map(assignment.item, places) if item < assignment.items]
+    return [items[first : first + assignment.deal] for first in range(0, len(items), assignment.deal)]
 
 
-def in_turn(turns):
+def in_turn(assignment):
     """Return (worker, element) as Grain takes them from the workers, one each in turn."""
-    rows = itertools.zip_longest(*(elements_of(turns, worker) for worker in range(turns.workers)))
+    rows = itertools.zip_longest(*(elements_of(assignment, worker) for worker in range(assignment.workers)))
     return [(worker, element) for row in rows for worker, element in enumerate(row) if element is not None]
 
 
 @given(**ALL)
 def test_what_the_workers_deliver_in_turn_is_in_order(workers, deal, items):
-    turns = Turns(workers, deal, items)
-    elements = [element for _, element in in_turn(turns)]
+    assignment = Assignment(workers, deal, items)
+    elements = [element for _, element in in_turn(assignment)]
     assert elements == [list(range(first, min(items, first + deal))) for first in range(0, items, deal)]
 
 
 @given(**ALL)
 def test_places_behind_the_end_come_last_for_each_worker(workers, deal, items):
-    turns = Turns(workers, deal, items)
+    assignment = Assignment(workers, deal, items)
     for worker in range(workers):
-        found = [turns.item(place) < items for place in range(worker, turns.length, workers)]
+        found = [assignment.item(place) < items for place in range(worker, assignment.length, workers)]
         assert found == sorted(found, reverse=True)
 
 
 @given(**ALL)
 def test_what_was_taken_says_what_was_delivered(workers, deal, items):
-    turns = Turns(workers, deal, items)
+    assignment = Assignment(workers, deal, items)
     taken, delivered = [0] * workers, 0
-    assert turns.delivered(taken) == 0
-    for worker, element in in_turn(turns):
+    assert assignment.delivered(taken) == 0
+    for worker, element in in_turn(assignment):
         taken[worker] += len(element)
         delivered += len(element)
-        assert turns.delivered(taken) == delivered
+        assert assignment.delivered(taken) == delivered
 
 
 @given(workers=st.integers(2, 5), deal=st.integers(1, 7), full=st.integers(0, 3))
 def test_what_is_no_prefix_is_refused(workers, deal, full):
-    turns = Turns(workers, deal, 1000)
+    assignment = Assignment(workers, deal, 1000)
     taken = [full * deal] * workers
     taken[-1] += deal  # the last before the first
-    assert turns.delivered(taken) is None
+    assert assignment.delivered(taken) is None
 
 
 @given(workers=st.integers(1, 5), deal=st.integers(2, 7))
 def test_half_an_element_is_refused(workers, deal):
-    assert Turns(workers, deal, 1000).delivered([deal - 1] + [0] * (workers - 1)) is None
+    assert Assignment(workers, deal, 1000).delivered([deal - 1] + [0] * (workers - 1)) is None
 
 
 def test_an_endless_order_is_dealt_without_end():
-    turns = Turns(2, 3, sys.maxsize)
-    assert turns.length == sys.maxsize
-    assert [turns.item(place) for place in range(8)] == [0, 3, 1, 4, 2, 5, 6, 9]
+    assignment = Assignment(2, 3, sys.maxsize)
+    assert assignment.length == sys.maxsize
+    assert [assignment.item(place) for place in range(8)] == [0, 3, 1, 4, 2, 5, 6, 9]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from yogadl.adapters import jax as adapter
+from yogadl.adapters.jax import _loader, _shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "jax.md"
 
@@ -22,7 +22,8 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
         exec(compile("\n".join(blocks), PAGE.name, "exec"), {"__name__": PAGE.name})
 
 
-def test_the_examples_of_the_docstrings_run():
-    failed, tried = doctest.testmod(adapter)
+@pytest.mark.parametrize("module", [_loader, _shards])
+def test_the_examples_of_the_docstrings_run(module):
+    failed, tried = doctest.testmod(module)
     assert tried
     assert not failed

@@ -54,7 +54,7 @@ def test_without_a_sharding_each_process_reads_its_share_and_no_share_is_warned_
     assert [one["ids"] for one in found] == [ids[0::2], ids[1::2]]
     for one in found:
         (text,) = one["warnings"]
-        assert "the job has 2 processes, and each reads all of the records" in text
+        assert "each of the 2 ranks reads every record" in text
         assert "shards()" in text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import yogadl
-from yogadl.adapters import keras as adapter
+from yogadl.adapters.keras import _loader
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -43,6 +43,6 @@ def test_the_examples_of_other_sources_run(section, package, tmp_path, monkeypat
 
 
 def test_the_examples_of_the_docstrings_run():
-    failed, tried = doctest.testmod(adapter)
+    failed, tried = doctest.testmod(_loader)
     assert tried
     assert not failed

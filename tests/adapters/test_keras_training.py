@@ -230,4 +230,4 @@ def test_an_unsharded_stream_among_several_ranks_is_warned_of(tmp_path):
         assert rank.returncode == 0, errors
         sharded, unsharded = out.splitlines()[-2:]
         assert sharded == "[]"
-        assert "each of the 2 ranks trains on every record" in unsharded
+        assert "each of the 2 ranks reads every record" in unsharded

@@ -20,7 +20,7 @@ BUILD = """
     import tensorflow as tf
     import yogadl
     from yogadl.adapters.tensorflow import _source as source
-    from yogadl.adapters.tensorflow import _states as states
+    from yogadl.adapters.tensorflow import _build_state as states
 
     root, log, is_stateful = sys.argv[1], sys.argv[2], sys.argv[4] == "stateful"
     source._CHUNK_BYTES, states._SPARED = 2**18, 0  # so that little data is much

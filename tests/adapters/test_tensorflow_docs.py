@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from yogadl.adapters.tensorflow import _cache as cache
-from yogadl.adapters.tensorflow import _dataset as dataset
+from yogadl.adapters.tensorflow import _loader as dataset
 
 DOCS = Path(__file__).parents[2] / "docs"
 

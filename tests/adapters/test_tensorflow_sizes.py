@@ -20,23 +20,23 @@ from sizes import (
 
 from yogadl._sources import open_source
 from yogadl.adapters import tensorflow as adapter
-from yogadl.adapters.tensorflow import _states as states
+from yogadl.adapters.tensorflow import _build_state as states
 
 SMALLER = SCALED | {
-    "adapters.tensorflow._dataset._GATHERED_BYTES": 2**13,
-    "adapters.tensorflow._dataset._GATHERED_RECORDS": 30,
+    "adapters.tensorflow._loader._GATHERED_BYTES": 2**13,
+    "adapters.tensorflow._loader._GATHERED_RECORDS": 30,
     "adapters.tensorflow._source._CHUNK_BYTES": 2**14,
     "adapters.tensorflow._source._CHUNK_RECORDS": 90,
 }
 OF_VALUES = [
     "_format.layout.HEAP_BLOCK_BYTES",
     "_memory._LEAST_BYTES",
-    "adapters.tensorflow._dataset._GATHERED_BYTES",
+    "adapters.tensorflow._loader._GATHERED_BYTES",
     "adapters.tensorflow._source._CHUNK_BYTES",
 ]
 OF_RECORDS = [
-    ("adapters.tensorflow._dataset._GATHERED_RECORDS", "numbers"),
-    ("adapters.tensorflow._dataset._GATHERED_RECORDS", "ragged"),
+    ("adapters.tensorflow._loader._GATHERED_RECORDS", "numbers"),
+    ("adapters.tensorflow._loader._GATHERED_RECORDS", "ragged"),
     ("adapters.tensorflow._source._CHUNK_RECORDS", "numbers"),
     ("adapters.tensorflow._source._LARGE_RECORDS", "images"),
     ("adapters.tensorflow._source._VARYING_RECORDS", "ragged"),
@@ -125,8 +125,11 @@ def noted(states_, record):
 def test_states_of_sizes_around_what_is_held_are_noted_and_found():
     size = len(states._written(iter(tf.data.Dataset.range(1000))))
     for limit in (*around(size), 2 * size, 5 * size):
-        held = {"adapters.tensorflow._states._MOST_BYTES": limit, "adapters.tensorflow._states._SPARED": 0}
-        with scaled(held | {"adapters.tensorflow._states._HELD_BYTES": 2 * limit}):
+        held = {
+            "adapters.tensorflow._build_state._MOST_BYTES": limit,
+            "adapters.tensorflow._build_state._SPARED": 0,
+        }
+        with scaled(held | {"adapters.tensorflow._build_state._HELD_BYTES": 2 * limit}):
             kept = states.States("00" * 32)
             for record in range(12):
                 noted(kept, record)

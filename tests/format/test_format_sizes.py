@@ -387,9 +387,9 @@ ELSEWHERE = {
         "adapters.arrow_export._MAX_BYTES",
     ],
     "adapters/test_grain_sizes.py": [
-        "adapters.grain._sources._AHEAD_BYTES",
-        "adapters.grain._sources._LEAST_AHEAD",
-        "adapters.grain._sources._MOST_AHEAD",
+        "adapters.grain._items._AHEAD_BYTES",
+        "adapters.grain._items._LEAST_AHEAD",
+        "adapters.grain._items._MOST_AHEAD",
     ],
     "adapters/test_sql.py": [
         "adapters.sql._CHUNK_BYTES",
@@ -397,14 +397,14 @@ ELSEWHERE = {
         "adapters.sql._FIRST_RECORDS",
     ],
     "adapters/test_tensorflow_sizes.py": [
-        "adapters.tensorflow._dataset._GATHERED_BYTES",
-        "adapters.tensorflow._dataset._GATHERED_RECORDS",
+        "adapters.tensorflow._loader._GATHERED_BYTES",
+        "adapters.tensorflow._loader._GATHERED_RECORDS",
         "adapters.tensorflow._source._CHUNK_BYTES",
         "adapters.tensorflow._source._CHUNK_RECORDS",
         "adapters.tensorflow._source._LARGE_RECORDS",
         "adapters.tensorflow._source._VARYING_RECORDS",
-        "adapters.tensorflow._states._HELD_BYTES",
-        "adapters.tensorflow._states._MOST_BYTES",
+        "adapters.tensorflow._build_state._HELD_BYTES",
+        "adapters.tensorflow._build_state._MOST_BYTES",
     ],
     "adapters/test_torch_sizes.py": [
         "adapters.torch._iterable._READ_BYTES",
@@ -447,9 +447,9 @@ OF_NO_RECORD = {
     "_memory._SETTLING_BYTES",
     "_provenance.values.CHEAP_BYTES",
     "adapters.tensorflow._cache._MANY_RECORDS",
-    "adapters.tensorflow._resumable._IDENTITY_BYTES",
+    "adapters.tensorflow._state._IDENTITY_BYTES",
     "adapters.tensorflow._source._LARGE_GRAPH_BYTES",
-    "adapters.tensorflow._states._HEADER_BYTES",
+    "adapters.tensorflow._build_state._HEADER_BYTES",
     "adapters.torch._loader._PINNED_AHEAD",
 }
 SIZE = re.compile(

@@ -23,5 +23,5 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlo
     if not hasattr(data, "reset_state") or not hasattr(data, "__iter__"):
         return None
     data.reset_state()
-    # Not its length: a DataFlow may not know it, and what it says is an estimate (MapData drops datapoints).
+    # Its length is not used: a DataFlow may not know it, or only estimate it (MapData drops datapoints).
     return IterableSource(iter(data), allow_pickle=allow_pickle)

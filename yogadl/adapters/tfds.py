@@ -13,8 +13,8 @@ from yogadl.errors import UnsupportedDataError
 
 __all__ = ["source"]
 
-# As a tree of features is: shape and dtype of a leaf, a dict of them, or None for what has no description.
-Plan = Any
+# A tree like that of features: shape and dtype of a leaf, a dict of them, or None if it is not described.
+Features = Any
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TFDS's
@@ -40,7 +40,7 @@ class Examples:
 
     def __init__(self, data: Any) -> None:
         self._data = data
-        self._plan = _plan_of(data.dataset_info.features.get_tensor_info())
+        self._features = _features_of(data.dataset_info.features.get_tensor_info())
 
     def __len__(self) -> int:
         return len(self._data)
@@ -49,27 +49,27 @@ class Examples:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return [_stored(example, self._plan, "") for example in self._data.__getitems__(list(indices))]
+        return [_stored(example, self._features, "") for example in self._data.__getitems__(list(indices))]
 
 
-def _plan_of(info: Any) -> Plan:  # a tree of TFDS's TensorInfo
+def _features_of(info: Any) -> Features:  # a tree of TFDS's TensorInfo
     if isinstance(info, dict):
-        return {key: _plan_of(item) for key, item in info.items()}
+        return {key: _features_of(item) for key, item in info.items()}
     if hasattr(info, "shape") and hasattr(info, "np_dtype"):
         return tuple(info.shape), np.dtype(info.np_dtype)
     return None
 
 
-def _stored(value: Any, plan: Plan, path: str) -> Any:
-    """Return a value with arrays for lists; what the features do not describe (decoders may) stays."""
-    if isinstance(value, dict) and isinstance(plan, dict):
+def _stored(value: Any, features: Features, path: str) -> Any:
+    """Return a value with arrays for lists; what the features do not describe stays (decoders may add it)."""
+    if isinstance(value, dict) and isinstance(features, dict):
         return {
-            key: _stored(item, plan.get(key), f"{path}/{key}" if path else str(key))
+            key: _stored(item, features.get(key), f"{path}/{key}" if path else str(key))
             for key, item in value.items()
         }
-    if not isinstance(plan, tuple):
+    if not isinstance(features, tuple):
         return value
-    shape, dtype = plan
+    shape, dtype = features
     if isinstance(value, list):
         return _array(value, shape, dtype, path)
     if isinstance(value, bool | int | float) and dtype.kind in "biuf":

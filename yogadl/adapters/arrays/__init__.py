@@ -5,99 +5,10 @@ Every column of a table is a field of the records; there is no loop over records
 docs/sources.md.
 """
 
-import os
-from collections.abc import Sequence
-from typing import Any
+from yogadl.adapters._checks import require
 
-from yogadl._sources import Source
-from yogadl.errors import ConfigurationError, MissingDependencyError
+require("pyarrow", "tables are read through Arrow: pip install pyarrow")
 
-try:
-    import pyarrow as pa
-except ImportError as error:
-    raise MissingDependencyError("tables are read through Arrow: pip install pyarrow") from error
-
-from yogadl.adapters.arrays import _frames as frames
-from yogadl.adapters.arrays import _parquet as parquet_files
-from yogadl.adapters.arrays._batches import StreamSource
+from yogadl.adapters.arrays._source import parquet, source
 
 __all__ = ["parquet", "source"]
-
-
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table of whatever library
-    """Return the source in `data`, or ``None`` if it is none of the tables that this module knows.
-
-    Args:
-        data: A table, a file or a stream of pyarrow, a frame of pandas or polars, a dataset of HF datasets.
-        allow_pickle: Makes no difference: what Arrow has a type for is stored without, and all else refused.
-
-    Raises:
-        UnsupportedDataError: if a column can't be stored, by its name; if there are no records.
-    """
-    package = _package_of(data)
-    if package == "pandas":
-        return frames.of_pandas(data)
-    if package == "polars":
-        return frames.of_polars(data)
-    if package == "datasets":
-        return frames.of_datasets(data)
-    found = _of_pyarrow(data)
-    if found is None and hasattr(data, "__arrow_c_stream__"):
-        return StreamSource(pa.RecordBatchReader.from_stream(data))
-    return found
-
-
-def _package_of(data: Any) -> str | None:
-    known = ("pandas", "polars", "datasets")
-    packages = (kind.__module__.partition(".")[0] for kind in type(data).__mro__)
-    return next((package for package in packages if package in known), None)
-
-
-def parquet(
-    path_or_paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    columns: Sequence[str] | None = None,
-) -> Source:
-    """Return a source that reads Parquet files, one after the other, without ever holding one whole.
-
-    A few tens of MB are decoded at a time, on a second thread while those before are written. A build that
-    was killed goes on at the row group where it stopped; `submit(..., workers=4)` reads in four processes.
-
-    Args:
-        path_or_paths: The files, in the order in which their records follow each other; all of one schema.
-        columns: Which columns to read, in this order; all if not given.
-
-    Raises:
-        UnsupportedDataError: if a column can't be stored, by its name; if there are no records.
-        ConfigurationError: if there is no such column, or no path.
-
-    Example:
-        >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile, yogadl
-        >>> from yogadl.adapters import arrays
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> pq.write_table(pa.table({"x": [1.5, 2.5], "name": ["a", "b"]}), f"{folder.name}/a.parquet")
-        >>> storage = yogadl.open_storage(f"{folder.name}/caches")
-        >>> storage.submit(arrays.parquet(f"{folder.name}/a.parquet"), "letters", "1")
-        >>> storage.fetch("letters", "1")[1]
-        {'x': np.float64(2.5), 'name': 'b'}
-        >>> folder.cleanup()
-    """
-    if isinstance(path_or_paths, str | os.PathLike):
-        path_or_paths = [path_or_paths]
-    paths = [os.fspath(path) for path in path_or_paths]
-    if not paths:
-        raise ConfigurationError("give the path of at least one Parquet file")
-    return parquet_files.of_files(paths, columns)
-
-
-def _of_pyarrow(data: Any) -> Source | None:
-    if isinstance(data, pa.RecordBatchReader):
-        return StreamSource(data)
-    # By name: only whoever has made such an object has loaded these modules of pyarrow.
-    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(data).__mro__}
-    if "pyarrow.parquet.core.ParquetFile" in kinds:
-        return parquet_files.of_files([data], None)
-    if "pyarrow._dataset.Dataset" in kinds:
-        return parquet_files.of_dataset(data)
-    if "pyarrow._dataset.Scanner" in kinds:
-        return StreamSource(data.to_reader())
-    return frames.of_pyarrow(data)

@@ -1,4 +1,4 @@
-"""Read tables that come in batches, in order, the next one on another thread while this one is used."""
+"""Read tables that come in batches, in order; a thread reads the next batch while one is stored."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +14,10 @@ from yogadl.adapters.arrays._columns import stored_columns
 from yogadl.adapters.arrays._types import spec_of
 from yogadl.errors import UnsupportedDataError
 
-# How much is converted at once: enough to make the work per chunk small, little enough to stay in caches.
+# How much is converted at once: enough that the work per chunk is small, and little enough for CPU caches.
 _CHUNK_RECORDS: Final = 64 * 1024
 _CHUNK_BYTES: Final = 8 * 2**20
-# Batches smaller than this are joined first: 1,000 records, as they often come, cost as much as 8,000.
+# Smaller batches are joined first: to convert 1,000 records, as they often come, takes as long as 8,000.
 _LEAST_RECORDS: Final = 8 * 1024
 
 
@@ -27,7 +27,7 @@ def chunk_records(record_bytes: int) -> int:
 
 
 def chained(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
-    """Put back what was taken to look at."""
+    """Yield the first item, which was taken to look at, and then the rest."""
     yield first
     yield from rest
 
@@ -57,42 +57,42 @@ class StreamSource:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some records of a source that can be read without those before."""
+class RowGroup:
+    """A row group of a Parquet file: records that can be read without those before."""
 
     records: int
     batches: Callable[[], Iterable[Any]]
 
 
-class PiecesSource:
-    """Row groups of Parquet files, one after the other, each read when its turn comes.
+class RowGroupsSource:
+    """Row groups of Parquet files, read one after the other.
 
     Args:
         schema: What all of them have.
-        pieces: The row groups.
+        groups: The row groups.
     """
 
     can_start_anywhere = True
     has_final_spec = True
 
-    def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
+    def __init__(self, schema: Any, groups: Sequence[RowGroup]) -> None:
         self._names = schema.names
-        self._pieces = pieces
+        self._groups = groups
         self.spec: Spec = spec_of(self._names, list(schema))
-        self.length = sum(piece.records for piece in pieces)
+        self.length = sum(group.records for group in groups)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, having read at most one row group's before."""
         first = 0
-        for number, piece in enumerate(self._pieces):
-            if first + piece.records > start:
-                rest = self._pieces[number:]
-                batches = (batch for piece in rest for batch in piece.batches())
+        for number, group in enumerate(self._groups):
+            if first + group.records > start:
+                rest = self._groups[number:]
+                batches = (batch for group in rest for batch in group.batches())
                 yield from _chunks(self._names, batches, start, start - first)
                 return
-            first += piece.records
+            first += group.records
 
 
 def _chunks(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
@@ -133,7 +133,7 @@ def _tables(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _read_ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """Iterate over what is never ``None``, getting the next one on a thread while this one is used."""
+    """Yield items, none of which is ``None``; a thread gets the next one while one is used."""
     with ThreadPoolExecutor(1, thread_name_prefix="yogadl-read-ahead") as pool:
         ahead = pool.submit(next, items, None)
         while (item := ahead.result()) is not None:

@@ -18,7 +18,7 @@ from yogadl.adapters.arrays._types import NULL, Values, below, is_list, is_text,
 # What `CacheWriter.write` takes.
 Stored = NDArray[Any] | HeapValues
 
-# Chunks are joined, since converting many small ones costs more; but Arrow's offsets may have only 31 bits.
+# Up to this size chunks are joined, since many small ones take longer; Arrow's offsets may have only 31 bits.
 _JOINED_BYTES: Final = 2**30
 
 
@@ -148,7 +148,7 @@ def _opened(
                     )
                     raise refuse(path, record_of(int(wrong[0])), problem)
                 levels.append(size)
-        array = _plain(array.flatten())  # knows of offsets, and would leave out null lists: there are none
+        array = _plain(array.flatten())  # it leaves out null lists, but there are none
         position = _first_null(array)
         if position is not None:
             raise refuse(path, record_of(position), f"has an item that {NULL}")

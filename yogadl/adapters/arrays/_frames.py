@@ -1,4 +1,4 @@
-"""Read tables in memory, or mapped into it, any rows at once: pyarrow, pandas, polars, HF datasets."""
+"""Read tables in memory, or mapped into it, at any rows: pyarrow, pandas, polars, HF datasets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

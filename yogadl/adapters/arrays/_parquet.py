@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from yogadl.adapters.arrays._batches import Piece, PiecesSource, StreamSource, chunk_records
+from yogadl.adapters.arrays._batches import RowGroup, RowGroupsSource, StreamSource, chunk_records
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
-def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSource:
+def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> RowGroupsSource:
     """Return the source of Parquet files, given as paths or as a pq.ParquetFile each."""
-    pieces: list[Piece] = []
+    groups: list[RowGroup] = []
     expected = None
     for file in files:
         opened = _opened(file)
@@ -25,10 +25,10 @@ def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSourc
             group = opened.metadata.row_group(number)
             if group.num_rows:
                 size = chunk_records(group.total_byte_size // group.num_rows)
-                pieces.append(Piece(group.num_rows, _Group(file, number, columns, 2 * size)))
+                groups.append(RowGroup(group.num_rows, _GroupOfFile(file, number, columns, 2 * size)))
         if opened is not file:
             opened.close()
-    return PiecesSource(expected, pieces)
+    return RowGroupsSource(expected, groups)
 
 
 def _opened(file: Any) -> Any:
@@ -51,8 +51,8 @@ def _listed(schema: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Group:
-    """One row group; picklable if the file is given by its path."""
+class _GroupOfFile:
+    """Read the batches of one row group; picklable if the file is given by its path."""
 
     file: Any
     number: int
@@ -77,7 +77,7 @@ class _Group:
                 opened.close()
 
 
-def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
+def of_dataset(dataset: Any) -> RowGroupsSource | StreamSource:
     """Return the source of a pa.dataset.Dataset: by row groups if its files are Parquet."""
     try:
         fragments = list(dataset.get_fragments())
@@ -86,15 +86,17 @@ def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
         return StreamSource(dataset.scanner().to_reader())
     # Not by `count_rows`, which counts the whole file.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
-    pieces = [
-        Piece(count, _Fragment(group, dataset.schema)) for count, group in zip(counts, groups, strict=True)
+    found = [
+        RowGroup(count, _Fragment(group, dataset.schema))
+        for count, group in zip(counts, groups, strict=True)
+        if count
     ]
-    return PiecesSource(dataset.schema, [piece for piece in pieces if piece.records])
+    return RowGroupsSource(dataset.schema, found)
 
 
 @dataclass(frozen=True)
 class _Fragment:
-    """One row group of a pa.dataset.Dataset, with the columns that its folder's name says."""
+    """Read the batches of one row group of a pa.dataset.Dataset, with the columns of its folder's name."""
 
     fragment: Any
     schema: Any

@@ -1,4 +1,4 @@
-"""Know which Arrow types have a stored form, and what the records of such columns look like."""
+"""Say which Arrow types have a stored form, and what the records of such columns look like."""
 
 from collections.abc import Sequence
 from typing import Any, Final

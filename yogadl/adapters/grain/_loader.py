@@ -1,4 +1,4 @@
-"""Make a `grain.DataLoader` of a stream."""
+"""Hand a stream to Grain: as a `grain.DataLoader`, or as a `grain.MapDataset`."""
 
 import inspect
 import os
@@ -8,18 +8,110 @@ from typing import Any
 import grain
 from absl import flags
 
-from yogadl._arguments import unknown_argument, whole
-from yogadl._dataref import RecordsRef
-from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_stream
-from yogadl.adapters.grain._effect import Operation, effect_of
+from yogadl._arguments import names_of, unknown_argument, whole
+from yogadl._dataref import RecordsRef, takes_a_stream
+from yogadl._stream import NumberedBatches, Numbering, RecordStream, as_stream
+from yogadl.adapters._checks import SHARD_ARGUMENTS, cut_of, ranks_of, warn_if_unsharded
+from yogadl.adapters.grain._assignment import Assignment, Operation, effect_of
+from yogadl.adapters.grain._items import BatchItems, ItemsOrNone, RecordItems, StreamMapDataset
 from yogadl.adapters.grain._numbering import length_of
-from yogadl.adapters.grain._ranks import warn_of_no_shard
 from yogadl.adapters.grain._sampler import ItemSampler
-from yogadl.adapters.grain._sources import Batches, Dealt, Records
-from yogadl.adapters.grain._turns import Turns
 from yogadl.errors import ConfigurationError
 
 _WITHOUT_RNG = (grain.transforms.Map, grain.transforms.Filter, grain.transforms.Batch)
+
+
+def make_dataloader(
+    stream: RecordStream,
+    operations: Sequence[Any] = (),  # Grain's transformations: they share no type
+    worker_count: int | None = 0,
+    *,
+    epochs: int | None = 1,
+    batch_size: int | None = None,
+    drop_remainder: bool = False,
+    padding_field: str | None = None,
+    skip_finished_epoch: bool = False,
+    **options: Any,  # those of `grain.DataLoader`
+) -> grain.DataLoader:
+    """Return a `grain.DataLoader` that reads a stream, from its start on, each time that it is iterated over.
+
+    What comes out is in the stream's order, with any number of workers: each is dealt whole batches, where
+    ``grain.transforms.Batch`` follows on nothing but maps. A random map's generator is keyed by the stream's
+    seed, the epoch and the record's position, whoever reads it. `cursor` takes its iterators and states.
+
+    Args:
+        stream: Which records, from where on, in which order, and whose share.
+        operations: What to do with each record (with each batch, if `batch_size` is given).
+        worker_count: How many processes do so; 0 for none, ``None`` for one a CPU.
+        epochs: How many epochs to read; ``None``: without end.
+        batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
+        drop_remainder: Whether to leave out an epoch's last batch if it is short.
+        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        skip_finished_epoch: Go on from a cursor that leaves no item of its epoch with the next epoch, and not
+            by yielding nothing; see docs/cursors.md.
+        **options: The other arguments of `grain.DataLoader`. ``read_options`` is no threads by default, since
+            they slow down what needs no waiting; ``shard_options`` must say what the stream says.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, or the stream is a loader already.
+
+    Example:
+        >>> import grain, numpy as np, yogadl
+        >>> from yogadl.adapters import grain as yogadl_grain
+        >>> ref = yogadl.from_source({"x": np.arange(6)})
+        >>> loader = yogadl_grain.make_dataloader(ref.stream(), [grain.transforms.Batch(4)])
+        >>> [batch["x"].tolist() for batch in loader]
+        [[0, 1, 2, 3], [4, 5]]
+        >>> [batch["x"].tolist() for batch in yogadl_grain.make_dataloader(ref.stream(), batch_size=4)]
+        [[0, 1, 2, 3], [4, 5]]
+    """
+    _check_options(options, names_of(make_dataloader))
+    numbering, items = _items_of(
+        stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch
+    )
+    return _data_loader(numbering, items, list(operations), worker_count, options)
+
+
+@takes_a_stream
+def map_dataset(
+    stream: RecordStream,
+    batch_size: int | None = None,
+    *,
+    epochs: int | None = 1,
+    drop_remainder: bool = False,
+    padding_field: str | None = None,
+    skip_finished_epoch: bool = False,
+) -> StreamMapDataset:
+    """Return a stream as a `grain.MapDataset`, of records or of batches, for the Dataset API.
+
+    Element 0 is where the stream starts. ``.repeat()`` goes on with the stream's next epochs, each in its own
+    order. Where the stream starts within an epoch, give `epochs` instead of ``.repeat(n)``, which would take
+    that rest of an epoch for the length of all. Pass ``grain.ReadOptions(0, 0)`` to ``to_iter_dataset``:
+    Grain's default, 16 threads and 500 elements held, is made for slow reads.
+
+    Args:
+        stream: Which records, from where on, in which order, and whose share.
+        batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
+        epochs: How many epochs its length stands for; ``None``: without end.
+        drop_remainder: Whether to leave out an epoch's last batch if it is short.
+        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        skip_finished_epoch: Start with the next epoch if a cursor leaves no item of its own: ``.repeat()``,
+            which asks for the next epoch, needs it, since nothing can't be repeated.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, or the stream is a loader already.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> from yogadl.adapters import grain as yogadl_grain
+        >>> ref = yogadl.from_source({"x": np.arange(6)})
+        >>> dataset = yogadl_grain.map_dataset(ref.stream(), batch_size=4).map(lambda batch: batch["x"] * 10)
+        >>> [batch.tolist() for batch in dataset]
+        [[0, 10, 20, 30], [40, 50]]
+    """
+    allow_workers()
+    found = _items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
+    return StreamMapDataset(*found)
 
 
 def allow_workers() -> None:
@@ -28,35 +120,34 @@ def allow_workers() -> None:
         flags.FLAGS.mark_as_parsed()
 
 
-def items_of(
+def _items_of(
     stream: RecordStream,
     epochs: int | None,
     batch_size: int | None,
     drop_remainder: bool,
     padding_field: str | None,
     skip_finished_epoch: bool,
-) -> tuple[Numbering, Records | Batches]:
+) -> tuple[Numbering, RecordItems | BatchItems]:
     """Return which items there are, and what reads them by number: records, or batches if there is a size.
 
     Raises:
         ConfigurationError: if the arguments make no sense.
     """
     stream = as_stream(stream)
-    warn_of_no_shard(stream)
-    if batch_size is None and drop_remainder:
-        raise ConfigurationError("drop_remainder needs batch_size; for grain.transforms.Batch, pass it there")
-    size = 1 if batch_size is None else batch_size
-    cut = Cut(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    warn_if_unsharded(stream, ranks_of("jax"), SHARD_ARGUMENTS)
+    cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     stream = stream.past_finished(cut)
     numbering = stream.run.numbering(cut)
-    batches = NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)  # checks the field
+    batches = NumberedBatches(
+        stream, cut.size, drop_remainder, padding_field=padding_field
+    )  # checks the field
     if batch_size is None:
-        return numbering, Records(stream, numbering, padding_field)
-    return numbering, Batches(batches, numbering)
+        return numbering, RecordItems(stream, numbering, padding_field)
+    return numbering, BatchItems(batches, numbering)
 
 
-def check_options(options: Collection[str], ours: Sequence[str]) -> None:
-    """Refuse options that `grain.DataLoader` does not have, or that say what the stream says.
+def _check_options(options: Collection[str], ours: Sequence[str]) -> None:
+    """Refuse options that `grain.DataLoader` does not have, and those that the stream decides.
 
     Raises:
         ConfigurationError: names the first, and what was meant.
@@ -68,9 +159,9 @@ def check_options(options: Collection[str], ours: Sequence[str]) -> None:
             raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
 
 
-def make_loader(
+def _data_loader(
     numbering: Numbering,
-    source: Records | Batches,
+    source: RecordItems | BatchItems,
     operations: Sequence[Operation],
     worker_count: int | None,
     options: dict[str, Any],
@@ -85,19 +176,19 @@ def make_loader(
         allow_workers()
     _check_shards(numbering, options.pop("shard_options", None))
     effect = effect_of(operations)
-    turns = Turns(max(1, workers), effect.deal, length_of(numbering))
+    assignment = Assignment(max(1, workers), effect.deal, length_of(numbering))
     is_random = not all(isinstance(operation, _WITHOUT_RNG) for operation in operations)
-    sampler = ItemSampler(numbering, turns, effect, is_random=is_random)
-    read: Records | Batches | Dealt = source
-    if turns.length != length_of(numbering):
-        read, operations = Dealt(source), [_Filled(), *operations]
+    sampler = ItemSampler(numbering, assignment, effect, is_random=is_random)
+    items: RecordItems | BatchItems | ItemsOrNone = source
+    if assignment.length != length_of(numbering):
+        items, operations = ItemsOrNone(source), [_NotEmpty(), *operations]
     options.setdefault("read_options", grain.ReadOptions(0, 0))
     return grain.DataLoader(
-        data_source=read, sampler=sampler, operations=operations, worker_count=workers, **options
+        data_source=items, sampler=sampler, operations=operations, worker_count=workers, **options
     )
 
 
-class _Filled(grain.transforms.Filter):  # type: ignore[misc]  # of Any: Grain has no annotations
+class _NotEmpty(grain.transforms.Filter):  # type: ignore[misc]  # of Any: Grain has no annotations
     """Drop empty places."""
 
     def filter(self, element: Any) -> bool:
@@ -105,7 +196,7 @@ class _Filled(grain.transforms.Filter):  # type: ignore[misc]  # of Any: Grain h
 
 
 def _check_shards(numbering: Numbering, shards: grain.sharding.ShardOptions | None) -> None:
-    """Refuse shard options that say anything but what the stream says."""
+    """Refuse shard options that differ from the stream's shard."""
     if shards is None:
         return
     shard = numbering.shard

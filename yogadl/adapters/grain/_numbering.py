@@ -1,6 +1,6 @@
-"""Say of numbered items what Grain wants to know: a length, keys for randomness, and a text for checkpoints.
+"""Work out what Grain needs of numbered items: a length, keys for randomness, the JSON in its checkpoints.
 
-Grain's checkpoints hold the text of a numbering, and a cursor is made of nothing else.
+Grain's checkpoints have the JSON of a numbering in them, from which alone a cursor can be computed.
 """
 
 import json
@@ -16,12 +16,12 @@ _TAG = int.from_bytes(b"grain-1", "big")
 
 
 def length_of(numbering: Numbering) -> int:
-    """Return how many items there are; `sys.maxsize`, as Grain has it, if they are endless."""
+    """Return how many items there are; `sys.maxsize`, which is Grain's word for it, if they are endless."""
     return sys.maxsize if numbering.length is None else numbering.length
 
 
 def random_key(numbering: Numbering, number: int) -> int:
-    """Return what the randomness of an item is keyed by: seed, epoch and its first record's position."""
+    """Return the key of an item's random generator: of seed, epoch and its first record's position."""
     epoch, inside = numbering.locate(number)
     return derive_key(_TAG, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
 

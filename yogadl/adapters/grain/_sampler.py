@@ -10,15 +10,14 @@ import numpy as np
 
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_stream
-from yogadl.adapters.grain._effect import Effect
+from yogadl.adapters.grain._assignment import Assignment, Effect
 from yogadl.adapters.grain._numbering import length_of, random_key, to_json
-from yogadl.adapters.grain._turns import Turns
 from yogadl.errors import ConfigurationError
 
-_KEYS: Final = 1024  # records whose indices are asked for at once
+_AT_ONCE: Final = 1024  # records whose indices are computed together
 
 
-class _Places:
+class _ShardPlaces:
     """The places of one shard, as Grain counts them: place i of shard r of R is number i * R + r.
 
     Attributes:
@@ -33,7 +32,7 @@ class _Places:
         self._shard_options = grain.sharding.ShardOptions(self._rank, self._ranks)
 
     def __len__(self) -> int:
-        """Count the places of all shards, as if all had as many as this one: Grain divides that again."""
+        """Count the places of all shards as if each had as many as this one: Grain divides by the shards."""
         return min(sys.maxsize, self._places * self._ranks)
 
     def _place(self, index: int) -> int:
@@ -51,7 +50,7 @@ class _Places:
         return np.random.Generator(np.random.Philox(key=random_key(self.numbering, item)))
 
 
-class Sampler(_Places):
+class Sampler(_ShardPlaces):
     """Give the records of a stream in its order, for a `grain.DataLoader` over `DataSource`.
 
     Immutable, thread-safe; pickles if the stream does. Every iteration of the loader begins where the stream
@@ -79,13 +78,13 @@ class Sampler(_Places):
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
         numbering = as_stream(stream).run.numbering(Cut(epochs=epochs))
         super().__init__(numbering, length_of(numbering))
-        self._batches = NumberedBatches(stream, _KEYS)
+        self._batches = NumberedBatches(stream, _AT_ONCE)
         self._kept: tuple[int, int, list[int]] = (-1, 0, [])
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         place = self._place(index)
         epoch, row = self.numbering.locate(place)
-        number, within = divmod(row, _KEYS)
+        number, within = divmod(row, _AT_ONCE)
         kept = self._kept
         if kept[:2] != (epoch, number):
             kept = (epoch, number, self._batches.rows(epoch, number).indices.tolist())
@@ -96,28 +95,27 @@ class Sampler(_Places):
         return f"yogadl.Sampler({json.dumps(to_json(self.numbering))})"
 
 
-class ItemSampler(_Places):
-    """Give items by number, dealt out to worker processes; behind the last, empty places.
+class ItemSampler(_ShardPlaces):
+    """Give the numbers of items, assigned to worker processes; behind the last come empty places.
 
     Args:
         numbering: Which items there are, records or batches.
-        turns: How they are dealt out.
-        effect: What becomes of their number.
+        assignment: Which worker reads which.
+        effect: What the operations do to their number.
         is_random: Whether any operation needs a random number generator, which takes as long as the rest.
     """
 
-    def __init__(self, numbering: Numbering, turns: Turns, effect: Effect, *, is_random: bool) -> None:
-        super().__init__(numbering, turns.length)
+    def __init__(
+        self, numbering: Numbering, assignment: Assignment, effect: Effect, *, is_random: bool
+    ) -> None:
+        super().__init__(numbering, assignment.length)
         self._items = length_of(numbering)
-        self._turns = turns
-        self._is_dealt = turns.workers > 1 and turns.deal > 1
+        self._assignment = assignment
         self._effect = effect
         self._is_random = is_random
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
-        item = self._place(index)
-        if self._is_dealt:
-            item = min(self._turns.item(item), self._items)
+        item = min(self._assignment.item(self._place(index)), self._items)
         rng = self._rng(item) if self._is_random and item < self._items else None
         return grain.RecordMetadata(index, item, rng)
 

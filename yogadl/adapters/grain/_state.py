@@ -1,7 +1,7 @@
-"""Turn a state of Grain's into a cursor, or refuse: what was delivered must be a prefix of the order.
+"""Turn a state of Grain's into a cursor, if what was delivered is a prefix of the order.
 
-Grain's states count what was taken, per worker. Whether that is what was delivered depends on what stands
-between, so every transformation that is not known to keep the count makes this refuse.
+Grain's states count the items that each worker took. Whether those were delivered depends on the
+transformations in between, so a state is refused if one is not known to keep the count.
 """
 
 import json
@@ -13,14 +13,13 @@ import grain
 
 from yogadl._arguments import whole
 from yogadl._stream import Numbering, walk
-from yogadl.adapters.grain._dataset import StreamMapDataset
-from yogadl.adapters.grain._effect import Effect, effect_of
+from yogadl.adapters.grain._assignment import Assignment, Effect, effect_of
+from yogadl.adapters.grain._items import StreamMapDataset
 from yogadl.adapters.grain._numbering import cursor_of, from_json, length_of
-from yogadl.adapters.grain._turns import Turns
 from yogadl.errors import CursorError
 
-# Grain has no annotations and no public names for the parts of a pipeline: `Any` stands for its iterators,
-# datasets and states, and the tables below know its classes by name. An unknown one is refused.
+# Grain has no annotations and no public names for the stages of a pipeline: `Any` stands for its iterators,
+# datasets and states, and the sets below have the names of its classes. Any other is refused.
 _DAMAGED: Final = "the state is damaged: use one as get_state gave it"
 _RESUME: Final = "go on from Grain's own state instead (set_state, or Orbax)"
 _ONE_TO_ONE: Final = frozenset(
@@ -38,8 +37,29 @@ _READERS: Final = frozenset({"PrefetchDatasetIterator", "PrefetchIterDataset"})
 _FILTERS: Final = frozenset({"_FilterDatasetIterator", "FilterIterDataset", "FilterMapDataset"})
 
 
-def cursor(iterator_or_state: Any) -> dict[str, Any]:
-    """Return our cursor for what an iterator of Grain's has delivered; see `yogadl.adapters.grain.cursor`."""
+def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or their states
+    """Return the cursor that stands behind what an iterator of Grain's has delivered.
+
+    It resumes on any number of ranks or workers, with any batch size, in any framework: pass it to
+    ``ref.stream(cursor=...)``. Reads nothing.
+
+    Args:
+        iterator_or_state: An iterator of a `grain.DataLoader`, or of datasets that begin with `map_dataset`;
+            or what an iterator's ``get_state`` returned if `make_dataloader` made the loader.
+
+    Raises:
+        CursorError: if what was delivered may be no prefix of the order, or the state is of something else.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import grain as yogadl_grain
+        >>> stream = yogadl.from_source([10, 11, 12, 13, 14]).stream()
+        >>> batches = iter(yogadl_grain.make_dataloader(stream, batch_size=2))
+        >>> next(batches).tolist()
+        [10, 11]
+        >>> yogadl_grain.cursor(batches)["position"], yogadl_grain.cursor(batches.get_state())["position"]
+        (2, 2)
+    """
     if isinstance(iterator_or_state, grain.DataLoaderIterator):
         return _of_loader(iterator_or_state)
     if isinstance(iterator_or_state, grain.DatasetIterator):
@@ -60,13 +80,13 @@ def cursor(iterator_or_state: Any) -> dict[str, Any]:
 
 
 def _of_taken(numbering: Numbering, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
-    """Return the cursor for how many items each worker took, if they were dealt `deal` at a time."""
+    """Return the cursor for how many items each worker took, if they were assigned `deal` at a time."""
     if not effect.is_known:
         raise CursorError(
             "an operation that is none of Grain's transformations may hold back records that it took, so "
             f"what was delivered is not known: {_RESUME}"
         )
-    delivered = Turns(len(taken), deal, length_of(numbering)).delivered(taken)
+    delivered = Assignment(len(taken), deal, length_of(numbering)).delivered(taken)
     is_short = delivered is not None and delivered % effect.deal > 0
     return _cursor(numbering, delivered, effect.is_in_step, is_short)
 
@@ -109,7 +129,7 @@ def _of_loader(iterator: Any) -> dict[str, Any]:
 
 
 def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
-    """Return what the sampler in a state said; ``None`` where it can't know what becomes of its items."""
+    """Return what the sampler wrote into a state: the numbering, and the effect if it knew that."""
     sampler = state.get("sampler") if isinstance(state, Mapping) else None
     if not isinstance(sampler, str):
         raise CursorError(
@@ -134,7 +154,7 @@ def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
 
 
 def _taken(state: Any, numbering: Numbering) -> list[int]:
-    """Return how many items each worker took; Grain keeps the last one's number, counted over all shards."""
+    """Return how many items each worker took; Grain's state has the last item's place, over all shards."""
     rank, ranks = numbering.shard.rank, numbering.shard.ranks
     found = []
     try:
@@ -155,50 +175,50 @@ def _taken(state: Any, numbering: Numbering) -> list[int]:
 def _of_dataset(iterator: Any) -> dict[str, Any]:
     taken = _next_indices(iterator.get_state())
     delivered, size, is_in_step, is_short = None, 1, True, False
-    for part in _parts(iterator):
-        name = type(part).__name__
-        if isinstance(part, StreamMapDataset):
-            return _cursor(part.numbering, delivered, is_in_step, is_short)
+    for stage in _stages(iterator):
+        name = type(stage).__name__
+        if isinstance(stage, StreamMapDataset):
+            return _cursor(stage.numbering, delivered, is_in_step, is_short)
         if name in _FILTERS:
             is_in_step = False
         elif name in _BATCHES:
-            size *= part._batch_size
+            size *= stage._batch_size
             is_in_step = is_in_step and (len(taken) == 1 or name != "BatchIterDataset")
         elif name in _READERS:
-            delivered = Turns(len(taken), 1, sum(taken)).delivered(taken)
+            delivered = Assignment(len(taken), 1, sum(taken)).delivered(taken)
             is_short = delivered is not None and delivered % size > 0
         elif name == "BatchMapDataset" and delivered:
-            epoch, batches = walk(len(part), len(part), delivered)
-            length, wanted = len(part.parents[0]), batches * part._batch_size
+            epoch, batches = walk(len(stage), len(stage), delivered)
+            length, wanted = len(stage.parents[0]), batches * stage._batch_size
             delivered, is_short = epoch * length + min(length, wanted), is_short or wanted > length
-        elif not (name in _ONE_TO_ONE or name == "BatchMapDataset" or _is_plain_repeat(part)):
+        elif not (name in _ONE_TO_ONE or name == "BatchMapDataset" or _is_plain_repeat(stage)):
             raise CursorError(
                 f"there is no cursor behind a {name}: what was delivered may be no prefix; {_RESUME}"
             )
     raise CursorError("the iterator reads no stream of yogadl's: begin with map_dataset(stream)")
 
 
-def _is_plain_repeat(part: Any) -> bool:
-    return type(part).__name__ == "RepeatMapDataset" and bool(part._reseed_each_epoch)
+def _is_plain_repeat(stage: Any) -> bool:
+    return type(stage).__name__ == "RepeatMapDataset" and bool(stage._reseed_each_epoch)
 
 
-def _parts(iterator: Any) -> Iterator[Any]:
-    """Yield the parts of a pipeline, from its end to its beginning: iterators, then what they read."""
-    part = iterator
-    while part is not None:
-        name = type(part).__name__
-        if name == "InterleaveDatasetIterator":  # of mp_prefetch: one process each, all reading the same
-            if {type(dataset).__name__ for dataset in part._datasets} != {"ProcessPrefetchIterDataset"}:
-                yield part
+def _stages(iterator: Any) -> Iterator[Any]:
+    """Yield the stages of a pipeline, from its end to its beginning: iterators, then what they read."""
+    stage = iterator
+    while stage is not None:
+        name = type(stage).__name__
+        if name == "InterleaveDatasetIterator":  # of mp_prefetch: a process for each dataset, all the same
+            if {type(dataset).__name__ for dataset in stage._datasets} != {"ProcessPrefetchIterDataset"}:
+                yield stage
                 return
-            part = part._datasets[0]
+            stage = stage._datasets[0]
             continue
-        yield part
+        yield stage
         if name == "PrefetchDatasetIterator":
-            part = part._map_parent
+            stage = stage._map_parent
             continue
-        parents = part._parents if isinstance(part, grain.DatasetIterator) else part.parents
-        part = parents[0] if len(parents) == 1 else None
+        parents = stage._parents if isinstance(stage, grain.DatasetIterator) else stage.parents
+        stage = parents[0] if len(parents) == 1 else None
 
 
 def _next_indices(state: Any) -> list[int]:

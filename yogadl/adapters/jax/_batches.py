@@ -18,14 +18,14 @@ Scope = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def settings_of_this_thread() -> Scope:
-    """Return what lets another thread put arrays as this one would: JAX keeps these settings by thread."""
+    """Return a context with this thread's settings of JAX, which has them by thread, for another thread."""
     enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     is_x64, device = jax.config.jax_enable_x64, jax.config.jax_default_device
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
         if jax.config.jax_enable_x64 == is_x64 and jax.config.jax_default_device == device:
-            yield  # mostly so, and cheaper
+            yield  # the usual case, in less time
         else:
             with enable_x64(is_x64), jax.default_device(device):
                 yield
@@ -33,8 +33,8 @@ def settings_of_this_thread() -> Scope:
     return scope
 
 
-class Columns(Batches):
-    """Make items that are a batch's columns, and which of its records are padding."""
+class ColumnBatches(Batches):
+    """Make items that are a batch's columns, and the flags of which of its records are padding."""
 
     def finish(self) -> Finish:
         return lambda columns, flags: (columns, flags)
@@ -47,11 +47,11 @@ class OnOneDevice:
     Args:
         batches: What is read.
         spec: The structure of a batch, with a last field for what is padding if `batches` has one.
-        is_ahead: Whether a thread reads ahead, and is to put the batches on to the device, too.
-        scope: Under which settings.
+        is_ahead: Whether a thread reads ahead, which then puts the batches on to the device, too.
+        scope: The settings to do so with.
     """
 
-    batches: Columns
+    batches: ColumnBatches
     spec: Spec
     is_ahead: bool
     scope: Scope
@@ -81,10 +81,12 @@ class OnManyDevices:
         batches: What is read.
         spec: The structure of a batch, with a last field for what is padding if `batches` has one.
         fields: How each field lies on the devices.
-        scope: Under which settings.
+        scope: The settings to do so with.
     """
 
-    def __init__(self, batches: Columns, spec: Spec, fields: Sequence[GlobalField], scope: Scope) -> None:
+    def __init__(
+        self, batches: ColumnBatches, spec: Spec, fields: Sequence[GlobalField], scope: Scope
+    ) -> None:
         has_padding = batches.padding_field is not None
         self.run = batches.run
         self._assemble = spec.assemble
@@ -92,7 +94,7 @@ class OnManyDevices:
         self._padding = fields[-1] if has_padding else None
         self._scope = scope
         self._rows = np.unique([row for field in fields for row in field.rows])
-        # Fields of which it holds the same rows are read together: mostly all of them.
+        # Fields of which it holds the same rows, mostly all of them, are read together.
         together: dict[tuple[int, ...], list[int]] = {}
         for number, field in enumerate(fields[:-1] if has_padding else fields):
             together.setdefault(field.rows, []).append(number)
@@ -114,6 +116,6 @@ class OnManyDevices:
                 columns[number] = column
         if self._padding is not None:
             columns[-1] = rows.padding[np.array(self._padding.rows)]
-        # The transfers are wished for: a guard against those that happen by accident lets them pass.
+        # A user's guard against accidental transfers must not stop these.
         with self._scope(), jax.transfer_guard_host_to_device("allow"):
             return self._assemble([f.put(column) for f, column in zip(self._fields, columns, strict=True)])

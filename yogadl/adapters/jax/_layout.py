@@ -1,16 +1,19 @@
-"""Say how the batches lie on the devices of a job, and which of their rows are this process's."""
+"""Say how batches lie on the devices of a job and which rows this process has, and check their dtypes."""
 
+import warnings
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._caller import users_level
 from yogadl._leaf import Leaf
-from yogadl._spec import DictNode, Node, Spec
-from yogadl.errors import ConfigurationError
+from yogadl._spec import DictNode, Field, Node, Spec
+from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # A jax.Array, a Sharding, a tree of them: JAX is not installed where the types are checked.
 Array = Any
@@ -92,3 +95,42 @@ def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
         for key, child in zip(keys, node.children, strict=True)
         for sharding in _shardings(child, of_keys[key], f"{path}/{key}" if path else str(key))
     ]
+
+
+def check_fields(fields: Sequence[Field]) -> None:
+    """Refuse fields that JAX has no arrays for, and warn of those that it would make narrower.
+
+    Raises:
+        UnsupportedDataError: names the first field that can't go on to a device.
+    """
+    narrowed = []
+    for field in fields:
+        dtype = _dtype_on_device(field)
+        if dtype != field.leaf.numpy_dtype:
+            narrowed.append(f"{field.name!r} ({field.leaf.dtype} to {dtype})")
+    if narrowed:
+        warnings.warn(
+            f"JAX makes these fields narrower, and cuts off what does not fit: {', '.join(narrowed)}. Allow "
+            'wide types by jax.config.update("jax_enable_x64", True), or store narrow ones',
+            UserWarning,
+            stacklevel=users_level(),
+        )
+
+
+def _dtype_on_device(field: Field) -> Any:  # a numpy dtype
+    """Return the dtype that a field has on a device."""
+    leaf = field.leaf
+    if not leaf.is_fixed:
+        what = f"holds {leaf.dtype}" if not leaf.is_numeric else "holds arrays of varying shape"
+        raise UnsupportedDataError(
+            f"field {field.name!r} {what}, which can't go on to a device: choose the other fields by "
+            "ref.fields(...), or store it as arrays of numbers of one shape"
+        )
+    try:
+        return jax.device_put(np.zeros((), leaf.numpy_dtype)).dtype
+    except (TypeError, RuntimeError) as error:
+        mend = "view it as int64 before it is cached, or " if leaf.dtype[:4] in ("date", "time") else ""
+        raise UnsupportedDataError(
+            f"field {field.name!r} has dtype {leaf.dtype}, of which JAX has no arrays: {mend}choose the "
+            "other fields by ref.fields(...)"
+        ) from error

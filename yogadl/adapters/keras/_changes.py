@@ -1,14 +1,14 @@
-"""Say in which points two models of Keras differ, by what Keras would save of them."""
+"""Say in what two models of Keras differ, by what Keras would save of them."""
 
 import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-_MOST: Final = 5  # differences that are told
+_MOST: Final = 5  # differences that are named
 _NUMBER: Final = re.compile(r"_\d+$")
-# How a model is run, not what it is; and what Keras derives from the rest.
-_ASIDE: Final = {"jit_compile", "run_eagerly", "build_config", "shared_object_id"}
+# How a model is run, and what Keras derives from the rest: no differences of the model.
+_IGNORED: Final = {"jit_compile", "run_eagerly", "build_config", "shared_object_id"}
 
 
 def changes(saved: Any, made: Any) -> list[str]:
@@ -43,8 +43,8 @@ def _without_numbers(tree: Any, names: set[str]) -> Any:
         if tree.get("class_name") == "__tuple__":
             return _without_numbers(tree["items"], names)
         if tree.get("class_name") == "__lambda__":
-            return "a lambda"  # of its code the line numbers are a part
-        return {key: _without_numbers(inner, names) for key, inner in tree.items() if key not in _ASIDE}
+            return "a lambda"  # its code has line numbers in it
+        return {key: _without_numbers(inner, names) for key, inner in tree.items() if key not in _IGNORED}
     if isinstance(tree, list | tuple):
         return [_without_numbers(inner, names) for inner in tree]
     if isinstance(tree, str) and tree in names:

@@ -1,4 +1,4 @@
-"""Cache a pipeline in one line, and serve it ever after."""
+"""Cache a pipeline in one line: built on first use, read from then on."""
 
 import contextlib
 import threading
@@ -9,20 +9,20 @@ from typing import Any, Final
 from yogadl._arguments import flag, names_of, unknown_argument
 from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef, from_source
-from yogadl.adapters.tensorflow._dataset import make_tf_dataset
-from yogadl.adapters.tensorflow._eager import require_eager
 from yogadl.adapters.tensorflow._graph import Graph
+from yogadl.adapters.tensorflow._loader import make_tf_dataset
 from yogadl.adapters.tensorflow._source import graph_of, python_functions
 from yogadl.adapters.tensorflow._specs import Dataset
+from yogadl.adapters.tensorflow._tensors import require_eager
 from yogadl.errors import ConfigurationError, CursorError, DatasetNotFoundError
 
 _AUTO: Final = "auto"
-# More than any shard needs: options are tried on so many records before there are any.
+# More than any shard needs: options are checked on a dataset of so many records before anything is built.
 _MANY_RECORDS: Final = 2**40
 
 
 class _Pipeline(threading.local):
-    """What builds the cache of a pipeline, for whoever compares builders: its graph is its argument.
+    """The function that `cacheable` calls and that is compared with the one that built a cache.
 
     Attributes:
         dataset: The pipeline.
@@ -125,7 +125,7 @@ def cache(
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse what `DataRef.stream` would, before anything is built. Whose a cursor is shows only then."""
+    """Refuse what `DataRef.stream` would refuse, before anything is built; cursors are checked after that."""
     names = names_of(RecordsRef.stream)
     for name in options:
         if name not in names:
@@ -135,7 +135,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _check_graph(dataset_id: str, graph: Graph | None) -> None:
-    """Refuse to work out a version of what the graph does not say."""
+    """Refuse to work out a version where the graph does not say all."""
     if graph is None:
         problem = "has no graph to hash (it holds more than 256 MiB, or TensorFlow can't write it)"
     elif graph.python_tokens():

@@ -1,4 +1,4 @@
-"""Read the batches of a stream for tf.data: from whatever thread it asks, in epochs told by tokens."""
+"""Read the batches of a stream for tf.data: in any of its threads, in epochs that are known by tokens."""
 
 import atexit
 import threading
@@ -29,15 +29,15 @@ _FORGOTTEN: Final = (
     "with others, then every checkpoint says it. (Without a checkpoint: read the iterators in the order in "
     "which they were made)"
 )
-# Whoever restores has made one iterator, and tf.data makes another one in its place.
+# To restore a checkpoint the user makes one iterator, and tf.data another one in its place.
 _MADE_BEFORE_RESTORED: Final = 2
 
 
-class Epochs:
-    """Know which epoch a token stands for: the n-th of a fixed sequence is the n-th epoch. Thread-safe.
+class EpochTokens:
+    """Look up which epoch a token stands for: the n-th of a fixed sequence is the n-th epoch. Thread-safe.
 
     Args:
-        tokens: Returns the first so many tokens. The first one is not an epoch's (`resumable` says whose).
+        tokens: Returns the first so many tokens. The first one is not an epoch's, but `EpochCount`'s.
         first: The epoch that the second one stands for.
 
     Attributes:
@@ -74,7 +74,7 @@ class Epochs:
     def require_first(self, epoch: int, made: int) -> None:
         """Refuse to begin with the first epoch in another iterator than the first that were made.
 
-        That is how it looks where a checkpoint was restored in which tf.data did not write down our state.
+        That happens if a checkpoint was restored in which tf.data did not write the epoch's state.
 
         Args:
             epoch: Which is read.
@@ -88,18 +88,18 @@ class Epochs:
 
 
 class Gather:
-    """Read the items of epochs that are told by their tokens, in any order, from any number of threads.
+    """Read the items of epochs that are known by their tokens, in any order, from any number of threads.
 
     Args:
         numbered: The items, as batches of a stream.
         epochs: What the tokens stand for.
-        memory: Makes the arrays that are gathered into.
+        memory: Makes the arrays that records are gathered into.
 
     Attributes:
-        calls: To be entered by whoever calls, around all that it does in Python.
+        calls: A context that each call from tf.data enters around all that it does in Python.
     """
 
-    def __init__(self, numbered: NumberedBatches, epochs: Epochs, memory: Memory) -> None:
+    def __init__(self, numbered: NumberedBatches, epochs: EpochTokens, memory: Memory) -> None:
         self._numbered = numbered
         self._epochs = epochs
         self._memory = memory
@@ -115,7 +115,7 @@ class Gather:
 
         Raises:
             StopIteration: if the epoch has no such item.
-            CursorError: if it is unknown which epoch it is.
+            CursorError: if the token stands for no epoch.
         """
         epoch = self._epochs.number(token)
         if not self._epochs.is_counted:
@@ -131,8 +131,8 @@ class Gather:
 class Calls:
     """Count the calls in flight, and let the interpreter's exit wait for them.
 
-    tf.data's threads read ahead for as long as an iterator lives. One that is inside Python while the
-    interpreter goes away never comes back, and TensorFlow waits for it for ever.
+    tf.data's threads read ahead for as long as an iterator lives. If one of them is in Python while the
+    interpreter exits, it never returns, and TensorFlow waits for it for ever.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Calls:
     def __enter__(self) -> None:
         with self._lock:
             if self._is_closing:
-                self._quiet_since = time.monotonic()  # a call that is refused is in Python, too
+                self._quiet_since = time.monotonic()  # a refused call is in Python, too
                 raise RuntimeError("the interpreter is shutting down")
             self._count += 1
 

@@ -1,4 +1,4 @@
-"""Read a pipeline's graph: what in it is better not cached, and a hash that is the same in every process."""
+"""Read a pipeline's graph: find what should not be cached, and hash it the same in every process."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ _RANDOM_OPS: Final = (
     "StatefulUniformInt", "StatefulUniformFullInt", "StatefulRandomBinomial", "RngReadAndSkip", "RngSkip",
     "RandomPoissonV2", "StatefulStandardNormalV2", "RandomDataset", "RandomCrop",
 )  # fmt: skip
-# These do if their seed is a variable that a function of the pipeline changes, as that of Keras's layers is.
+# Those do, too, if their seed is a variable that the pipeline changes, as that of Keras's layers is.
 _ASSIGNING_OPS: Final = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _STATELESS: Final = "Stateless"
 _STATELESS_CONTROL: Final = ("StatelessIf", "StatelessWhile", "StatelessCase")
@@ -48,8 +48,8 @@ _PYTHON_OPS: Final = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _SKIPPED_ATTRIBUTES: Final = frozenset(
     {"metadata", "token", "_output_shapes", "output_shapes_hint", "shared_name"}
 )
-# Of tf.data's own stages, whose content says nothing of the records. What variables and tables hold is in the
-# graph; of any other resource only the handle is.
+# Resources of tf.data's own stages, which don't change the records. Of variables and tables the content is in
+# the graph; of any other resource only the handle is.
 _OWN_RESOURCES: Final = ("SeedGenerator", "MemoryCacheManager")
 
 
@@ -60,7 +60,7 @@ class Graph:
     definition: Message
 
     def doubts(self) -> list[tuple[str, str]]:
-        """Return what the pipeline does that was hardly meant to be cached, and the mend of each."""
+        """Return what the pipeline does that should not be cached, and what to do instead of each."""
         functions, main = self._of_records()
         nodes = [*functions, *main]
         ops = [_stem(node.op) for node in nodes]
@@ -84,7 +84,7 @@ class Graph:
         return found
 
     def holds_records(self) -> bool:
-        """Return whether it keeps many records in memory: they would be part of an iterator's checkpoint."""
+        """Return whether it keeps many records in memory: they would be in an iterator's checkpoint."""
         return any(_stem(node.op) in _HOLDING for node in self._nodes())
 
     def python_tokens(self) -> list[bytes]:

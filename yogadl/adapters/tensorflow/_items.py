@@ -10,64 +10,65 @@ import tensorflow as tf
 
 from yogadl._memory import BatchMemory
 from yogadl._stream import NumberedBatches
-from yogadl.adapters.tensorflow._gather import FOREIGN, Epochs, Gather
-from yogadl.adapters.tensorflow._parts import Part
-from yogadl.adapters.tensorflow._resumable import EpochCount
+from yogadl.adapters.tensorflow._components import Component
+from yogadl.adapters.tensorflow._gather import FOREIGN, EpochTokens, Gather
 from yogadl.adapters.tensorflow._specs import Dataset, Tensor
-from yogadl.adapters.tensorflow._tensors import as_it_is
+from yogadl.adapters.tensorflow._state import EpochCount
+from yogadl.adapters.tensorflow._tensors import without_autograph
 
 
 def items_of(
-    numbered: NumberedBatches, parts: list[Part], kind: str, ahead: int, build: Callable[..., Any]
+    numbered: NumberedBatches, components: list[Component], kind: str, ahead: int, build: Callable[..., Any]
 ) -> tuple[Dataset, EpochCount]:
-    """Return a dataset of all items of an epoch, of the next one each time that it is read; and what counts.
+    """Return a dataset of all items of an epoch, the next epoch each time that it is read; and their count.
 
     Args:
         numbered: The items, as batches of the stream.
-        parts: What each consists of.
-        kind: What is made of them, for their checkpoints are not the same.
+        components: What each consists of.
+        kind: "records" or "batches": what is made of them, since their checkpoints are not the same.
         ahead: How many to read ahead.
-        build: Makes an element of the tensors of all parts.
+        build: Makes an element of the tensors of all components.
     """
-    seed = _seed(numbered, [part.name for part in parts], kind)
+    seed = _seed(numbered, [component.name for component in components], kind)
     begun, full = numbered.stream.start.epoch, numbered.count(numbered.stream.start.epoch + 1)
-    mine = int.from_bytes(seed[16:24], "little") >> 1
+    identity = int.from_bytes(seed[16:24], "little") >> 1
     random = _random(seed)
-    epochs = Epochs(lambda count: _tokens(seed, count), begun)
+    epochs = EpochTokens(lambda count: _tokens(seed, count), begun)
     memory = BatchMemory()
     gather = Gather(numbered, epochs, memory)
-    dtypes = [tf.int64, *(tf.dtypes.as_dtype(name) for part in parts for name in part.dtypes)]
+    names = [name for component in components for name in component.dtypes]
+    dtypes = [tf.int64, *map(tf.dtypes.as_dtype, names)]
 
     def read(made: Any, pair: Any, item: Any) -> list[Any]:
         with gather.calls:
             columns, padding = gather.read(int(made), _joined(*pair.tolist()), int(item))
-            arrays = (array for part in parts for array in part.pack(columns, padding))
-            return [np.int64(mine), *map(memory.aligned, arrays)]
+            arrays = (array for component in components for array in component.pack(columns, padding))
+            return [np.int64(identity), *map(memory.aligned, arrays)]
 
     def check(state: Tensor, whose: Tensor, *tensors: Tensor) -> Any:
-        # The operation itself: what tf.debugging makes of it takes each iterator 5 ms more to begin.
-        is_mine = tf.equal(whose, np.int64(mine))
-        assertion = tf.raw_ops.Assert(condition=is_mine, data=[f"CursorError: {FOREIGN}"])
+        # Not by tf.debugging, with which each iterator takes 5 ms longer to begin.
+        is_own = tf.equal(whose, np.int64(identity))
+        assertion = tf.raw_ops.Assert(condition=is_own, data=[f"CursorError: {FOREIGN}"])
         with tf.control_dependencies([assertion]):
             return state, build(*map(tf.identity, tensors))
 
     items = _read(_numbers(_random(seed), random), read, dtypes).prefetch(ahead)
-    items = items.scan(tf.constant(0), as_it_is(lambda state, element: check(state, *element)))
+    items = items.scan(tf.constant(0), without_autograph(lambda state, element: check(state, *element)))
     if numbered.count(begun) == full:
         items = items.apply(tf.data.experimental.assert_cardinality(full))
-    return items, EpochCount(mine, random, epochs)
+    return items, EpochCount(identity, random, epochs)
 
 
 def _numbers(made: Dataset, begun: Dataset) -> Dataset:
     """Return an endless dataset of (number of the iterator, numbers of the epoch, number of the item).
 
-    It asks for the numbers of an epoch when it is read first, not when an iterator is made: tf.data makes
-    iterators that it never reads, at the end of a `repeat` and where a checkpoint is restored. Its one
-    function is called once an epoch: one that is called for every item takes 0.1 ms each time.
+    The numbers of an epoch are drawn when an iterator is read first, not when it is made: tf.data makes
+    iterators that it never reads, at the end of a `repeat` and where a checkpoint is restored. The function
+    in it is called once an epoch: to call one for every item would take 0.1 ms each time.
 
     Args:
-        made: Where the numbers of iterators come from.
-        begun: And those of epochs.
+        made: The dataset that numbers of iterators are drawn from.
+        begun: The dataset that numbers of epochs are drawn from.
     """
 
     def of_epoch(number: Tensor, pair: Tensor) -> Dataset:
@@ -75,17 +76,17 @@ def _numbers(made: Dataset, begun: Dataset) -> Dataset:
         items = tf.data.Dataset.range(np.iinfo(np.int64).max)
         return tf.data.Dataset.zip((constants, items))
 
-    # What is concatenated is begun when the first, which is empty, has ended.
+    # tf.data begins what is concatenated only after the first, which is empty, has ended.
     pairs = tf.data.Dataset.range(0).concatenate(begun).batch(2)
-    return tf.data.Dataset.zip((made, pairs)).flat_map(as_it_is(of_epoch))
+    return tf.data.Dataset.zip((made, pairs)).flat_map(without_autograph(of_epoch))
 
 
 def _read(numbers: Dataset, read: Callable[..., Any], dtypes: list[Any]) -> Dataset:
     """Return a dataset of what is read, until `read` raises StopIteration.
 
-    Which epoch it is tf.data writes down only while the random dataset is held. Most stages let go of their
-    input when it ends; this one does not, so this one has to end the epoch, whose last items may still wait
-    in some buffer. `Dataset.map` can't: it takes the exception for a failure.
+    A checkpoint says which epoch it is only while the random dataset's iterator is held. Most stages let go
+    of their input when it ends, though the last items may still wait in some buffer. This one does not, so it
+    has to be the one that ends the epoch. `Dataset.map` can't: to that the exception is a failure.
     """
     # Two at a time: TensorFlow works on one while the other is gathered (benchmarks/tf_data.py).
     function = tf.function(
@@ -104,12 +105,12 @@ def _read(numbers: Dataset, read: Callable[..., Any], dtypes: list[Any]) -> Data
         preserve_cardinality=False,
     )
     items = tf.data.experimental.from_variant(variant, tuple(tf.TensorSpec(None, kind) for kind in dtypes))
-    items._yogadl_function = function  # as long as it is called
+    items._yogadl_function = function  # must live as long as the dataset that calls it
     return items
 
 
 def _seed(numbered: NumberedBatches, names: list[str], kind: str) -> bytes:
-    """Return a hash of all that decides what an item is: what an iterator's checkpoint must match."""
+    """Return a hash of all that decides what the items are; an iterator's checkpoint must have the same."""
     stream = numbered.stream
     shard, begun = stream.shard, stream.start.epoch
     described = [stream.cursor(0), shard.rank, shard.ranks, shard.remainder, numbered.size]
@@ -118,9 +119,9 @@ def _seed(numbered: NumberedBatches, names: list[str], kind: str) -> bytes:
 
 
 def _random(seed: bytes) -> Dataset:
-    """Return an endless dataset of numbers, others at each iteration: a fixed sequence of iterations.
+    """Return an endless dataset of numbers, different at each iteration, in a fixed sequence of iterations.
 
-    `Dataset.random` would mix in what `tf.random.set_seed` was given, so that a checkpoint met others.
+    Not `Dataset.random`, which depends on `tf.random.set_seed`: a checkpoint would then find other numbers.
     """
     numbers = [int.from_bytes(seed[i : i + 8], "little") >> 2 for i in (0, 8)]
     variant = tf.raw_ops.RandomDatasetV2(

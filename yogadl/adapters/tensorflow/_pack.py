@@ -153,6 +153,6 @@ def varying_column(leaf: Leaf, flat: NDArray[Any], splits: NDArray[Any], shapes:
     for number, shape in enumerate(shapes.tolist()):
         if math.prod(shape[1 : 1 + shape[0]]) != lengths[number]:
             raise BadValueError(number, "has another number of elements than its shape says")
-        piece = flat[splits[number] : splits[number + 1]]
-        found.append(piece.reshape(shape[1 : 1 + shape[0]]) if shape[0] else piece[0])
+        values = flat[splits[number] : splits[number + 1]]
+        found.append(values.reshape(shape[1 : 1 + shape[0]]) if shape[0] else values[0])
     return found

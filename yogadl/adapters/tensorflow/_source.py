@@ -15,11 +15,10 @@ from yogadl._columns import Columns
 from yogadl._leaf import BadValueError, Leaf, refuse
 from yogadl._sources import NO_RECORDS, Source
 from yogadl.adapters.tensorflow import _pack as pack
-from yogadl.adapters.tensorflow._eager import require_eager
+from yogadl.adapters.tensorflow._build_state import IteratorStates, restore
 from yogadl.adapters.tensorflow._graph import Graph
-from yogadl.adapters.tensorflow._specs import Component, Dataset, Tensor, components_of
-from yogadl.adapters.tensorflow._states import States, restore
-from yogadl.adapters.tensorflow._tensors import as_it_is
+from yogadl.adapters.tensorflow._specs import Dataset, StoredComponent, Tensor, components_of
+from yogadl.adapters.tensorflow._tensors import require_eager, without_autograph
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _CHUNK_BYTES: Final = 8 * 2**20
@@ -30,8 +29,8 @@ _LARGE_RECORDS: Final = 16
 _LARGE_GRAPH_BYTES: Final = 2**28
 # How long to look for the record that fails in a chunk: all before it are read again.
 _SEARCH_S: Final = 20.0
-# What goes on without end if its input does, though tf.data may not know how long it is.
-_PASSING: Final = frozenset(
+# Stages that never end if their input never does, though tf.data may not know their length.
+_ENDLESS_AS_INPUT: Final = frozenset(
     f"_{name}Dataset"
     for name in (
         "Batch", "Filter", "FlatMap", "Interleave", "Map", "Options", "PaddedBatch", "ParallelBatch",
@@ -57,13 +56,14 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 class DatasetSource:
     """The records of a tf.data pipeline, read in order.
 
-    One iterator is kept and goes on; to go back, or far ahead, another one begins at the nearest state that
-    was noted (`states`), or at the start.
+    One iterator is kept and goes on. To go back, or far ahead, another one begins at the nearest state that
+    an earlier process saved (`restore`), or at the start.
 
     Attributes:
         provenance: What the manifest will say of the pipeline.
         origin: The Python functions that it calls, of which its graph says nothing.
-        is_costly: Whether graph and functions say it all, so that samples tell whether it is another.
+        is_costly: Whether graph and functions decide all records, so that comparing samples of the records
+            is enough to know that they are the same.
     """
 
     can_start_anywhere = True
@@ -87,8 +87,8 @@ class DatasetSource:
         self.provenance = {"graph": sha256} if sha256 else {}
         self.origin = python_functions(graph) if graph else None
         self.is_costly = self.origin is not None and graph is not None and not graph.has_unknown_content()
-        # What shuffles or holds a cache would write all of that down, too.
-        self._states = States(None if graph is None or graph.holds_records() else sha256)
+        # The state of a stage that shuffles or caches has all its records in it: not worth writing.
+        self._states = IteratorStates(None if graph is None or graph.holds_records() else sha256)
         self._pass: _Pass | None = None
         _warn_of_what_varies(graph)
 
@@ -119,7 +119,7 @@ class DatasetSource:
                 return
 
     def _pass_to(self, start: int) -> "_Pass":
-        """Return the pass from which the fewest records are read to get to this one."""
+        """Return the pass that has to read the fewest records to get to this one."""
         if self._pass is not None and self._pass.first > start:
             self._pass = None
         state = self._states.nearest(start)
@@ -152,10 +152,10 @@ class DatasetSource:
         return self._columns(tensors, first)
 
     def _failing(self) -> int | None:
-        """Return the first record that fails where they are read one by one; ``None`` if none does in time.
+        """Return the first record that fails if they are read one by one; ``None`` if none does in time.
 
-        tf.data's error has no number in it, and iterators' states are those of chunks: so it reads from the
-        start.
+        tf.data's error does not say which record failed, and the states are those of chunks: so this reads
+        from the start.
         """
         limit_s = time.monotonic() + _SEARCH_S
         number = 0
@@ -173,9 +173,9 @@ class DatasetSource:
         is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks those, and only those
 
         def split(*element: Any) -> tuple[Tensor, ...]:
-            return tuple(self._tensors(element if is_tuple else element[0], Component.split))
+            return tuple(self._tensors(element if is_tuple else element[0], StoredComponent.split))
 
-        return self._dataset if self._is_plain else self._dataset.map(as_it_is(split))
+        return self._dataset if self._is_plain else self._dataset.map(without_autograph(split))
 
     def _batched(self) -> Dataset:
         """Return the elements in batches."""
@@ -189,7 +189,7 @@ class DatasetSource:
     def _is_plain(self) -> bool:
         return all(component.is_dense and not component.is_ragged for component in self._components)
 
-    def _tensors(self, element: Any, taken: Callable[[Component, Any], list[Tensor]]) -> list[Tensor]:
+    def _tensors(self, element: Any, taken: Callable[[StoredComponent, Any], list[Tensor]]) -> list[Tensor]:
         """Return what is taken of each component of an element, in order."""
         found: list[Tensor] = []
         for component in self._components:
@@ -211,7 +211,7 @@ class DatasetSource:
 
 
 class _Pass:
-    """One way through the pipeline: the chunk of records that is held, and the iterator of those after it.
+    """One pass through the pipeline: the chunk of records that is held, and the iterator of those after it.
 
     Args:
         source: Whose records.
@@ -222,7 +222,7 @@ class _Pass:
     def __init__(self, source: DatasetSource, iterator: Any, first: int) -> None:
         self._source = source
         self._iterator = [iterator]
-        # One that still reads ahead, in Python perhaps, would keep the interpreter from its exit.
+        # An iterator that still reads ahead, perhaps in Python, would keep the interpreter from exiting.
         weakref.finalize(self, self._iterator.clear)
         self.first = self.end = first
         self.columns: Columns = []
@@ -243,7 +243,7 @@ def _in_order() -> Any:  # options of tf.data
     return options
 
 
-def _most(component: Component) -> int:
+def _most(component: StoredComponent) -> int:
     """Return how many of these to read at a time."""
     if component.is_dense and component.leaves[0].is_numeric:
         return _CHUNK_RECORDS
@@ -270,7 +270,7 @@ def _is_endless(dataset: Dataset) -> bool:
     while True:
         count = int(dataset.cardinality())
         inputs = dataset._inputs()
-        is_lost = count == tf.data.UNKNOWN_CARDINALITY and type(dataset).__name__ in _PASSING
+        is_lost = count == tf.data.UNKNOWN_CARDINALITY and type(dataset).__name__ in _ENDLESS_AS_INPUT
         if not is_lost or len(inputs) != 1:
             return count == int(tf.data.INFINITE_CARDINALITY)
         dataset = inputs[0]
@@ -280,9 +280,9 @@ def graph_of(dataset: Dataset) -> Graph | None:
     """Return the pipeline's graph; ``None`` if it is too large, or tf.data can't write it down."""
     held, todo = 0, [dataset]
     while todo:
-        part = todo.pop()
-        todo += part._inputs()
-        for tensor in tf.nest.flatten(getattr(part, "_tensors", [])):  # what it was made of
+        stage = todo.pop()
+        todo += stage._inputs()
+        for tensor in tf.nest.flatten(getattr(stage, "_tensors", [])):  # what it was made of
             held += (tensor.shape.num_elements() or 0) * tensor.dtype.size if tf.is_tensor(tensor) else 0
     if held > _LARGE_GRAPH_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Say how the components of a tf.data element are stored, and refuse those that can't be."""
+"""Say how the components of a pipeline's elements are stored, and refuse those that can't be."""
 
 import re
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _MENDS: Final = {
 
 
 @dataclass(frozen=True)
-class Component:
+class StoredComponent:
     """One component of an element: where it is, and the leaves it is stored as."""
 
     path: tuple[Any, ...]
@@ -45,33 +45,32 @@ class Component:
 
     def split(self, value: Tensor) -> list[Tensor]:
         """Return the value as tensors that can be batched."""
-        if not self.is_ragged:
-            parts = [value]
-        else:
-            parts = [value.flat_values, *value.nested_row_splits]
+        tensors = [value.flat_values, *value.nested_row_splits] if self.is_ragged else [value]
         found = []
-        for leaf, part in zip(self.leaves, parts, strict=True):
+        for leaf, tensor in zip(self.leaves, tensors, strict=True):
             if leaf.shape is not None and None not in leaf.shape:
-                found.append(tf.ensure_shape(part, leaf.shape))
+                found.append(tf.ensure_shape(tensor, leaf.shape))
             else:
-                found += [tf.reshape(part, [-1]), tf.shape(part, out_type=tf.int64)]
+                found += [tf.reshape(tensor, [-1]), tf.shape(tensor, out_type=tf.int64)]
         return found
 
 
-def components_of(element_spec: TypeSpec) -> tuple[Spec, list[Component]]:
+def components_of(element_spec: TypeSpec) -> tuple[Spec, list[StoredComponent]]:
     """Return how the elements of a dataset are stored.
 
     Raises:
         UnsupportedDataError: if a component can't be; names it, and what to do.
     """
-    components: list[Component] = []
+    components: list[StoredComponent] = []
     spec = Spec(_node_of(element_spec, "", components))
     if not components:
         raise UnsupportedDataError("the dataset's elements have no components; give each at least one")
     return spec, components
 
 
-def _node_of(spec: TypeSpec, path: str, components: list[Component], keys: tuple[Any, ...] = ()) -> Node:
+def _node_of(
+    spec: TypeSpec, path: str, components: list[StoredComponent], keys: tuple[Any, ...] = ()
+) -> Node:
     def child(key: Any, position: Any, item: TypeSpec) -> Node:
         return _node_of(item, f"{path}/{key}" if path else str(key), components, (*keys, position))
 
@@ -86,7 +85,7 @@ def _node_of(spec: TypeSpec, path: str, components: list[Component], keys: tuple
         return SequenceNode("tuple", tuple(child(i, i, item) for i, item in enumerate(spec)))
     node = _leaf_of(spec, _named(path))
     leaves = tuple(field.leaf for field in Spec(node).fields)
-    components.append(Component(keys, leaves, not isinstance(node, Leaf)))
+    components.append(StoredComponent(keys, leaves, not isinstance(node, Leaf)))
     return node
 
 

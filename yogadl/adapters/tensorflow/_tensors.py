@@ -1,4 +1,4 @@
-"""Make tensors of what a call handed over: shapes said, ragged tensors put together, bytes decoded."""
+"""Make tensors of the arrays that a call returns: set shapes, put ragged tensors together, decode bytes."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,13 +8,14 @@ import tensorflow as tf
 
 from yogadl.adapters.tensorflow import _pack as pack
 from yogadl.adapters.tensorflow._specs import Tensor
+from yogadl.errors import ConfigurationError
 
-# Functions of ours are graphs as they are: translating them takes time, and leaves files in /tmp.
-as_it_is: Final = tf.autograph.experimental.do_not_convert
+# This library's functions need no AutoGraph: translating them takes time, and leaves files in /tmp.
+without_autograph: Final = tf.autograph.experimental.do_not_convert
 
 
 def shaped(tensor: Tensor, shape: list[int | None]) -> Tensor:
-    """Say a shape that is known to be right."""
+    """Set a shape that is known to be right."""
     tensor.set_shape(shape)
     return tensor
 
@@ -58,3 +59,24 @@ def decoded(data: Tensor, dtype: str) -> Tensor:
     if dtype in ("uint32", "uint64", "complex64", "complex128"):  # which decode_raw does not know
         return tf.bitcast(tf.reshape(tf.io.decode_raw(data, tf.uint8), [-1, kind.size]), kind)
     return tf.io.decode_raw(data, kind)
+
+
+def require_eager(what: str) -> None:
+    """Refuse `what` inside a `tf.function` and in graph mode.
+
+    Raises:
+        ConfigurationError: says where it works.
+    """
+    if tf.executing_eagerly():
+        return
+    if tf.inside_function():
+        problem = (
+            "is called inside a tf.function: make the dataset outside of it; what is ready can be iterated "
+            "over inside"
+        )
+    else:
+        problem = (
+            "is called in TensorFlow's graph mode: leave out tf.compat.v1.disable_eager_execution(), "
+            "disable_v2_behavior() and tf.Graph().as_default()"
+        )
+    raise ConfigurationError(f"{what} needs eager execution, but {problem}")

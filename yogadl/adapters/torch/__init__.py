@@ -4,14 +4,9 @@ The names of this module need PyTorch. Which of them to take, how to go on after
 Accelerate, Lightning and the HF Trainer: docs/pytorch.md.
 """
 
-from yogadl.errors import MissingDependencyError
+from yogadl.adapters._checks import require
 
-try:
-    import torch  # noqa: F401  (whether it is there is the question)
-except ImportError as error:
-    raise MissingDependencyError(
-        "datasets and DataLoaders of PyTorch need PyTorch: pip install 'yogadl[torch]'"
-    ) from error
+require("torch", "datasets and DataLoaders of PyTorch need PyTorch: pip install 'yogadl[torch]'")
 
 from yogadl.adapters.torch._dataset import Dataset
 from yogadl.adapters.torch._iterable import IterableDataset
@@ -19,7 +14,7 @@ from yogadl.adapters.torch._loader import make_dataloader
 from yogadl.adapters.torch._sampler import BatchSampler, Sampler
 from yogadl.adapters.torch._shards import shards
 from yogadl.adapters.torch._source import source
-from yogadl.adapters.torch._stateful import cursor
+from yogadl.adapters.torch._state import cursor
 
 __all__ = [
     "BatchSampler",

@@ -9,7 +9,8 @@ import torch
 from yogadl._arguments import whole
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
-from yogadl.adapters.torch._epochs import Epochs, Seat
+from yogadl.adapters._checks import cut_of
+from yogadl.adapters.torch._epochs import SharedEpochs, WorkerId
 from yogadl.adapters.torch._loader import TensorBatches
 from yogadl.adapters.torch._shards import warn_of_shards
 from yogadl.adapters.torch._tensors import converters
@@ -62,15 +63,14 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         transform: Transform | None = None,
     ) -> None:
         self.stream = as_stream(stream)
-        self.batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
-        if drop_remainder and batch_size is None:
-            raise ConfigurationError("drop_remainder is about batches: pass a batch_size with it")
+        cut = cut_of(batch_size, drop_remainder)
+        self.batch_size = None if batch_size is None else cut.size
         if transform is not None and not callable(transform):
             raise ConfigurationError(f"transform must be a function, not {transform!r}")
-        self._items = _Items(stream, self.batch_size, drop_remainder, padding_field, transform)
-        self._items.numbered(stream.start, 1)  # checks the arguments
-        warn_of_shards(stream, self._items.cut)
-        self._epochs = Epochs(stream.start)
+        self._items = _WorkerItems(stream, cut, batch_size is not None, padding_field, transform)
+        self._items.numbered(stream.start, 1)  # checks the padding field
+        warn_of_shards(stream, cut)
+        self._epochs = SharedEpochs(stream.start)
 
     def __iter__(self) -> "ItemIterator":
         return ItemIterator(self._items, self._epochs)
@@ -83,33 +83,27 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
 
 
 @dataclass(frozen=True)
-class _Items:
-    """Say what the items of a stream are, and read those of one worker."""
+class _WorkerItems:
+    """Read one worker's share of a stream's items, which are records or batches."""
 
     stream: RecordStream
-    batch_size: int | None
-    drop_remainder: bool
+    cut: Cut
+    is_batched: bool
     padding_field: str | None
     transform: Transform | None
-
-    @property
-    def cut(self) -> Cut:
-        """How rows make items."""
-        return Cut(self.batch_size or 1, self.drop_remainder)
 
     def numbered(self, start: Point, workers: int) -> NumberedBatches:
         """Return what reads the epoch that begins at `start`: batches, or records a block at a time."""
         stream = RecordStream(replace(self.stream.run, start=start))
-        size = self.batch_size
-        if size is None:
-            each = max(1, min(_READ_RECORDS, _READ_BYTES // stream.run.record_bytes))
-            size = each * workers
-        return NumberedBatches(stream, size, self.drop_remainder, padding_field=self.padding_field)
+        size = self.cut.size
+        if not self.is_batched:
+            size = workers * max(1, min(_READ_RECORDS, _READ_BYTES // stream.run.record_bytes))
+        return NumberedBatches(stream, size, self.cut.drop_remainder, padding_field=self.padding_field)
 
     def read(self, start: Point, worker: int, workers: int, skip: int) -> Iterator[Any]:
         """Yield the items of one worker, after `skip` of them."""
         numbered = self.numbered(start, workers)
-        if self.batch_size is not None:
+        if self.is_batched:
             found = self._batches(numbered, start.epoch, worker + skip * workers, workers)
         else:
             found = self._records(numbered, start.epoch, worker, workers, skip)
@@ -141,13 +135,13 @@ class ItemIterator(Iterator[Any]):
     It claims its epoch at its first `next`, or when its state is asked for.
     """
 
-    def __init__(self, items: _Items, epochs: Epochs) -> None:
+    def __init__(self, items: _WorkerItems, epochs: SharedEpochs) -> None:
         self._items = items
         self._epochs = epochs
-        self._seat = Seat.here()
+        self._id = WorkerId.here()
         self._number = epochs.begin()
-        seat = self._seat or Seat()
-        self._worker, self._workers = seat.worker, seat.workers
+        known = self._id or WorkerId()
+        self._worker, self._workers = known.worker, known.workers
         self._start: Point | None = None
         self._yielded = 0
         self._is_over = False
@@ -162,18 +156,18 @@ class ItemIterator(Iterator[Any]):
             self._is_over = True
             raise
         except BaseException:
-            self._rest = None  # a generator that raised is over: the next one starts where we stand
+            self._rest = None  # a generator that raised is over: the next call opens another at the same item
             raise
         self._yielded += 1
         return item
 
     def _begin(self) -> Point:
         if self._start is None:
-            self._start = self._epochs.claim(self._seat, self._number)
+            self._start = self._epochs.claim(self._id, self._number)
         return self._start
 
     def _reach(self, start: Point, yielded: int) -> Point:
-        """Return where a cursor stands once this item of ours and all before it were delivered."""
+        """Return where a cursor stands once this worker's last item and all before it were delivered."""
         items = self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
         cut = self._items.cut
         return cut.reach(self._items.stream.shard, cut.span(start), items)
@@ -188,13 +182,14 @@ class ItemIterator(Iterator[Any]):
             "yielded": self._yielded,
             **self._share(),
         }
-        if self._is_over and self._items.batch_size is None:
+        if self._is_over and not self._items.is_batched:
             # A shard without a record in the epoch's last row can't tell by what it yielded.
             found["end"] = write_cursor(run.identity(), run.shard.end(start))
         return found
 
     def _share(self) -> dict[str, Any]:
-        return {"worker": self._worker, "workers": self._workers, "batch_size": self._items.batch_size}
+        size = self._items.cut.size if self._items.is_batched else None
+        return {"worker": self._worker, "workers": self._workers, "batch_size": size}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` of the same worker was taken.
@@ -218,4 +213,4 @@ class ItemIterator(Iterator[Any]):
             )
         self._start, self._yielded, self._rest = start, yielded, None
         self._is_over = "end" in state
-        self._epochs.move(self._seat, start)
+        self._epochs.move(self._id, start)

@@ -10,7 +10,6 @@ from yogadl._arguments import flag, names_of, unknown_argument, whole
 from yogadl._dataref import RecordsRef
 from yogadl._stream import (
     Batches,
-    Cut,
     Finish,
     Flags,
     Loader,
@@ -21,8 +20,10 @@ from yogadl._stream import (
     Stage,
     as_stream,
 )
+from yogadl.adapters._checks import cut_of
+from yogadl.adapters._trees import map_leaves
 from yogadl.adapters.torch._shards import warn_of_shards
-from yogadl.adapters.torch._tensors import converters, map_tensors
+from yogadl.adapters.torch._tensors import converters
 from yogadl.adapters.torch._workers import WorkerBatches
 from yogadl.errors import ConfigurationError
 
@@ -96,7 +97,8 @@ def make_dataloader(
     """
     run = as_stream(stream).run
     workers = whole("num_workers", num_workers)
-    cut = Cut(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    size = whole("batch_size", batch_size, 1)
+    cut = cut_of(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     batches = TensorBatches(run, padding_field=padding_field)
     if transform is not None and not callable(transform):
         raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
@@ -115,7 +117,7 @@ def make_dataloader(
 
 
 def _checked(options: Any, workers: int) -> dict[str, Any]:
-    """Return the options of DataLoader that say something.
+    """Return the options of DataLoader that were given a value.
 
     Raises:
         ConfigurationError: if there is no such option, or it needs workers.
@@ -159,11 +161,11 @@ class _Map:
 
 
 def _pinned(batch: Any) -> Any:
-    return map_tensors(lambda tensor: tensor.pin_memory(), batch)
+    return map_leaves(lambda leaf, _: leaf.pin_memory() if isinstance(leaf, torch.Tensor) else leaf, batch)
 
 
 def _can_pin() -> bool:
-    """Return whether there is an accelerator to pin memory for; without one it would only cost."""
+    """Return whether there is an accelerator to pin memory for; without one it would only take time."""
     if hasattr(torch, "accelerator"):  # since torch 2.6
         return (
             bool(torch.accelerator.is_available()) and torch.accelerator.current_accelerator().type != "mps"

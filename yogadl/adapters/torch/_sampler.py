@@ -21,6 +21,7 @@ from yogadl._stream import (
     as_stream,
     write_cursor,
 )
+from yogadl.adapters._checks import cut_of
 from yogadl.adapters.torch._shards import warn_of_shards
 
 
@@ -41,10 +42,10 @@ class _Indices:
 
 
 class SamplerIterator(StreamIterator):
-    """Yield indices; its state stays within the epoch, also after the last of them.
+    """Yield indices; the state stays within the epoch, also after the last of them.
 
-    A DataLoader asks for indices before it delivers, so that the last one was asked for says nothing.
-    Whether the epoch is over, StatefulDataLoader notes by itself.
+    A DataLoader asks for indices before it delivers records, so having been asked for the last index does not
+    mean that the epoch is over. StatefulDataLoader notes that itself.
     """
 
     __slots__ = ()
@@ -59,8 +60,8 @@ class SamplerIterator(StreamIterator):
     get_state = state_dict
 
 
-class _Order(Restartable):
-    """What both samplers have in common."""
+class _StreamSampler(Restartable):
+    """Yield the indices of a stream: what both samplers have in common."""
 
     def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
         self.stream = as_stream(stream)
@@ -77,7 +78,7 @@ class _Order(Restartable):
         return self._recipe.cut.items(len(self.stream))
 
 
-class Sampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # torch has no types where they are checked
+class Sampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  # torch has no types where they are checked
     """Yield the indices of a stream's records, one by one: a sampler for any DataLoader.
 
     Each `iter` is the stream's next epoch, of its own shard. The dataset must be of the same reference as the
@@ -104,10 +105,10 @@ class Sampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # torch 
 
     @takes_a_stream
     def __init__(self, stream: RecordStream) -> None:
-        _Order.__init__(self, stream, Cut(), is_batched=False)
+        _StreamSampler.__init__(self, stream, Cut(), is_batched=False)
 
 
-class BatchSampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # see above
+class BatchSampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  # see above
     """Yield lists of indices, a batch each: a batch sampler for any DataLoader; else like `Sampler`.
 
     Args:
@@ -131,5 +132,5 @@ class BatchSampler(_Order, torch.utils.data.Sampler):  # type: ignore[misc]  # s
     def __init__(self, stream: RecordStream, batch_size: int, drop_last: bool = False) -> None:
         self.batch_size = whole("batch_size", batch_size, 1)
         self.drop_last = flag("drop_last", drop_last)
-        cut = Cut(self.batch_size, self.drop_last)
-        _Order.__init__(self, stream, cut, is_batched=True)
+        cut = cut_of(self.batch_size, self.drop_last)
+        _StreamSampler.__init__(self, stream, cut, is_batched=True)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from yogadl._stream import Cut, RecordStream
+from yogadl.adapters._checks import ranks_of, warn_if_unsharded
 from yogadl.errors import ConfigurationError
 
 # A ProcessGroup or a DeviceMesh: torch need not be installed where the types are checked.
@@ -42,7 +43,7 @@ def shards(group_or_mesh: Group = None) -> dict[str, int]:
     """
     if group_or_mesh is not None and hasattr(group_or_mesh, "mesh_dim_names"):
         return _of_mesh(group_or_mesh)
-    if not is_distributed():
+    if not (dist.is_available() and dist.is_initialized()):
         if group_or_mesh is not None:
             raise ConfigurationError(
                 "torch.distributed is not initialised, so there are no process groups: call "
@@ -86,33 +87,19 @@ def _of_mesh(mesh: Any) -> dict[str, int]:
     return _shard(rank, math.prod(sizes[number] for number in chosen))
 
 
-def is_distributed() -> bool:
-    """Return whether this process is one of a job of torch.distributed."""
-    return bool(dist.is_available() and dist.is_initialized())
-
-
 def warn_of_shards(stream: RecordStream, cut: Cut) -> None:
     """Warn if the ranks of a job would all read the same, or have different numbers of batches."""
-    ranks = dist.get_world_size() if is_distributed() else 1
-    if ranks == 1:
-        return
-    if stream.shard.ranks == 1:
-        problem = (
-            f"the stream is unsharded, so each of the {ranks} ranks reads every record: pass "
-            "ref.stream(..., **yogadl.adapters.torch.shards(group_or_mesh)). If that is what you want, "
-            "ignore this"
-        )
-    elif _is_uneven(stream, cut):
-        problem = (
+    ranks = ranks_of("torch")
+    warn_if_unsharded(stream, ranks, "pass ref.stream(..., **yogadl.adapters.torch.shards(group_or_mesh))")
+    if ranks > 1 and _is_uneven(stream, cut):
+        warnings.warn(
             f"the {stream.shard.ranks} shards of {len(stream.source)} records have different numbers of "
             "batches, and ranks that wait for each other at each batch (DDP, FSDP) then wait for ever: pass "
             "drop_shard_remainder=True or pad_shard_remainder=True to ref.stream. If they don't wait for "
-            "each other, ignore this"
+            "each other, ignore this",
+            UserWarning,
+            stacklevel=1,  # a line of this file, not of the caller: Python then shows it once a process
         )
-    else:
-        return
-    # At a place of ours, not the caller's: Python then shows it once a process.
-    warnings.warn(problem, UserWarning, stacklevel=1)
 
 
 def _is_uneven(stream: RecordStream, cut: Cut) -> bool:

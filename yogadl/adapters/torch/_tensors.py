@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from yogadl._interfaces import Column
 from yogadl._leaf import Leaf, dtype_named, refuse
 from yogadl._spec import Spec
+from yogadl.adapters._trees import Path, map_leaves
 
 # A torch.Tensor, a torch.dtype: torch need not be installed where the types are checked.
 Tensor = Any
@@ -83,25 +84,22 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
     return found
 
 
-def arrays_in(tree: Any, record: int, path: tuple[object, ...] = ()) -> Any:
+def arrays_in(tree: Any, record: int) -> Any:
     """Return a record with its tensors made arrays; everything else stays as it is.
 
     Raises:
         UnsupportedDataError: if a tensor has no numpy form; names field and record.
     """
-    if isinstance(tree, torch.Tensor):
-        found = array_of(tree)
+
+    def stored(leaf: Any, path: Path) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        found = array_of(leaf)
         if found is None:
-            raise refuse("/".join(map(str, path)), record, _refusal(tree))
+            raise refuse("/".join(map(str, path)), record, _refusal(leaf))
         return found
-    if isinstance(tree, dict):
-        return {key: arrays_in(item, record, (*path, key)) for key, item in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        items = zip(tree._fields, tree, strict=True)
-        return type(tree)(*(arrays_in(item, record, (*path, key)) for key, item in items))
-    if isinstance(tree, list | tuple):
-        return type(tree)(arrays_in(item, record, (*path, key)) for key, item in enumerate(tree))
-    return tree
+
+    return map_leaves(stored, tree)
 
 
 def _refusal(tensor: Tensor) -> str:
@@ -114,16 +112,3 @@ def _refusal(tensor: Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"is a sparse tensor ({tensor.layout}); make it dense, or store its indices and values"
     return f"is a tensor of {tensor.dtype}, which has no stored form; cast it, or view it as integers"
-
-
-def map_tensors(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return a batch with every tensor in its dicts, lists and tuples replaced."""
-    if isinstance(tree, torch.Tensor):
-        return function(tree)
-    if isinstance(tree, dict):
-        return {key: map_tensors(function, item) for key, item in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_tensors(function, item) for item in tree))
-    if isinstance(tree, list | tuple):
-        return type(tree)(map_tensors(function, item) for item in tree)
-    return tree

@@ -1,4 +1,4 @@
-"""Carry batches from a worker process to the training loop, in memory that both map and that is used again.
+"""Carry batches from a worker process to the training loop in shared memory, which is used again and again.
 
 PyTorch's own way makes a new piece of shared memory for every tensor, which is created, faulted in page by
 page on both sides and passed as a file descriptor: several times what gathering the batch costs
@@ -24,9 +24,10 @@ from yogadl._leaf import dtype_named
 
 _ALIGNED: Final = 64
 _PAGES: Final = 16 * 4096
-# What is kept of a batch must not hold all of it. An array up to so large goes along with the structure, and
-# is copied out of it in some 2 us; each larger one lies in a segment of its own. Not where there are more
-# than so many, as in a list of arrays: a segment is a mapping, of which a process may have some 65,000.
+# Who keeps one array of a batch should not keep the memory of all of it. So arrays up to `_SMALL_BYTES` are
+# pickled with the structure, from which they are copied in some 2 us, and each larger one gets a segment of
+# its own. If there are more than `_MOST_ALONE`, as in a list of arrays, all share one segment: each segment
+# is a mapping, of which a process may have some 65,000.
 _SMALL_BYTES: Final = 16_384
 _MOST_ALONE: Final = 16
 _NO_BUFFER: Final = "VMm"  # kinds of dtypes that numpy exports no buffer of: ml_dtypes' and dates
@@ -34,40 +35,40 @@ _NO_BUFFER: Final = "VMm"  # kinds of dtypes that numpy exports no buffer of: ml
 Buffers = list[NDArray[np.uint8]]
 
 
-class Piece(NamedTuple):
-    """Say what of a batch lies in one segment of shared memory.
+class FilledSegment(NamedTuple):
+    """One segment of shared memory, and where in it the buffers of a batch begin and end.
 
     Args:
-        segment: The segment's number.
-        size: How large that is.
-        handle: What maps it; just the first time.
-        spans: Where the buffers in it begin and end.
+        number: The segment's number.
+        size: Its size in bytes.
+        handle: What another process maps it with; only the first time that it is sent.
+        spans: Where each buffer begins and ends.
     """
 
-    segment: int
+    number: int
     size: int
     handle: Any  # multiprocessing's, without annotations
     spans: list[tuple[int, int]]
 
 
-class Parcel(NamedTuple):
-    """Say where in shared memory a batch lies.
+class SharedBatch(NamedTuple):
+    """A batch in shared memory, as a worker sends it.
 
     Args:
-        worker: Who sent it.
-        pieces: Its buffers, segment by segment; the last in the first is the structure that they belong in.
-        dropped: Segments that he will not use again.
+        worker: The worker's number.
+        segments: Its buffers, segment by segment. The last buffer of the first is the pickled structure.
+        dropped: The numbers of segments that the worker will not use again.
     """
 
     worker: int
-    pieces: list[Piece]
+    segments: list[FilledSegment]
     dropped: list[int]
 
 
 class _Segment(NamedTuple):
     number: int
     memory: NDArray[np.uint8]
-    place: int  # among the pieces: the same field has about the same size in each batch
+    position: int  # in the batch: the same field has about the same size in each batch
 
 
 class Packer:
@@ -84,12 +85,12 @@ class Packer:
         self._sent: dict[int, _Segment] = {}
 
     def take_back(self, numbers: Sequence[int]) -> None:
-        """Note that nobody reads these segments any more."""
+        """Use these segments again: the training loop has let go of them."""
         for number in numbers:
             segment = self._sent.pop(number)
-            self._free[segment.place].append(segment)
+            self._free[segment.position].append(segment)
 
-    def pack(self, batch: Any) -> Parcel:  # any tree of arrays, tensors and what pickles
+    def pack(self, batch: Any) -> SharedBatch:  # any tree of arrays, tensors and what pickles
         """Write a batch into segments."""
         buffers: Buffers = []
         stream = io.BytesIO()
@@ -97,24 +98,24 @@ class Packer:
         groups = [[buffer] for buffer in buffers] if 0 < len(buffers) <= _MOST_ALONE else [buffers]
         groups[0].append(np.frombuffer(stream.getbuffer(), np.uint8))
         dropped: list[int] = []
-        pieces = [self._write(place, group, dropped) for place, group in enumerate(groups)]
-        return Parcel(self._worker, pieces, dropped)
+        segments = [self._write(position, group, dropped) for position, group in enumerate(groups)]
+        return SharedBatch(self._worker, segments, dropped)
 
-    def _write(self, place: int, buffers: Buffers, dropped: list[int]) -> Piece:
+    def _write(self, position: int, buffers: Buffers, dropped: list[int]) -> FilledSegment:
         spans, end = [], 0
         for buffer in buffers:
             start = -(-end // _ALIGNED) * _ALIGNED
             end = start + buffer.size
             spans.append((start, end))
-        segment, handle = self._segment(place, end, dropped)
+        segment, handle = self._segment(position, end, dropped)
         for (start, end), buffer in zip(spans, buffers, strict=True):
             segment.memory[start:end] = buffer
         self._sent[segment.number] = segment
-        return Piece(segment.number, segment.memory.size, handle, spans)
+        return FilledSegment(segment.number, segment.memory.size, handle, spans)
 
-    def _segment(self, place: int, size: int, dropped: list[int]) -> tuple[_Segment, Any]:
+    def _segment(self, position: int, size: int, dropped: list[int]) -> tuple[_Segment, Any]:
         """Return a segment that is large enough, and what maps it if it is new; drop those too small."""
-        free = self._free.setdefault(place, [])
+        free = self._free.setdefault(position, [])
         for number, segment in enumerate(free):
             if segment.memory.size >= size:
                 del free[number]
@@ -123,7 +124,7 @@ class Packer:
         free.clear()
         memory, handle = _share(-(-(size + size // 8) // _PAGES) * _PAGES)
         self._made += 1
-        return _Segment(self._made, memory, place), handle
+        return _Segment(self._made, memory, position), handle
 
 
 def _share(size: int) -> tuple[NDArray[np.uint8], Any]:
@@ -145,46 +146,45 @@ def _mapped(descriptor: int, size: int) -> NDArray[np.uint8]:
 
 
 class Unpacker:
-    """Unpack what the workers sent. One thread unpacks; batches may be let go of in any."""
+    """Unpack the batches that the workers sent: in one thread. Any thread may let go of a batch."""
 
     def __init__(self, workers: int) -> None:
         self._segments: dict[tuple[int, int], NDArray[np.uint8]] = {}
         self._returned: list[deque[int]] = [deque() for _ in range(workers)]
 
     def returned(self, worker: int) -> tuple[int, ...]:
-        """Return which segments of a worker nobody reads any more, each once."""
+        """Return the segments of a worker that were let go of since the last call."""
         found, queue = [], self._returned[worker]
         while queue:
             found.append(queue.popleft())
         return tuple(found)
 
-    def unpack(self, parcel: Parcel) -> Any:  # what was packed
-        """Return the batch, lying where it was written; a segment is returned once all in it is let go of.
+    def unpack(self, batch: SharedBatch) -> Any:  # what was packed
+        """Return the batch without a copy. A segment is free again once every array in it is let go of.
 
         Raises:
             OSError: if the worker died before its memory could be mapped.
         """
-        for number in parcel.dropped:
-            self._segments.pop((parcel.worker, number), None)
-        buffers = [buffer for piece in parcel.pieces for buffer in self._read(parcel.worker, piece)]
-        stream = buffers.pop(len(parcel.pieces[0].spans) - 1)
+        for number in batch.dropped:
+            self._segments.pop((batch.worker, number), None)
+        buffers = [buffer for segment in batch.segments for buffer in self._read(batch.worker, segment)]
+        stream = buffers.pop(len(batch.segments[0].spans) - 1)
         return pickle.loads(stream.data, buffers=buffers)
 
-    def _read(self, worker: int, piece: Piece) -> Buffers:
-        key = (worker, piece.segment)
-        if piece.handle is not None:
-            descriptor = piece.handle.detach()
+    def _read(self, worker: int, segment: FilledSegment) -> Buffers:
+        key = (worker, segment.number)
+        if segment.handle is not None:
+            descriptor = segment.handle.detach()
             try:
-                self._segments[key] = _mapped(descriptor, piece.size)
+                self._segments[key] = _mapped(descriptor, segment.size)
             finally:
                 os.close(descriptor)
-        lease = _Lease(self._segments[key], piece.segment, self._returned[worker].append)
-        memory = np.asarray(lease)
-        return [memory[start:end] for start, end in piece.spans]
+        memory = np.asarray(_Borrowed(self._segments[key], segment.number, self._returned[worker].append))
+        return [memory[start:end] for start, end in segment.spans]
 
 
-class _Lease:
-    """Own the memory of an array; every view of it refers to this, and once all are gone it is given back."""
+class _Borrowed:
+    """The memory of a segment as an array's base: given back when the last view of the array is gone."""
 
     __slots__ = ("__array_interface__", "_give_back", "_memory", "_number")
 
@@ -205,20 +205,20 @@ class _Lease:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickle the structure, and put the memory of arrays and tensors aside."""
+    """Pickle the structure of a batch, and collect the memory of its arrays and tensors in `buffers`."""
 
     def __init__(self, stream: io.BytesIO, buffers: list[NDArray[np.uint8]]) -> None:
-        def aside(buffer: pickle.PickleBuffer) -> bool:
+        def is_in_stream(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()
             if raw.nbytes <= _SMALL_BYTES:
                 return True
             buffers.append(np.frombuffer(raw, np.uint8))
             return False
 
-        super().__init__(stream, 5, buffer_callback=aside)
+        super().__init__(stream, 5, buffer_callback=is_in_stream)
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how numpy and torch values are pickled that would not put their memory aside."""
+        """Return how to pickle arrays and tensors that would copy their memory into the stream themselves."""
         if type(value) is np.ndarray and value.dtype.kind in _NO_BUFFER and value.dtype.names is None:
             raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
             return _array, (pickle.PickleBuffer(raw), value.dtype.name, value.shape)

@@ -24,22 +24,22 @@ from yogadl._stream import (
     RecordStream,
     Run,
 )
-from yogadl.adapters.torch._transport import Packer, Parcel, Unpacker
+from yogadl.adapters.torch._transport import Packer, SharedBatch, Unpacker
 from yogadl.errors import ConfigurationError
 
-# What goes from a worker to the loop at a time, unless a single batch is larger: handing over costs some
-# 0.2 ms, whatever its size (benchmarks/torch_loader.py).
+# Batches are sent in chunks of about this size, since sending costs some 0.2 ms, whatever is sent
+# (benchmarks/torch_loader.py).
 _MOST_BYTES: Final = 1_000_000
-_CHUNKS: Final = 4  # of an epoch for each worker, at least, if it has as many batches
+_CHUNKS: Final = 4  # the least number of chunks of an epoch for each worker, if there are as many batches
 
 Transform = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Ask a worker for the `number`-th chunk of an epoch, and tell it which segments are free again."""
+    """Ask a worker for the `number`-th chunk of an epoch, and return segments to it."""
 
-    turn: int
+    iteration: int
     epoch: int
     number: int
     worker: int
@@ -69,7 +69,7 @@ class WorkerBatches:
     transform: Transform | None
     workers: int
     options: Mapping[str, Any]
-    _kept: "list[_Crew]" = field(default_factory=list, compare=False)
+    _idle: "list[_WorkerPool]" = field(default_factory=list, compare=False)
 
     def __reduce__(self) -> Any:
         return type(self), (self.batches, self.transform, self.workers, self.options)
@@ -81,74 +81,75 @@ class WorkerBatches:
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, chunk by chunk."""
-        crew = self._crew(cut, start)
-        is_sound = False
+        pool = self._pool(cut, start)
+        is_reusable = False
         try:
-            yield from crew.reads(start, end)
-            is_sound = True
+            yield from pool.reads(start, end)
+            is_reusable = True
         except GeneratorExit:
-            is_sound = True  # the consumer's wish
+            is_reusable = True  # the iterator was closed, nothing failed
             raise
         finally:
-            if is_sound and self.options.get("persistent_workers"):
-                self._kept[:] = [crew]
+            if is_reusable and self.options.get("persistent_workers"):
+                self._idle[:] = [pool]
             else:
-                crew.end()
+                pool.end()
 
-    def _crew(self, cut: Cut, start: Point) -> "_Crew":
-        """Return the processes that are kept, if they can read from there on, or new ones."""
-        while self._kept:  # whoever takes them has them alone
-            crew = self._kept.pop()
-            if crew.can_start(start):
-                return crew
-            crew.end()
-        return _Crew(self, replace(self.run, start=start), cut)
+    def _pool(self, cut: Cut, start: Point) -> "_WorkerPool":
+        """Return the processes that are idle, if they can read from there on, or new ones."""
+        while self._idle:  # `pop`, so that two iterators never share one pool
+            pool = self._idle.pop()
+            if pool.can_start(start):
+                return pool
+            pool.end()
+        return _WorkerPool(self, replace(self.run, start=start), cut)
 
 
-class _Crew:
-    """The worker processes of one iterator at a time, and of the process that started them.
+class _WorkerPool:
+    """Worker processes, used by one iterator at a time, in the process that started them.
 
-    They end at once when this object is let go of. So nothing that it or DataLoader holds may lead back here:
-    the garbage collector comes when it likes, and then closes the queues first by which workers are told.
+    They end when the last reference to this object goes away. So nothing that it or DataLoader holds may
+    refer back to it: the garbage collector would collect that cycle late, and in an order in which it may
+    close the queues before the workers were told to end.
     """
 
     def __init__(self, make: WorkerBatches, run: Run, cut: Cut) -> None:
         self._run, self._cut = run, cut
         self._numbering = numbering = run.numbering(replace(cut, epochs=1))  # counted epoch by epoch
         self._finish = make.batches.finish()
-        self._is_ready = make.transform is not None  # a batch that leaves the worker as it is to be delivered
+        self._is_transformed = make.transform is not None  # then the worker sends batches, not columns
         bytes_each = run.record_bytes * cut.size
         spread = -(-numbering.begun // (_CHUNKS * make.workers))
-        self._each = 1 if self._is_ready else max(1, min(_MOST_BYTES // bytes_each, spread))
+        self._each = 1 if self._is_transformed else max(1, min(_MOST_BYTES // bytes_each, spread))
         numbered = NumberedBatches(RecordStream(run), cut.size * self._each)
-        dataset = _Chunks(numbered, make.batches, make.transform)
+        dataset = _ChunkDataset(numbered, make.batches, make.transform)
         self._pid = os.getpid()
-        self._plan = _Plan(numbering, self._each, make.workers)
+        self._requests = _RequestSampler(numbering, self._each, make.workers)
         self._answers: Any = None  # DataLoader's iterator
         self._ending: Callable[[], object] | None = None
         self._loader = torch.utils.data.DataLoader(
             dataset,
             batch_size=None,
-            sampler=self._plan,
+            sampler=self._requests,
             num_workers=make.workers,
-            collate_fn=_as_it_is,
+            collate_fn=_unchanged,
             **make.options,
         )
 
     def can_start(self, start: Point) -> bool:
-        """Return whether they are this process's, and count chunks as they are counted from `start`."""
+        """Return whether this process started them, and their chunks are those counted from `start`."""
         return self._pid == os.getpid() and self._run.origin(start.epoch) == start.position
 
     def reads(self, start: Point, end: int | None) -> Iterator[Read]:
         """Yield what the workers read from `start` to the epoch `end`."""
-        unpacker = self._plan.begin(start, end)
+        unpacker = self._requests.begin(start, end)
         self._start()
         for epoch in _epochs(start, end):
             items = self._numbering.count(epoch)
             for first in range(0, items, self._each):
                 found = self._next(unpacker)
                 count = min(self._each, items - first)
-                if self._is_ready:
+                if self._is_transformed:
                     yield count, iter((found,))
                 else:
                     columns, padding = found
@@ -157,10 +158,10 @@ class _Crew:
                 del found
 
     def _start(self) -> None:
-        """Let DataLoader ask for what is planned; the first time, start the processes.
+        """Let DataLoader send the requests; the first time, start the processes.
 
         Raises:
-            ConfigurationError: if what a process is to be sent can't be pickled; says what.
+            ConfigurationError: if what is sent to a process can't be pickled; says what.
         """
         try:
             answers = iter(self._loader)
@@ -169,9 +170,9 @@ class _Crew:
         if answers is self._answers:
             return
         self._answers = answers
-        # Not needed here, and functions or data of the user's may lead to the loader, and so to us.
+        # Not needed here, and the user's functions and data may refer to the loader, and so to this object.
         answers._dataset = answers._worker_init_fn = None
-        at_exit = multiprocessing.util.Finalize(None, _forget, (weakref.ref(answers),), exitpriority=0)
+        at_exit = multiprocessing.util.Finalize(None, _ignore_deaths, (weakref.ref(answers),), exitpriority=0)
         ending = weakref.finalize(self, _end, answers, self._pid, at_exit)
         ending.atexit = False  # the interpreter ends its daemonic processes itself, without waiting
         self._ending = ending
@@ -194,7 +195,7 @@ class _Crew:
         )
 
     def _next(self, unpacker: Unpacker) -> Any:
-        """Return what the next worker in turn read; raise what it raised."""
+        """Return what the next worker read; raise what it raised."""
         if self._pid != os.getpid():
             raise ForkedError  # the iterator then goes on with workers of its own
         try:
@@ -202,7 +203,7 @@ class _Crew:
             if not isinstance(answer, _Failure):
                 return unpacker.unpack(answer)
         except RuntimeError as error:
-            # DataLoader has one type for both.
+            # DataLoader raises the same type for a timeout and for a dead worker.
             error.add_note(_LATE if str(error).startswith("DataLoader timed out") else _DIED)
             raise
         except (OSError, EOFError) as error:
@@ -215,9 +216,10 @@ class _Crew:
         raise answer.error
 
     def end(self) -> None:
-        """End the processes now: an error's traceback may hold this object for long.
+        """End the processes now, without waiting until the last reference is gone.
 
-        While it lives, DataLoader raises the death of a worker wherever this process is, again and again.
+        After an error its traceback may hold this object for long. Until then DataLoader would raise the
+        death of a worker again and again, wherever this process happens to be.
         """
         if self._ending is not None:
             self._ending()
@@ -231,7 +233,7 @@ class _Crew:
 
 
 def _end(answers: Any, pid: int, at_exit: Any) -> None:
-    """End the processes of DataLoader's iterator; in a forked process they are not ours to end."""
+    """End the processes of DataLoader's iterator; in a forked process, leave that to the parent."""
     at_exit.cancel()
     if pid == os.getpid():
         answers._shutdown_workers()
@@ -239,11 +241,11 @@ def _end(answers: Any, pid: int, at_exit: Any) -> None:
         answers._shutdown = True
 
 
-def _forget(answers: "weakref.ref[Any]") -> None:
-    """Let the interpreter end the processes of DataLoader's iterator at its own end.
+def _ignore_deaths(answers: "weakref.ref[Any]") -> None:
+    """When the program exits, let DataLoader no longer report the deaths of its workers.
 
-    One that is still starting dies of that, where others know it for the end, and would be told as a worker
-    that was killed.
+    The interpreter ends its daemonic processes itself. One that is still starting dies of that with an exit
+    code that DataLoader would report as a worker that was killed.
     """
     found = answers()
     if found is not None and found._worker_pids_set:
@@ -279,41 +281,41 @@ def _epochs(start: Point, end: int | None) -> Iterator[int]:
     return itertools.count(start.epoch) if end is None else iter(range(start.epoch, end))
 
 
-def _as_it_is(answer: Any) -> Any:
+def _unchanged(answer: Any) -> Any:
     return answer
 
 
-class _Plan:
-    """Say what DataLoader is to ask the workers for, iteration by iteration: its sampler.
+class _RequestSampler:
+    """Yield the requests that DataLoader sends to the workers, iteration by iteration: its sampler.
 
-    It has no part of the source: see `_Crew`.
+    It refers to nothing of the source: see `_WorkerPool`.
     """
 
     def __init__(self, numbering: Numbering, each: int, workers: int) -> None:
         self._numbering = numbering
         self._each, self._workers = each, workers
-        self._turn = 0
+        self._iteration = 0
         self._requests: Iterator[_Request] = iter(())
 
     def __iter__(self) -> Iterator[_Request]:
         return self._requests
 
     def begin(self, start: Point, end: int | None) -> Unpacker:
-        """Plan to read from `start` to the epoch `end`; return what unpacks the answers."""
-        self._turn += 1
+        """Make the requests from `start` to the epoch `end`; return what unpacks the answers."""
+        self._iteration += 1
         unpacker = Unpacker(self._workers)
-        self._requests = self._plan(unpacker, start, end)
+        self._requests = self._make(unpacker, start, end)
         return unpacker
 
-    def _plan(self, unpacker: Unpacker, start: Point, end: int | None) -> Iterator[_Request]:
-        workers = itertools.cycle(range(self._workers))  # DataLoader asks them in turn
+    def _make(self, unpacker: Unpacker, start: Point, end: int | None) -> Iterator[_Request]:
+        workers = itertools.cycle(range(self._workers))  # as DataLoader asks them
         for epoch in _epochs(start, end):
             for number in range(-(-self._numbering.count(epoch) // self._each)):
                 worker = next(workers)
-                yield _Request(self._turn, epoch, number, worker, unpacker.returned(worker))
+                yield _Request(self._iteration, epoch, number, worker, unpacker.returned(worker))
 
 
-class _Chunks(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no types where they are checked
+class _ChunkDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no types where they are checked
     """Read chunks in a worker process: DataLoader's dataset."""
 
     def __init__(self, numbered: NumberedBatches, batches: Batches, transform: Transform | None) -> None:
@@ -322,20 +324,20 @@ class _Chunks(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
         self._finish = batches.finish()
         self.transform = transform
         self._packer: Packer | None = None
-        self._turn = -1
+        self._iteration = -1
 
     def __reduce__(self) -> Any:
         return type(self), (self._numbered, self._batches, self.transform)
 
-    def __getitem__(self, request: _Request) -> Parcel | _Failure:
+    def __getitem__(self, request: _Request) -> SharedBatch | _Failure:
         try:
             worker = torch.utils.data.get_worker_info().id
             if self._packer is None:
                 settle_allocator()
-            if self._packer is None or request.turn != self._turn:
-                # Of another iteration, whose end nobody told us: its segments are left to who reads them.
-                self._packer, self._turn = Packer(worker), request.turn
-            if worker == request.worker:  # else DataLoader asked another than expected: it makes new ones
+            if self._packer is None or request.iteration != self._iteration:
+                # The segments of an earlier iteration may still be read: they are not used again.
+                self._packer, self._iteration = Packer(worker), request.iteration
+            if worker == request.worker:  # else DataLoader asked another worker than expected
                 self._packer.take_back(request.returned)
             return self._packer.pack(self._read(request))
         except Exception as error:  # noqa: BLE001  (the loop raises it, whatever it is)
@@ -352,6 +354,6 @@ def _failure(error: Exception, worker: int) -> _Failure:
     where = f"in worker process {worker} of make_dataloader:\n{traceback.format_exc()}"
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  (what an error of the user's does there is his)
+    except Exception:  # noqa: BLE001  (a user's error may do anything here)
         error = RuntimeError(f"{type(error).__name__}: {error}")
     return _Failure(error, where)

@@ -1,4 +1,4 @@
-"""Give Grain records and batches by number: its random-access data sources.
+"""Give Grain records and batches by number: as its random-access data sources, and as a map dataset.
 
 All of them are safe to use from any number of threads and after a fork, and pickle if what they read does.
 """
@@ -8,27 +8,29 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import grain
+
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._interfaces import RandomAccess
 from yogadl._stream import INDICES, Ahead, NumberedBatches, Numbering, Point, RecordStream, Rows
 from yogadl.adapters.grain._numbering import length_of
 
-# Of one read ahead: Grain takes some 20 us a record, and so much is still in the CPU's cache when it is used.
+# The size of one read ahead: so much is still in the CPU's cache when Grain uses it, at some 20 us a record.
 _AHEAD_BYTES: Final = 1_000_000
 _MOST_AHEAD: Final = 1024
 _LEAST_AHEAD: Final = 16
 
 
 def described(kind: str, source: RandomAccess) -> str:
-    """Return what Grain's checkpoints know a data source by: the content's hash, everywhere the same."""
+    """Return the text by which Grain's checkpoints identify a data source: the same wherever it lies."""
     return f"yogadl.{kind}(records={len(source)}, fingerprint={source.fingerprint!r})"
 
 
 class DataSource:
     """Read the records of a `DataRef` by their index: a `grain.sources.RandomAccessDataSource`.
 
-    For every sampler and every `grain.MapDataset.source`. What a record is read with, its batch or its
-    neighbours in the order, is not known here: `make_dataloader` and `map_dataset` are faster.
+    For every sampler and every `grain.MapDataset.source`. It reads record by record, without knowing which
+    ones come next: `make_dataloader` and `map_dataset` are faster.
 
     Args:
         ref: Where the records are.
@@ -56,14 +58,14 @@ class DataSource:
         return self._ref.__getitems__([index])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[Any]:
-        """Read many at once, where Grain asks so."""
+        """Read many at once: Grain calls this where it can."""
         return self._ref.__getitems__(indices)
 
     def __repr__(self) -> str:
         return self._name
 
 
-class _Planned(NamedTuple):
+class _Upcoming(NamedTuple):
     """Items that are read one after another: their numbers, their rows, and what announces those."""
 
     numbers: range
@@ -71,22 +73,22 @@ class _Planned(NamedTuple):
     ahead: Ahead
 
 
-class _Reading(threading.local):
-    """What one thread read last, what it holds ready, and what it is to read next."""
+class _ThreadState(threading.local):
+    """What one thread read last, the records that it has read ahead, and those to be read next."""
 
     def __init__(self) -> None:
         self.last = -1
         self.step = 0
         self.count = 0
         self.ready: dict[int, Any] = {}
-        self.planned: _Planned | None = None
+        self.upcoming: _Upcoming | None = None
 
 
-class Records:
+class RecordItems:
     """Read the records of a stream by number.
 
-    Whoever asks for every w-th record, whatever w, finds the next ones ready, read at once; each thread reads
-    for itself. A record that was handed out is its receiver's own: asked for again, it is read again.
+    If every w-th record is asked for, whatever w, the next ones are read ahead, many at once; each thread has
+    its own. A record that was handed out belongs to the caller: asked for again, it is read again.
     """
 
     def __init__(self, stream: RecordStream, numbering: Numbering, padding_field: str | None) -> None:
@@ -95,10 +97,10 @@ class Records:
         self._run = stream.run
         self._padding_field = padding_field
         self._most = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // stream.run.record_bytes))
-        self._reading = _Reading()
+        self._thread = _ThreadState()
 
     def __reduce__(self) -> Any:
-        return Records, (self._stream, self._numbering, self._padding_field)
+        return RecordItems, (self._stream, self._numbering, self._padding_field)
 
     def __len__(self) -> int:
         return length_of(self._numbering)
@@ -107,42 +109,42 @@ class Records:
         return described("Records", self._run.source)
 
     def __getitem__(self, number: Any) -> Any:  # benchmarks/grain_loader.py: once a record
-        reading = self._reading
-        step = number - reading.last
-        is_steady = step == reading.step and step > 0
-        reading.last, reading.step = number, step
-        if number in reading.ready:
-            return reading.ready.pop(number)
-        reading.count = min(self._most, max(_LEAST_AHEAD, 2 * reading.count)) if is_steady else 1
-        reading.ready = self._read(operator.index(number), reading.count, max(1, step))
-        return reading.ready.pop(number)
+        thread = self._thread
+        step = number - thread.last
+        is_steady = step == thread.step and step > 0
+        thread.last, thread.step = number, step
+        if number in thread.ready:
+            return thread.ready.pop(number)
+        thread.count = min(self._most, max(_LEAST_AHEAD, 2 * thread.count)) if is_steady else 1
+        thread.ready = self._read(operator.index(number), thread.count, max(1, step))
+        return thread.ready.pop(number)
 
     def _read(self, number: int, count: int, step: int) -> dict[int, Any]:
         """Read so many records, every `step`-th of an epoch; of several, the next ones are announced."""
-        planned = self._reading.planned
-        if planned is None or number not in planned.numbers or step != planned.numbers.step:
-            planned = self._reading.planned = self._plan(number, INDICES if count > 1 else 1, step)
-        first = planned.numbers.index(number)
-        last = min(len(planned.rows), first + count)
+        upcoming = self._thread.upcoming
+        if upcoming is None or number not in upcoming.numbers or step != upcoming.numbers.step:
+            upcoming = self._thread.upcoming = self._upcoming(number, INDICES if count > 1 else 1, step)
+        first = upcoming.numbers.index(number)
+        last = min(len(upcoming.rows), first + count)
         if count > 1:
-            planned.ahead.of(first, last)
-        rows, run = planned.rows[first:last], self._run
+            upcoming.ahead.of(first, last)
+        rows, run = upcoming.rows[first:last], self._run
         records = run.spec.records(run.read(rows), len(rows))
         if self._padding_field is not None:
             for record, is_padding in zip(records, rows.padding, strict=True):
                 record[self._padding_field] = is_padding
-        return dict(zip(planned.numbers[first:last], records, strict=True))
+        return dict(zip(upcoming.numbers[first:last], records, strict=True))
 
-    def _plan(self, number: int, count: int, step: int) -> _Planned:
+    def _upcoming(self, number: int, count: int, step: int) -> _Upcoming:
         """Return every `step`-th of so many rows of an epoch."""
         epoch, row = self._numbering.locate(number)
         run = self._run
         point = Point(epoch, run.origin(epoch))
         rows = run.rows(point, row, min(row + count, run.shard.own(point.position)))[::step]
-        return _Planned(range(number, number + len(rows) * step, step), rows, Ahead(run, rows.indices))
+        return _Upcoming(range(number, number + len(rows) * step, step), rows, Ahead(run, rows.indices))
 
 
-class Batches:
+class BatchItems:
     """Read the batches of a stream by number."""
 
     def __init__(self, batches: NumberedBatches, numbering: Numbering) -> None:
@@ -159,14 +161,13 @@ class Batches:
         return self._batches.batch(*self._numbering.locate(number))
 
 
-class Dealt:
+class ItemsOrNone:
     """Read items by number, and ``None`` at the number behind the last: what an empty place holds.
 
-    A worker whose last turn is short, or does not come, must see its items end; but Grain gives all of them
-    as many places.
+    Grain gives all workers the same number of places, but the last batch of some is short or missing.
     """
 
-    def __init__(self, source: Records | Batches) -> None:
+    def __init__(self, source: RecordItems | BatchItems) -> None:
         self._source = source
         self._empty = len(source)
 
@@ -178,3 +179,46 @@ class Dealt:
 
     def __getitem__(self, number: Any) -> Any:
         return None if number == self._empty else self._source[number]
+
+
+class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain has no annotations
+    """Give a stream's items, records or batches; what `map_dataset` returns.
+
+    Its length is how many there are; an index behind that belongs to a later epoch, as `repeat` asks for it,
+    and a negative one counts from the end.
+    Immutable, thread-safe; pickles if the stream does.
+
+    Attributes:
+        numbering: Which items there are.
+    """
+
+    def __init__(self, numbering: Numbering, source: RecordItems | BatchItems) -> None:
+        super().__init__()
+        self.numbering = numbering
+        self._source = source
+
+    def __len__(self) -> int:
+        return length_of(self.numbering)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        number = operator.index(index)
+        return self._source[number if number >= 0 else self._from_the_end(number)]
+
+    def _from_the_end(self, number: int) -> int:
+        """Return the element that a negative index stands for, modulo the length as in Grain's sources."""
+        if self.numbering.cut.epochs is None or not len(self):
+            what = "without end" if len(self) else "without elements"
+            raise IndexError(f"a dataset {what} has no element {number}")
+        return number % len(self)
+
+    def to_iter_dataset(
+        self, read_options: grain.ReadOptions | None = None, *, allow_nones: bool = False
+    ) -> grain.IterDataset:
+        """Return the dataset to iterate over; without threads by default, which would only slow it down."""
+        options = grain.ReadOptions(0, 0) if read_options is None else read_options
+        return super().to_iter_dataset(options, allow_nones=allow_nones)
+
+    def __str__(self) -> str:
+        return f"StreamMapDataset({self._source!r})"

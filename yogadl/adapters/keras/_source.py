@@ -1,16 +1,38 @@
-"""Take the batches of a `PyDataset` apart into records: a source."""
+"""Read a `PyDataset` as a source: its batches are taken apart into records."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._columns import Columns, column_of, split
 from yogadl._leaf import BadValueError, refuse
-from yogadl._sources import NO_RECORDS
+from yogadl._sources import NO_RECORDS, Source
 from yogadl._spec import Spec
+from yogadl.adapters._trees import Path, map_leaves
 from yogadl.errors import UnsupportedDataError
+
+
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Keras's
+    """Return the source in a `keras.utils.PyDataset` or a `Sequence` of Keras 2; ``None`` if it is neither.
+
+    Args:
+        data: The dataset: its batches are taken apart into records.
+        allow_pickle: Whether values without a stored form may be pickled.
+
+    Raises:
+        UnsupportedDataError: if it has no end, no records, or what is no batch of arrays.
+    """
+    if isinstance(data, keras.utils.PyDataset) or _is_sequence(data):
+        return BatchesSource(data, allow_pickle=allow_pickle)
+    return None
+
+
+def _is_sequence(data: Any) -> bool:
+    """Return whether this is a `Sequence` of Keras 2, which is another package."""
+    return any(kind.__name__ == "Sequence" and "keras" in kind.__module__ for kind in type(data).__mro__)
 
 
 class BatchesSource:
@@ -28,7 +50,7 @@ class BatchesSource:
     """
 
     can_start_anywhere = False
-    length = None  # only its last batch knows
+    length = None  # unknown until the last batch
 
     def __init__(self, batches: Any, *, allow_pickle: bool = False) -> None:
         count = batches.num_batches if hasattr(batches, "num_batches") else len(batches)
@@ -42,7 +64,7 @@ class BatchesSource:
         if found is None:
             raise UnsupportedDataError(NO_RECORDS)
         self._first = found
-        self.spec = Spec.of_record(_mapped(found, lambda array, _: array[0]), 0, allow_pickle)
+        self.spec = Spec.of_record(map_leaves(lambda array, _: array[0], found), 0, allow_pickle)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, a batch at a time; those before are read, too."""
@@ -60,9 +82,7 @@ class BatchesSource:
         for field, array in zip(self.spec.fields, arrays, strict=True):
             try:
                 if field.leaf.is_numeric and array.dtype == field.leaf.numpy_dtype:
-                    found.append(
-                        np.array(array, order="C")
-                    )  # a copy: datasets may fill one array again and again
+                    found.append(np.array(array, order="C"))  # a copy: a dataset may fill one array again
                 else:
                     found.append(column_of(field.leaf, list(array)))
             except BadValueError as error:
@@ -81,7 +101,8 @@ def _trees(batches: Any, count: int) -> Iterator[Any]:
             error.add_note(f"while reading batch {number} of the {type(batches).__name__}")
             raise
         sizes: dict[str, int] = {}
-        tree = _mapped(tuple(batch) if isinstance(batch, list) else batch, _into(sizes, number))
+        convert = _converter(sizes, number)
+        tree = map_leaves(convert, tuple(batch) if isinstance(batch, list) else batch)
         if len(set(sizes.values())) > 1:
             raise UnsupportedDataError(f"the arrays of batch {number} are of different lengths: {sizes}")
         if any(sizes.values()):
@@ -90,10 +111,11 @@ def _trees(batches: Any, count: int) -> Iterator[Any]:
         batches.on_epoch_end()
 
 
-def _into(sizes: dict[str, int], number: int) -> Callable[[Any, str], NDArray[Any]]:
+def _converter(sizes: dict[str, int], number: int) -> Callable[[Any, Path], NDArray[Any]]:
     """Return what makes an array of a tensor of batch `number`, and notes how many records it has."""
 
-    def convert(value: Any, path: str) -> NDArray[Any]:
+    def convert(value: Any, keys: Path) -> NDArray[Any]:
+        path = "/".join(map(str, keys))
         if hasattr(value, "detach"):  # PyTorch's, which may want a gradient
             value = value.detach()
         array = np.asarray(value)
@@ -107,18 +129,3 @@ def _into(sizes: dict[str, int], number: int) -> Callable[[Any, str], NDArray[An
         return array
 
     return convert
-
-
-def _mapped(tree: Any, function: Callable[[Any, str], Any], path: str = "") -> Any:
-    """Return the tree with `function(leaf, path)` in the place of each leaf."""
-
-    def child(key: Any, item: Any) -> Any:
-        return _mapped(item, function, f"{path}/{key}" if path else str(key))
-
-    if isinstance(tree, dict):
-        return {key: child(key, item) for key, item in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(child, tree._fields, tree))
-    if isinstance(tree, tuple | list):
-        return type(tree)(child(i, item) for i, item in enumerate(tree))
-    return function(tree, path)

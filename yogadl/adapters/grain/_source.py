@@ -1,4 +1,4 @@
-"""Read Grain's data as records: its datasets and loaders, in order, and random access where they have it."""
+"""Read Grain's datasets and loaders as sources, in order."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from yogadl.errors import UnsupportedDataError
 
 # Grain's classes have no annotations, so `Any` stands for its datasets.
 
-# What never ends has a length of `sys.maxsize`, or that divided by the shards.
+# A dataset without end has a length of `sys.maxsize`, or of that divided by the shards.
 _ENDLESS: Final = sys.maxsize >> 20
 
 # Map datasets that have an element at every index; others may have none at some.
@@ -26,15 +26,19 @@ _DENSE: Final = frozenset(
 )
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:
-    """Return the source in Grain's data, or ``None`` if its records are read by position, as a list's.
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Grain's
+    """Return the source in Grain's data, or ``None`` if it is read by position, as any list is.
+
+    Args:
+        data: A `grain.MapDataset`, `grain.IterDataset` or `grain.DataLoader`, of single records.
+        allow_pickle: Whether leaves that have no stored form may be pickled.
 
     Raises:
         UnsupportedDataError: if it never ends, or a record can't be stored.
     """
     if isinstance(data, grain.MapDataset):
         _require_end(data)
-        if all(type(part).__name__ in _DENSE for part in _parts(data)):
+        if all(type(stage).__name__ in _DENSE for stage in _stages(data)):
             return None
         return _in_order(lambda: data.to_iter_dataset(grain.ReadOptions(0, 0)), allow_pickle)
     if isinstance(data, grain.IterDataset):
@@ -67,19 +71,19 @@ class _Elements:
             iterator.close()
 
 
-def _parts(data: Any) -> Iterator[Any]:
+def _stages(data: Any) -> Iterator[Any]:
     todo = [data]
     while todo:
-        part = todo.pop()
-        yield part
-        todo += getattr(part, "parents", ())
+        stage = todo.pop()
+        yield stage
+        todo += getattr(stage, "parents", ())
 
 
 def _require_end(data: Any) -> None:
-    for part in _parts(data):
-        name = type(part).__name__
-        is_endless = isinstance(part, grain.MapDataset) and len(part) >= _ENDLESS
-        if is_endless or (name == "RepeatIterDataset" and part._num_epochs is None):
+    for stage in _stages(data):
+        name = type(stage).__name__
+        is_endless = isinstance(stage, grain.MapDataset) and len(stage) >= _ENDLESS
+        if is_endless or (name == "RepeatIterDataset" and stage._num_epochs is None):
             raise UnsupportedDataError(
                 f"the data never ends, because of its {name}: give the number of epochs, 1 for a cache"
             )

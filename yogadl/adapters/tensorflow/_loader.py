@@ -9,16 +9,14 @@ from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._spec import Node
 from yogadl._stream import NumberedBatches, RecordStream, as_stream
-from yogadl.adapters.tensorflow._eager import require_eager
+from yogadl.adapters.tensorflow._components import Component, assembled, components_of_record, flat_specs
 from yogadl.adapters.tensorflow._items import items_of
-from yogadl.adapters.tensorflow._parts import Part
-from yogadl.adapters.tensorflow._resumable import ResumableDataset
 from yogadl.adapters.tensorflow._specs import Dataset, Tensor
-from yogadl.adapters.tensorflow._tensors import as_it_is
-from yogadl.adapters.tensorflow._trees import assembled, flat_specs, parts_of
+from yogadl.adapters.tensorflow._state import ResumableDataset
+from yogadl.adapters.tensorflow._tensors import require_eager, without_autograph
 from yogadl.errors import ConfigurationError
 
-# Where single records are asked for, so many are gathered by one call (benchmarks/tf_data.py).
+# To yield single records, so many are gathered by one call (benchmarks/tf_data.py).
 _GATHERED_BYTES: Final = 2**20
 _GATHERED_RECORDS: Final = 1024
 
@@ -66,21 +64,17 @@ def make_tf_dataset(
         return _from_generator(given, batch_size, drop_remainder, padding_field)
     stream = as_stream(given)
     require_eager("make_tf_dataset")
-    parts, tree = parts_of(stream.spec, padding_field, is_batched=batch_size is not None)
-    if batch_size is None:
-        size = max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // stream.run.record_bytes))
-        numbered = NumberedBatches(
-            stream, size, padding_field=padding_field, skip_finished_epoch=skip_finished_epoch
-        )
-        return _records(numbered, parts, tree)
+    is_batched = batch_size is not None
+    components, tree = components_of_record(stream.spec, padding_field, is_batched=is_batched)
     numbered = NumberedBatches(
         stream,
-        batch_size,
-        drop_remainder,
+        batch_size or max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // stream.run.record_bytes)),
+        drop_remainder if is_batched else False,
         padding_field=padding_field,
         skip_finished_epoch=skip_finished_epoch,
     )
-    return _batches(numbered, batch_size if drop_remainder else None, parts, tree)
+    make = _batches if is_batched else _records
+    return make(numbered, components, tree)
 
 
 def _from_generator(
@@ -99,45 +93,47 @@ def _from_generator(
     return dataset if batch_size is None else dataset.batch(batch_size, drop_remainder)
 
 
-def _batches(numbered: NumberedBatches, static: int | None, parts: list[Part], tree: Node) -> Dataset:
+def _batches(numbered: NumberedBatches, components: list[Component], tree: Node) -> Dataset:
+    static = numbered.size if numbered.numbering.cut.drop_remainder else None
+
     def build(*tensors: Tensor) -> Any:
         rest = iter(tensors)
-        return assembled(tree, iter([part.batch(rest, static) for part in parts]))
+        return assembled(tree, iter([component.batch(rest, static) for component in components]))
 
-    batches, count = items_of(numbered, parts, "batches", 2, build)
+    batches, count = items_of(numbered, components, "batches", 2, build)
     return ResumableDataset(_with_sharding(batches, numbered.stream), count)
 
 
-def _records(numbered: NumberedBatches, parts: list[Part], tree: Node) -> Dataset:
+def _records(numbered: NumberedBatches, components: list[Component], tree: Node) -> Dataset:
     stream = numbered.stream
 
     def build(*tensors: Tensor) -> tuple[Tensor, ...]:
         rest = iter(tensors)
-        return tuple(tensor for part in parts for tensor in part.rows(rest))
+        return tuple(tensor for component in components for tensor in component.rows(rest))
 
     def decode(*tensors: Tensor) -> Any:
         rest = iter(tensors)
-        return assembled(tree, iter([part.record(rest) for part in parts]))
+        return assembled(tree, iter([component.record(rest) for component in components]))
 
-    if all(part.is_plain for part in parts):
-        items, count = items_of(numbered, parts, "records", 1, lambda *tensors: decode(*build(*tensors)))
+    if all(component.is_plain for component in components):
+        items, count = items_of(numbered, components, "records", 1, lambda *tensors: decode(*build(*tensors)))
         records = items.unbatch()
     else:
-        items, count = items_of(numbered, parts, "records", 1, build)
-        # Not a map: tf.data would make it parallel, and read ahead of what says which epoch it is.
+        items, count = items_of(numbered, components, "records", 1, build)
+        # Not a map, which tf.data would make parallel: its threads would read into the next epoch.
         records = items.unbatch().scan(
-            tf.constant(0), as_it_is(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
+            tf.constant(0), without_autograph(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
         )
     if stream.start.position == 0:
         records = records.apply(tf.data.experimental.assert_cardinality(len(stream)))
     records = _with_sharding(records, stream)
-    if not any(part.is_remembered for part in parts):
+    if not any(component.is_ragged_rank_0 for component in components):
         return ResumableDataset(records, count)
-    # A ragged tensor of ragged rank 0 is a plain tensor inside a function: only the structure tells.
-    specs = zip(parts, flat_specs(tree, records.element_spec), strict=True)
-    spec = assembled(tree, iter([part.remembered(spec) for part, spec in specs]))
+    # In a function a ragged tensor of ragged rank 0 is a plain tensor, so the spec is changed afterwards.
+    specs = zip(components, flat_specs(tree, records.element_spec), strict=True)
+    spec = assembled(tree, iter([component.spec_of(spec) for component, spec in specs]))
     found = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
-    found._yogadl_origin = records  # whose functions it calls
+    found._yogadl_origin = records  # its functions must live as long
     return ResumableDataset(found, count)
 
 
@@ -147,7 +143,7 @@ def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _with_sharding(dataset: Dataset, stream: RecordStream) -> Dataset:
-    """Say how tf.distribute may share the dataset out: not at all if it is one shard already."""
+    """Tell tf.distribute how to share the dataset out: not at all if it is one shard already."""
     policies = tf.data.experimental.AutoShardPolicy
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = (

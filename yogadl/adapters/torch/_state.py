@@ -32,7 +32,7 @@ def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """
     if _MARK in state_dict:
         return dict(state_dict)
-    main, shares = _parts(state_dict)
+    main, shares = _states_in(state_dict)
     found = _of_shares(shares) if shares else _first(main, ("_sampler_iter_state", "_index_sampler_state"))
     if found is None:
         raise CursorError(
@@ -44,8 +44,8 @@ def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
-def _parts(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    """Return the state of the loop's own process, and those of our iterators, wherever they are.
+def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """Return the state of the training process, and those of the iterators of `IterableDataset`.
 
     Raises:
         CursorError: if some of what was delivered is not in them.

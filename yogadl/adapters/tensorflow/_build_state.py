@@ -1,4 +1,4 @@
-"""Keep where the iterator of a pipeline stood, so that a killed build goes on from there."""
+"""Save where the iterator of a pipeline stands, so that a killed build goes on from there."""
 
 import threading
 import time
@@ -6,15 +6,16 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-# Noting a state takes some 2 ms; what is read again after a kill is what took so many times as long.
+# Noting a state takes some 2 ms; it is done again when so many times as long has passed. What was read since
+# is read again after a kill.
 _SPARED: Final = 50
-# Of one, and of all that are held: with what tf.data has read ahead, a state can have tens of megabytes.
+# Of one state, and of all that are held: with what tf.data has read ahead, one can have tens of megabytes.
 _MOST_BYTES: Final = 48 * 2**20
 _HELD_BYTES: Final = 96 * 2**20
 _HEADER_BYTES: Final = 8 + 32
 
 
-class State(NamedTuple):
+class IteratorState(NamedTuple):
     """Where an iterator stood.
 
     Attributes:
@@ -26,11 +27,11 @@ class State(NamedTuple):
     content: bytes
 
 
-class States:
+class IteratorStates:
     """Note now and then where an iterator stands, and find the state nearest to a record. Thread-safe.
 
-    A part is sealed while the next one is read already, so all states since the last saved one are held; if
-    they are too large, every other one.
+    A part of the cache is sealed while the next one is read already, so all states since the last saved one
+    are held; if they are too large, every other one.
 
     Args:
         graph_sha256: Of the pipeline; the states of others are passed over. ``None``: note nothing.
@@ -40,13 +41,13 @@ class States:
         self._graph = bytes.fromhex(graph_sha256 or "")
         self._is_able = graph_sha256 is not None
         self._lock = threading.Lock()
-        self._own: list[State] = []
-        self._given: list[State] = []
+        self._own: list[IteratorState] = []
+        self._given: list[IteratorState] = []
         self._cost_s = 0.0
         self._noted_s = -float("inf")
 
     def note(self, iterator: Any, record: int) -> None:  # an iterator of TensorFlow's
-        """Note where it stands, unless that was done a moment ago or can't be done."""
+        """Note where an iterator stands, unless that was done a moment ago or can't be done."""
         started_s = time.monotonic()
         if not self._is_able or started_s - self._noted_s < _SPARED * self._cost_s:
             return
@@ -57,7 +58,7 @@ class States:
         self._noted_s = time.monotonic()
         self._cost_s = self._noted_s - started_s
         with self._lock:
-            self._own.append(State(record, content))
+            self._own.append(IteratorState(record, content))
             while sum(len(state.content) for state in self._own) > _HELD_BYTES:
                 del self._own[-2::-2]
 
@@ -74,18 +75,18 @@ class States:
         """Take a state that an earlier process saved; of those, the last two are kept."""
         record, graph = int.from_bytes(saved[:8], "little"), saved[8:_HEADER_BYTES]
         if self._is_able and graph == self._graph:
-            self._given = [*self._given[-1:], State(record, saved[_HEADER_BYTES:])]
+            self._given = [*self._given[-1:], IteratorState(record, saved[_HEADER_BYTES:])]
 
-    def nearest(self, record: int) -> State | None:
+    def nearest(self, record: int) -> IteratorState | None:
         """Return the given state from which the fewest records are read to get to this one."""
         return _nearest(self._given, record)
 
-    def drop(self, state: State) -> None:
+    def drop(self, state: IteratorState) -> None:
         """Forget a given state that turned out to be of no use."""
         self._given = [given for given in self._given if given is not state]
 
 
-def _nearest(states: list[State], record: int) -> State | None:
+def _nearest(states: list[IteratorState], record: int) -> IteratorState | None:
     fitting = [state for state in states if state.record <= record]
     return max(fitting, key=lambda state: state.record, default=None)
 
@@ -103,7 +104,7 @@ def _written(iterator: Any) -> bytes | None:
     return content
 
 
-def restore(iterator: Any, state: State) -> bool:
+def restore(iterator: Any, state: IteratorState) -> bool:
     """Put a new iterator where another stood; return whether that worked."""
     try:
         variants = tf.io.parse_tensor(state.content, tf.variant)

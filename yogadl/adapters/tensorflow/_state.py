@@ -1,9 +1,9 @@
 """Let checkpoints of tf.data say which epoch is next, whatever stages come between our epochs and `repeat`.
 
-tf.data writes down the state of the iterators that it holds. Most stages let go of their input when it ends:
-a batch that is the last one, a shuffle that empties its buffer. What was in it is not written down then, the
-epoch among it. So iterators write that beside tf.data's own state: those of the dataset that the user was
-given, and of all datasets that its methods make of it.
+A checkpoint of tf.data has the state of each iterator that is still held. Most stages let go of their
+input's iterator when it ends: a batch that was the last one, a shuffle that empties its buffer. Its state,
+which has the epoch in it, is then missing. So the iterators of the dataset that the user was given, and of
+all datasets that its methods make of it, write the count of epochs beside tf.data's own state.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from yogadl.adapters.tensorflow._gather import FOREIGN, Epochs
+from yogadl.adapters.tensorflow._gather import FOREIGN, EpochTokens
 from yogadl.adapters.tensorflow._specs import Dataset, Tensor, TypeSpec
 from yogadl.errors import ConfigurationError, CursorError
 
@@ -23,16 +23,16 @@ _IDENTITY_BYTES: Final = 8
 class EpochCount:
     """How many epochs of a dataset were begun, as tf.data counts them.
 
-    An iterator over the random dataset that tells epochs apart: its state says how many others were made, and
-    to restore it sets that number for all.
+    It holds an iterator over the random dataset that tells epochs apart. The state of that iterator says how
+    many others were made, and restoring it sets that number for all.
 
     Args:
         identity: A number of 63 bits that says what the epochs are of.
-        random: The random dataset; to be iterated over here first.
+        random: The random dataset; this must be the first to iterate over it.
         epochs: Which are counted.
     """
 
-    def __init__(self, identity: int, random: Dataset, epochs: Epochs) -> None:
+    def __init__(self, identity: int, random: Dataset, epochs: EpochTokens) -> None:
         self._identity = identity.to_bytes(_IDENTITY_BYTES, "little")
         self._iterator = iter(random)
         self._epochs = epochs
@@ -55,18 +55,18 @@ class EpochCount:
         self._iterator._restore_from_tensors({"_STATE": variants})
 
     def trust(self) -> None:
-        """Take it that checkpoints have the count in them."""
+        """Note that checkpoints have the count in them."""
         self._epochs.is_counted = True
 
 
 class ResumableDataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no annotations
-    """A dataset that is another one, whose iterators keep the count of epochs in their checkpoints.
+    """A wrapper of a dataset whose iterators have the count of epochs in their checkpoints.
 
-    So do those of datasets that its methods return.
+    So do the iterators of datasets that its methods return.
 
     Args:
-        dataset: The other one.
-        count: Of the epochs that it has itself, besides those that it is made of.
+        dataset: What is wrapped.
+        count: Of its own epochs, besides those of the datasets that it is made of.
     """
 
     def __init__(self, dataset: Dataset, count: EpochCount | None = None) -> None:
@@ -86,7 +86,7 @@ class ResumableDataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has
         """Return an iterator."""
         iterator: Iterator[Any] = super().__iter__()
         if tf.executing_eagerly():
-            _keep(iterator, list(dict.fromkeys(_counts_of(self))))
+            _write_counts(iterator, list(dict.fromkeys(_counts_of(self))))
         return iterator
 
 
@@ -95,12 +95,12 @@ def _counts_of(dataset: Dataset) -> Iterator[EpochCount]:
     count = getattr(dataset, "_yogadl_count", None)
     if count is not None:
         yield count
-    for part in dataset._inputs():
-        yield from _counts_of(part)
+    for stage in dataset._inputs():
+        yield from _counts_of(stage)
 
 
-def _keep(iterator: Any, counts: list[EpochCount]) -> None:
-    """Let an iterator's checkpoints have the counts in them."""
+def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
+    """Put the counts into an iterator's checkpoints."""
     save, restore = iterator._serialize_to_tensors, iterator._restore_from_tensors
     is_symbolic = iterator._dataset.options().experimental_symbolic_checkpoint
     for count in counts:

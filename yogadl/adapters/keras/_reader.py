@@ -1,4 +1,4 @@
-"""Read batches by number, ahead of who asks for them one after another."""
+"""Read batches by number, and read ahead where they are asked for one after another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,13 +6,14 @@ from typing import Any
 
 from yogadl._arguments import whole
 from yogadl._lock import ProcessLock
-from yogadl._stream import Cut, RecordStream, StreamIterator, read_cursor
+from yogadl._stream import RecordStream, StreamIterator, read_cursor
+from yogadl.adapters._checks import cut_of
 from yogadl.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
-class Cutting:
-    """Say how a stream is cut into batches, as `RecordStream.batch` takes it, and how many are read ahead."""
+class BatchOptions:
+    """How a stream is cut into batches, as for `RecordStream.batch`, and how many are read ahead."""
 
     size: int
     drop_remainder: bool
@@ -24,13 +25,13 @@ class Cutting:
 class BatchReader:
     """Deliver the batches of a stream by number, counted from its start on, across epochs.
 
-    Batches that are asked for one after another are read ahead in a thread; any other number is read, too,
-    and reading ahead goes on from there. Safe to use from several threads and after a fork; pickles if the
+    A thread reads ahead where batches are asked for one after another; any other number is read, too, and
+    reading ahead goes on from there. Safe to use from several threads and after a fork; pickles if the
     stream does, without what it has read ahead.
 
     Args:
         stream: Whose records.
-        cutting: How they are cut.
+        options: How they are cut.
 
     Attributes:
         stream: Whose records, from batch 0 on.
@@ -41,24 +42,23 @@ class BatchReader:
         ConfigurationError: if the arguments make no sense, or shards would drift into different epochs.
     """
 
-    def __init__(self, stream: RecordStream, cutting: Cutting) -> None:
-        size, drop, epochs = cutting.size, cutting.drop_remainder, cutting.epochs
-        ahead = whole("prefetch", cutting.ahead)
-        # Who reads without end asks for what comes next, and not for the rest of an epoch.
-        one = Cut(size, drop, skip_finished_epoch=epochs is None)
-        stream = stream.past_finished(one)
-        loader = stream.batch(size, drop, epochs, padding_field=cutting.padding_field)
-        self.stream = stream
-        self.numbering = stream.run.numbering(replace(one, epochs=epochs))
+    def __init__(self, stream: RecordStream, options: BatchOptions) -> None:
+        size, drop, epochs = options.size, options.drop_remainder, options.epochs
+        ahead = whole("prefetch", options.ahead)
+        # Without an end, batch 0 is the next one, not the rest of an epoch, which may have none.
+        cut = cut_of(size, drop, skip_finished_epoch=epochs is None)
+        self.stream = stream = stream.past_finished(cut)
+        loader = stream.batch(size, drop, epochs, padding_field=options.padding_field)
+        self.numbering = stream.run.numbering(replace(cut, epochs=epochs))
         self.furthest = -1
-        self._cutting = cutting
+        self._options = options
         self._loader = loader.prefetch(ahead) if ahead else loader
         self._batches: StreamIterator | None = None
         self._next = 0  # what `_batches` delivers next
         self._lock = ProcessLock()
 
     def __reduce__(self) -> Any:
-        return BatchReader, (self.stream, self._cutting)
+        return BatchReader, (self.stream, self._options)
 
     def batch(self, number: int) -> Any:  # a tree like the record's
         """Read one batch.
@@ -98,4 +98,4 @@ class BatchReader:
         """
         run = self.stream.run
         start = read_cursor(run.identity(), state, rebind)
-        return BatchReader(RecordStream(replace(run, start=start)), self._cutting)
+        return BatchReader(RecordStream(replace(run, start=start)), self._options)

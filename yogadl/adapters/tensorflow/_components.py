@@ -1,4 +1,4 @@
-"""Say how each component of an element travels through tf.data: as which arrays, to which tensors."""
+"""Say how each component of an element passes through tf.data: as which arrays, made into which tensors."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,28 +7,37 @@ import numpy as np
 import tensorflow as tf
 
 from yogadl._interfaces import Column
-from yogadl._leaf import Leaf
-from yogadl._spec import NamedTupleNode
+from yogadl._leaf import BYTES, STR, Leaf
+from yogadl._spec import DictNode, NamedTupleNode, Node, Spec
+from yogadl.adapters._trees import with_padding
 from yogadl.adapters.tensorflow import _pack as pack
-from yogadl.adapters.tensorflow._specs import RAGGED, Tensor, TypeSpec, tf_dtype, uniform_sizes
+from yogadl.adapters.tensorflow._specs import (
+    DTYPES,
+    RAGGED,
+    Tensor,
+    TypeSpec,
+    is_ragged,
+    tf_dtype,
+    uniform_sizes,
+)
 from yogadl.adapters.tensorflow._tensors import decoded, ragged, serialized, shaped
-from yogadl.errors import ConfigurationError
+from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
-class Part:
-    """A component of an element: how it travels as tensors through tf.data.
+class Component:
+    """A component of an element: how its columns become arrays, and those become its tensor.
 
     Attributes:
         name: Of the field.
-        dtypes: Of the arrays that it travels as.
-        is_plain: Whether those are its batch already, and unbatching makes its records.
-        is_remembered: Whether it is to have the spec of a ragged tensor of ragged rank 0.
+        dtypes: Of the arrays.
+        is_plain: Whether the arrays are the component's batch already, so that unbatching makes its records.
+        is_ragged_rank_0: Whether its spec must be changed to that of a ragged tensor of ragged rank 0.
     """
 
     name: str
     dtypes: list[str]
     is_plain = False
-    is_remembered = False
+    is_ragged_rank_0 = False
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         """Return the arrays."""
@@ -39,19 +48,19 @@ class Part:
         raise NotImplementedError
 
     def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
-        """Take the tensors of many records and return them with their shapes, a record a row."""
+        """Take the tensors of many records and return them with their shapes set, a record a row."""
         raise NotImplementedError
 
     def record(self, tensors: Iterator[Tensor]) -> Tensor:
         """Take the tensors of one record, or of all where it is plain, and return the component."""
         raise NotImplementedError
 
-    def remembered(self, spec: TypeSpec) -> TypeSpec:
+    def spec_of(self, spec: TypeSpec) -> TypeSpec:
         """Return the spec that the component is to have."""
         return spec
 
 
-class FixedPart(Part):
+class FixedComponent(Component):
     """Values of one shape."""
 
     is_plain = True
@@ -77,7 +86,7 @@ class FixedPart(Part):
         return next(tensors)
 
 
-class PaddingPart(FixedPart):
+class PaddingComponent(FixedComponent):
     """Which records are padding."""
 
     def __init__(self, name: str) -> None:
@@ -87,15 +96,15 @@ class PaddingPart(FixedPart):
         return [padding]
 
 
-class VaryingPart(Part):
-    """Values of varying shape, for single records: as bytes, which unbatching is fast at."""
+class VaryingComponent(Component):
+    """Values of varying shape, for single records: as bytes, which `unbatch` takes apart fast."""
 
     def __init__(self, name: str, leaf: Leaf, number: int) -> None:
         self.name = name
         self._leaf = leaf
         self._number = number
         self.dtypes = ["string", "int64"] if leaf.is_numeric else ["string"]
-        self.is_remembered = leaf.ragged_rank == 0
+        self.is_ragged_rank_0 = leaf.ragged_rank == 0
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         column = columns[self._number]
@@ -122,15 +131,14 @@ class VaryingPart(Part):
             if leaf.shape is None:
                 shape = shape[1 : 1 + shape[0]]
             value = tf.reshape(decoded(data, leaf.dtype), shape)
-        if self.is_remembered:
-            value = tf.raw_ops.RaggedTensorToVariant(
+        if self.is_ragged_rank_0:
+            return tf.raw_ops.RaggedTensorToVariant(
                 rt_nested_splits=[], rt_dense_values=value, batched_input=False
             )
-            return value
         return value if leaf.shape is None else tf.ensure_shape(value, leaf.shape)
 
-    def remembered(self, spec: TypeSpec) -> TypeSpec:
-        if not self.is_remembered:
+    def spec_of(self, spec: TypeSpec) -> TypeSpec:
+        if not self.is_ragged_rank_0:
             return spec
         leaf = self._leaf
         return tf.RaggedTensorSpec(
@@ -138,7 +146,7 @@ class VaryingPart(Part):
         )
 
 
-class RowsPart(Part):
+class RaggedRowsComponent(Component):
     """Values of varying shape, for batches: a ragged tensor."""
 
     def __init__(self, name: str, leaf: Leaf, number: int) -> None:
@@ -161,7 +169,7 @@ class RowsPart(Part):
         return ragged(flat, [tf.cast(x, kind) for x in splits], sizes)
 
 
-class StackedPart(Part):
+class StackedComponent(Component):
     """Values of unknown rank, for batches: those of a batch must have one shape."""
 
     def __init__(self, name: str, leaf: Leaf, number: int) -> None:
@@ -177,7 +185,7 @@ class StackedPart(Part):
         return next(tensors)
 
 
-class RaggedPart(Part):
+class RaggedComponent(Component):
     """Ragged tensors, stored as flat values and row splits."""
 
     def __init__(self, name: str, node: NamedTupleNode, numbers: list[int], is_batched: bool) -> None:
@@ -190,7 +198,7 @@ class RaggedPart(Part):
         self._numbers = numbers
         self._uniform = uniform_sizes(node)
         self._columns = [
-            (FixedPart if None not in (leaf.shape or ()) else VaryingPart)(name, leaf, number)
+            (FixedComponent if None not in (leaf.shape or ()) else VaryingComponent)(name, leaf, number)
             for leaf, number in zip(leaves, numbers, strict=True)
         ]
         if is_batched:
@@ -224,3 +232,64 @@ class RaggedPart(Part):
     def record(self, tensors: Iterator[Tensor]) -> Tensor:
         flat, *splits = [column.record(tensors) for column in self._columns]
         return ragged(flat, splits, self._sizes)
+
+
+def components_of_record(
+    spec: Spec, padding_field: str | None, *, is_batched: bool
+) -> tuple[list[Component], Node]:
+    """Return the components of the elements that tf.data gets, and the tree that they are put into."""
+    found: list[Component] = []
+    numbers = iter(range(len(spec.fields)))
+
+    def visit(node: Node, path: str) -> None:
+        if isinstance(node, Leaf):
+            found.append(_component(path, node, next(numbers), is_batched))
+        elif is_ragged(node):
+            assert isinstance(node, NamedTupleNode)
+            found.append(RaggedComponent(path, node, [next(numbers) for _ in node.children], is_batched))
+        else:
+            for key, child in zip(node.keys, node.children, strict=True):
+                visit(child, f"{path}/{key}" if path else str(key))
+
+    visit(spec.tree, "")
+    if padding_field is not None:
+        found.append(PaddingComponent(padding_field))
+    return found, with_padding(spec, padding_field).tree
+
+
+def _component(path: str, leaf: Leaf, number: int, is_batched: bool) -> Component:
+    if leaf.dtype not in (BYTES, STR) and leaf.dtype not in DTYPES:
+        mend = (
+            "view it as int64 before it is cached"
+            if leaf.dtype[:4] in ("date", "time")
+            else "choose the others by ref.fields(...)"
+        )
+        raise UnsupportedDataError(
+            f"field {path!r} has dtype {leaf.dtype}, which tf.data has no tensors for: {mend}"
+        )
+    is_empty = leaf.shape is not None and 0 in leaf.shape and not is_batched  # `unbatch` crashes on it
+    if leaf.shape is not None and None not in leaf.shape and not is_empty:
+        return FixedComponent(path, leaf, number)
+    if not is_batched:
+        return VaryingComponent(path, leaf, number)
+    if leaf.shape is None:
+        return StackedComponent(path, leaf, number)
+    return RaggedRowsComponent(path, leaf, number)
+
+
+def assembled(node: Node, values: Iterator[Any]) -> Any:
+    """Put a value for each component, in order, into the record's tree; a list becomes a tuple."""
+    if isinstance(node, Leaf) or is_ragged(node):
+        return next(values)
+    built = [assembled(child, values) for child in node.children]
+    return tuple(built) if node.kind == "list" else node.build(built)
+
+
+def flat_specs(node: Node, spec: TypeSpec) -> list[TypeSpec]:
+    """Return the specs of the components, in order."""
+    if isinstance(node, Leaf) or is_ragged(node):
+        return [spec]
+    items = [spec[key] for key in node.keys] if isinstance(node, DictNode) else list(spec)
+    return [
+        found for child, item in zip(node.children, items, strict=True) for found in flat_specs(child, item)
+    ]

@@ -1,0 +1,68 @@
+"""Make the checks that several adapters share: of frameworks, of batch arguments, of ranks without shards."""
+
+import importlib
+import sys
+import warnings
+
+from yogadl._arguments import whole
+from yogadl._stream import Cut, RecordStream
+from yogadl.errors import ConfigurationError, MissingDependencyError
+
+
+def require(framework: str, message: str) -> None:
+    """Import a framework.
+
+    Raises:
+        MissingDependencyError: with this message, if it can't be imported.
+    """
+    try:
+        importlib.import_module(framework)
+    except ImportError as error:
+        raise MissingDependencyError(message) from error
+
+
+def cut_of(
+    batch_size: int | None,
+    drop_remainder: bool = False,
+    epochs: int | None = 1,
+    *,
+    skip_finished_epoch: bool = False,
+) -> Cut:
+    """Return how a stream is cut into batches; into single records if `batch_size` is None.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+    """
+    if batch_size is None and drop_remainder:
+        raise ConfigurationError(
+            "drop_remainder needs batch_size; what makes batches of records itself has an option of its own"
+        )
+    size = 1 if batch_size is None else whole("batch_size", batch_size, 1)
+    return Cut(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+
+
+def ranks_of(framework: str) -> int:
+    """Return how many ranks have found each other by ``torch.distributed`` or ``jax.distributed``.
+
+    It imports and initializes nothing: where the framework is not loaded, or not initialized, there is one.
+    """
+    module = sys.modules.get(framework)
+    distributed = getattr(module, "distributed", None)
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if module is None or distributed is None or is_initialized is None or not is_initialized():
+        return 1
+    return int(distributed.get_world_size() if framework == "torch" else module.process_count())
+
+
+def warn_if_unsharded(stream: RecordStream, ranks: int, mend: str) -> None:
+    """Warn if each of several ranks would read every record of the stream; `mend` says what to do."""
+    if ranks > 1 and stream.shard.ranks == 1:
+        warnings.warn(
+            f"the stream is unsharded, so each of the {ranks} ranks reads every record: {mend}. If that is "
+            "what you want, ignore this",
+            UserWarning,
+            stacklevel=1,  # a line of this file, not of the caller: Python then shows it once a process
+        )
+
+
+SHARD_ARGUMENTS = "pass shard_rank= and num_shards= to ref.stream"

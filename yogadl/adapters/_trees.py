@@ -1,0 +1,29 @@
+"""Walk the trees of dicts, lists, tuples and namedtuples that frameworks' records and batches are."""
+
+from collections.abc import Callable
+from typing import Any
+
+from yogadl._leaf import Leaf
+from yogadl._spec import DictNode, Spec
+
+Path = tuple[object, ...]  # the keys and positions from the root down
+
+
+def map_leaves(function: Callable[[Any, Path], Any], tree: Any, path: Path = ()) -> Any:
+    """Return the tree with `function(leaf, path)` in the place of each leaf."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(function, item, (*path, key)) for key, item in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        items = zip(tree._fields, tree, strict=True)
+        return type(tree)(*(map_leaves(function, item, (*path, key)) for key, item in items))
+    if isinstance(tree, list | tuple):
+        return type(tree)(map_leaves(function, item, (*path, key)) for key, item in enumerate(tree))
+    return function(tree, path)
+
+
+def with_padding(spec: Spec, padding_field: str | None) -> Spec:
+    """Return the structure of a batch: the record's, with a last field for what is padding."""
+    if padding_field is None:
+        return spec
+    assert isinstance(spec.tree, DictNode)
+    return Spec(DictNode((*spec.tree.keys, padding_field), (*spec.tree.children, Leaf("bool"))))

@@ -1,0 +1,90 @@
+"""Hand a stream to JAX: an iterator over batches that lie on its devices."""
+
+from typing import Any
+
+from yogadl._arguments import whole
+from yogadl._dataref import takes_a_stream
+from yogadl._interfaces import Stream
+from yogadl._stream import Claims, Make, Recipe, StreamIterator, as_stream, begin
+from yogadl.adapters._checks import cut_of
+from yogadl.adapters._trees import with_padding
+from yogadl.adapters.jax._batches import ColumnBatches, OnManyDevices, OnOneDevice, settings_of_this_thread
+from yogadl.adapters.jax._layout import check_fields, lay_out
+from yogadl.adapters.jax._shards import check_share
+from yogadl.errors import ConfigurationError
+
+
+@takes_a_stream
+def make_jax_iterator(
+    stream: Stream,
+    batch_size: int,
+    sharding: Any = None,
+    *,
+    drop_remainder: bool = False,
+    epochs: int | None = 1,
+    padding_field: str | None = None,
+    prefetch: int = 2,
+    skip_finished_epoch: bool = False,
+) -> StreamIterator:
+    """Return an iterator over batches of a stream, trees of `jax.Array`s, that is ahead of its consumer.
+
+    A thread gathers the batches and puts them on to the devices. The iterator's `state_dict` is the cursor
+    of what was delivered, `load_state_dict` goes on from one; `close` ends the thread, as dropping it does.
+
+    With a sharding, the arrays are global ones. Each process gathers just the rows that its own devices
+    hold; nothing moves between processes. All of them read the same stream, and stand at the same cursor.
+
+    Args:
+        stream: What `DataRef.stream` returned: with a sharding over the whole job, an unsharded one.
+        batch_size: Records in a batch; with a sharding, in all of the global batch.
+        sharding: How each batch lies on the devices, the batch being the first dimension: one for all
+            fields, or a tree of them such as ``{"image": ..., "label": ...}``. Without, the batches lie on
+            the default device.
+        drop_remainder: Leave out an epoch's last batch if it is short; with a sharding it always is.
+        epochs: How many epochs to read; None: it never ends.
+        padding_field: The name under which each batch says what is padding, by a bool a record.
+        prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
+        skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch, and
+            not by yielding nothing; see docs/cursors.md.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense, a batch can't be divided as the sharding says, or
+            there are too few records for a batch with a sharding.
+        UnsupportedDataError: if a field can't go on to a device; names it.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> from yogadl.adapters import jax as yogadl_jax
+        >>> ref = yogadl.from_source({"x": np.arange(5, dtype=np.int32), "y": np.ones((5, 2), np.float32)})
+        >>> batches = yogadl_jax.make_jax_iterator(ref.stream(), batch_size=2)
+        >>> next(batches)["x"]
+        Array([0, 1], dtype=int32)
+        >>> batches.state_dict()["position"]
+        2
+    """
+    stream = as_stream(stream)
+    run, size = stream.run, whole("batch_size", batch_size, 1)
+    rows = run.shard.own(0)
+    if sharding is not None and 0 < rows < size:
+        raise ConfigurationError(
+            f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, and "
+            'there is no other. Make smaller batches, or fill them up: docs/jax.md, "Evaluating"'
+        )
+    depth = whole("prefetch", prefetch)
+    drop = drop_remainder or sharding is not None
+    cut = cut_of(size, drop, epochs, skip_finished_epoch=skip_finished_epoch)
+    batches = ColumnBatches(run, padding_field=padding_field)
+    spec = with_padding(run.spec, padding_field)
+    check_fields(spec.fields)
+    make: Make
+    if sharding is None:
+        check_share(stream, None)
+        make = OnOneDevice(batches, spec, depth > 0, settings_of_this_thread())
+    else:
+        fields = lay_out(spec, sharding, size)
+        check_share(stream, len({process for field in fields for process in field.processes()}))
+        make = OnManyDevices(batches, spec, fields, settings_of_this_thread())
+    recipe = Recipe(make, cut)
+    if depth:
+        recipe = recipe.ahead(depth)
+    return begin(recipe, Claims(recipe))

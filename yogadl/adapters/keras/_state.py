@@ -1,0 +1,271 @@
+"""Save a model of Keras together with the place in its training data: one file, replaced atomically."""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import keras
+import numpy as np
+
+from yogadl._arguments import whole
+from yogadl.adapters.keras._changes import changes
+from yogadl.adapters.keras._loader import PyDataset
+from yogadl.errors import CacheFormatError, ConfigurationError
+
+_MEMBER: Final = "yogadl.json"  # beside Keras's own files in the archive that a .keras file is
+
+Model = Any  # a keras.Model: Keras has no annotations that a checker can use
+
+
+class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no annotations
+    """Save the model together with the place in its training data, and go on from there exactly.
+
+    A checkpoint is one file of Keras (weights, optimizer and all), with the cursor in it. It is replaced
+    atomically: whoever kills the process finds the last whole one. It counts the batches that the training
+    loop has consumed, whatever was read ahead. Each `fit` that has it among its callbacks goes on where the
+    last one stopped.
+
+    In a job of several ranks each has its own, of the same path, and all of them `restore`; one saves, the
+    others pass ``saves=False``.
+
+    Args:
+        path: The file, which ends in ``.keras``.
+        dataset: What `fit` is given; it must be endless.
+        every_batches: Save after so many batches, too; None: at the ends of epochs only.
+        saves: Whether it saves at all, and does not only count.
+
+    Attributes:
+        epoch: The epoch of Keras's to go on in.
+        step: How many of its steps are done.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense.
+
+    Example:
+        A script that can be killed at any moment and started again::
+
+            checkpoint = yogadl_keras.Checkpoint("run.keras", dataset, every_batches=100)
+            model = checkpoint.restore(make_model)
+            for part in checkpoint.parts(epochs=10):
+                model.fit(dataset, callbacks=[checkpoint], **part)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        dataset: keras.utils.PyDataset,
+        every_batches: int | None = None,
+        *,
+        saves: bool = True,
+    ) -> None:
+        super().__init__()
+        self._path = Path(path)
+        if self._path.suffix != ".keras":
+            raise ConfigurationError(f"{path} must end in .keras, as Keras asks of the files of its models")
+        if not isinstance(dataset, PyDataset):
+            raise ConfigurationError(
+                "a checkpoint counts the batches of a yogadl.adapters.keras.PyDataset, not of a "
+                f"{type(dataset).__module__}.{type(dataset).__qualname__}: make one of the stream, "
+                "PyDataset(ref.stream(...), batch_size), and give it to fit, on any backend. Or save the "
+                "iterator of a tf.data dataset by tf.train.Checkpoint, in a loop of your own"
+            )
+        if dataset.num_batches is not None:
+            raise ConfigurationError(
+                f"a checkpoint needs a dataset without end, and this one has {dataset.num_batches} batches: "
+                "leave out its epochs=, and give it to fit with what Checkpoint.parts yields"
+            )
+        self._dataset = dataset
+        self._every = None if every_batches is None else whole("every_batches", every_batches, 1)
+        self._saves = saves
+        self.epoch = 0
+        self.step = 0
+        self._cursor = dataset.cursor(0)
+        self._earlier = 0  # batches of this fit, up to its current epoch
+        self._within = 0  # and in that
+        self._done = 0  # steps of the epoch that this fit began in, done before it
+        self._unsaved = 0
+        self._stride = 1  # batches from one call of ours to the next
+
+    def cursor(self) -> dict[str, Any]:
+        """Return the cursor that stands where the training loop does."""
+        return self._cursor
+
+    def restore(self, make_model: Callable[[], Model] | None = None, **options: Any) -> Model | None:
+        """Return the saved model and let the dataset go on where it stopped.
+
+        If nothing was saved, it is what `make_model` returns, or None without that.
+
+        Args:
+            make_model: Makes the model, compiled, to begin with. What is saved must be one like it: the same
+                layers, loss, metrics and optimizer, but for the learning rate, if that is a number.
+            **options: For `keras.models.load_model`.
+
+        Raises:
+            CacheFormatError: if the file is no checkpoint of this class.
+            CursorError: if it was saved with other data or another order.
+            ConfigurationError: if the saved model isn't what `make_model` makes now; says what differs.
+        """
+        # First, for what it sets besides: Keras loads a model by the global dtype policy.
+        made = None if make_model is None else make_model()
+        if not self._path.exists():
+            return made
+        state = read_state(self._path)
+        model = keras.models.load_model(self._path, **options)
+        if made is not None:
+            self._check_same(model, made)
+        self._dataset.load_state_dict(state["cursor"])
+        for seed, value in zip(_seeds(model), state["seeds"], strict=True):
+            seed.assign(np.array(value, seed.dtype))
+        self._cursor, self.epoch, self.step = state["cursor"], state["epoch"], state["step"]
+        steps = self._dataset.steps_per_epoch
+        if self.step and steps != state["steps_per_epoch"]:  # other batches now, or another number of ranks
+            self.step = steps - self._dataset.steps_left
+            self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]  # if they leave nothing
+        return model
+
+    def _check_same(self, model: Model, made: Model) -> None:
+        if not made.built:
+            made.build_from_config(model.get_build_config())
+        serialize = keras.saving.serialize_keras_object
+        found = changes(serialize(model), serialize(made))
+        if found:
+            raise ConfigurationError(
+                f"{self._path} was saved of another model than make_model makes now: {'; '.join(found)}. "
+                "Move it away to begin anew, or restore() without make_model to go on with what was saved"
+            )
+
+    def parts(self, epochs: int, steps_per_epoch: int | None = None) -> Iterator[dict[str, int]]:
+        """Yield the arguments of the calls of `fit` that are left of a training: at most two.
+
+        Since `fit` has one number of steps for all epochs, what is left of an epoch is a call for itself.
+
+        Args:
+            epochs: Of how many epochs the whole training is.
+            steps_per_epoch: And each of them of how many steps; those of the stream, if not given.
+
+        Raises:
+            ConfigurationError: if as many steps of the epoch are done already.
+        """
+        steps = self._dataset.steps_per_epoch if steps_per_epoch is None else steps_per_epoch
+        steps = whole("steps_per_epoch", steps, 1)
+        while self.epoch < epochs:
+            epoch, last = self.epoch, self.epoch + 1 if self.step else epochs
+            if self.step >= steps:
+                raise ConfigurationError(
+                    f"{self.step} steps of epoch {epoch} are done, which has {steps}: pass the "
+                    "steps_per_epoch that the training began with"
+                )
+            yield {"initial_epoch": epoch, "epochs": last, "steps_per_epoch": steps - self.step}
+            if self.epoch < last or self.model.stop_training:
+                return
+
+    def save(self) -> None:
+        """Replace the checkpoint by the model as it is now; called by `fit` in time."""
+        self._unsaved = 0
+        if self._dataset.asked_for < self._earlier + self._within:
+            raise ConfigurationError(
+                f"fit consumed {self._earlier + self._within} batches, but the checkpoint's dataset was "
+                f"asked for {self._dataset.asked_for}: make the checkpoint with the one that fit is given"
+            )
+        if self._saves:
+            model = self.model
+            seeds = [keras.ops.convert_to_numpy(seed.value).tolist() for seed in _seeds(model)]
+            state = {
+                "cursor": self._cursor,
+                "epoch": self.epoch,
+                "step": self.step,
+                "steps_per_epoch": self._dataset.steps_per_epoch,
+                "seeds": seeds,
+            }
+            replace_by(self._path, model.save, state)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Let the fit begin where the last one stopped."""
+        if self.params["steps"] is None:
+            raise ConfigurationError(
+                "the dataset has no end, so fit needs steps_per_epoch=dataset.steps_per_epoch (or what "
+                "Checkpoint.parts gives)"
+            )
+        self._dataset.load_state_dict(self._cursor)
+        self._earlier, self._within, self._done = 0, 0, self.step
+        self._stride = self.model.steps_per_execution
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note which epoch it is."""
+        if epoch != self.epoch:
+            self.epoch, self.step, self._done = epoch, 0, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count what was consumed."""
+        self._unsaved += self._stride
+        self._within += self._stride
+        self.step = self._done + self._within
+        self._cursor = self._dataset.cursor(self._earlier + self._within)
+        if self._within >= self.params["steps"]:
+            self.epoch, self.step = self.epoch + 1, 0
+        if self._every is not None and self._unsaved >= self._every:
+            self.save()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Save, unless something stopped the training within the epoch: then it is not over, and saved so."""
+        if self._within >= self.params["steps"]:
+            self._done = 0
+        self._earlier, self._within = self._earlier + self._within, 0
+        self.save()
+
+
+def _seeds(model: Model) -> list[Any]:
+    """Return the variables that Dropout and its like draw by: Keras's own files lack them."""
+    return [variable for variable in model.non_trainable_variables if variable.name == "seed_generator_state"]
+
+
+def replace_by(path: Path, save: Callable[[Path], object], state: dict[str, Any]) -> None:
+    """Let `save` write a model, put `state` in, and replace `path` by it: there is always one whole file.
+
+    Args:
+        path: Ends in ``.keras``; its folder is made.
+        save: Writes an archive at the path it is given.
+        state: What JSON can say.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.stem}.new.keras")
+    save(new)
+    with zipfile.ZipFile(new, "a") as archive:
+        archive.writestr(_MEMBER, json.dumps(state))
+    _flush(new)
+    os.replace(new, path)
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return what was put in.
+
+    Raises:
+        CacheFormatError: if the file is not one of `replace_by`.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            state = json.loads(archive.read(_MEMBER))
+        if {"cursor", "epoch", "step", "steps_per_epoch", "seeds"} <= state.keys():
+            return dict(state)
+    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
+        raise _foreign(path) from error
+    raise _foreign(path)
+
+
+def _foreign(path: Path) -> CacheFormatError:
+    return CacheFormatError(
+        f"{path} is no checkpoint of yogadl's, it has no whole {_MEMBER}: move it away to begin anew, or "
+        "load it with keras.models.load_model"
+    )
