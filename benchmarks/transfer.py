@@ -21,7 +21,7 @@ from _measure import Settings, at_least, check_equal, clear, drain, interleave, 
 
 import yogadl
 from yogadl.storage._buckets.s3 import S3Bucket
-from yogadl.storage._mirror.transfer import Wanted, download_all
+from yogadl.storage._mirror.transfer import Download, download_all
 
 SIZE = 10**9
 PARTS = 8
@@ -50,7 +50,7 @@ def measure_downloads(settings: Settings) -> None:
         clear(settings.path("here"))
 
 
-def compare(settings: Settings, url: str, wanted: list[Wanted]) -> None:
+def compare(settings: Settings, url: str, wanted: list[Download]) -> None:
     """Print the row of one set of objects."""
     bucket = S3Bucket("bucket", endpoint_url=url, client_options={"region_name": "us-east-1"})
     size = sum(one.size_bytes or 0 for one in wanted)
@@ -76,7 +76,7 @@ def compare(settings: Settings, url: str, wanted: list[Wanted]) -> None:
     settings.row(what, at_least(0.8), ratios(times["boto3"], times["ours"]), f"{details} ({best})")
 
 
-def theirs(url: str, wanted: list[Wanted], connections: int, range_mib: int) -> Callable[[], None]:
+def theirs(url: str, wanted: list[Download], connections: int, range_mib: int) -> Callable[[], None]:
     """Return boto3's download of the same objects with these settings, one after the other."""
     import boto3
     from boto3.s3.transfer import TransferConfig
@@ -94,7 +94,7 @@ def theirs(url: str, wanted: list[Wanted], connections: int, range_mib: int) -> 
     return download
 
 
-def fresh(works: dict[str, Callable[[], None]], wanted: list[Wanted]) -> dict[str, Callable[[], None]]:
+def fresh(works: dict[str, Callable[[], None]], wanted: list[Download]) -> dict[str, Callable[[], None]]:
     """Return works that begin without the files, as a first download does."""
 
     def begin_anew(work: Callable[[], None]) -> Callable[[], None]:
@@ -108,7 +108,7 @@ def fresh(works: dict[str, Callable[[], None]], wanted: list[Wanted]) -> dict[st
     return {name: begin_anew(work) for name, work in works.items()}
 
 
-def make_objects(store: Path, here: Path, count: int, size: int) -> list[Wanted]:
+def make_objects(store: Path, here: Path, count: int, size: int) -> list[Download]:
     """Write objects of random bytes, and say what is wanted of them."""
     store.mkdir(parents=True)
     here.mkdir()
@@ -121,7 +121,7 @@ def make_objects(store: Path, here: Path, count: int, size: int) -> list[Wanted]
                 piece = random.bytes(min(2**24, size - first))
                 file.write(piece)
                 sha256.update(piece)
-        wanted.append(Wanted(name, sha256.hexdigest(), size, here / name))
+        wanted.append(Download(name, sha256.hexdigest(), size, here / name))
     return wanted
 
 

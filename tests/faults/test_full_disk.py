@@ -19,7 +19,7 @@ from yogadl.cli import main
 from yogadl.errors import DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage, _build
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._leases.terms import Terms
+from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._remote import remote_backend
 
@@ -224,7 +224,7 @@ def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
     disk.mkdir()
     mount(disk)
     bucket = LocalBucket(folder / "bucket")
-    storage = CacheStorage(remote_backend(bucket, Mirror(bucket, disk / "mirror", "2MB"), Terms()))
+    storage = CacheStorage(remote_backend(bucket, Mirror(bucket, disk / "mirror", "2MB"), LeasePolicy()))
     storage.submit(rows(24), "data", "1", part_bytes=2**20)
     assert sum(entry.size_bytes for entry in bucket.list("data/parts/")) > 24 * 2**20
 

@@ -24,7 +24,7 @@ from yogadl.errors import LeaseError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._leases.lease import Leases
-from yogadl.storage._leases.terms import Terms
+from yogadl.storage._leases.policy import LeasePolicy
 
 KEY = DatasetKey("data", "1")
 RECORDS = 8_000
@@ -241,7 +241,7 @@ class Deadly(LocalBucket):
 
 
 def take_and_die(root: Path) -> None:
-    with Leases(Deadly(root / "bucket"), Terms(600.0, None)).held(KEY):
+    with Leases(Deadly(root / "bucket"), LeasePolicy(600.0, None)).held(KEY):
         raise AssertionError("it is dead by now")
 
 

@@ -32,7 +32,7 @@ from yogadl.storage._buckets.memory import MemoryBucket
 from yogadl.storage._copy import copy
 from yogadl.storage._folder import Folder
 from yogadl.storage._leases import lease, waiting
-from yogadl.storage._leases.terms import Terms
+from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._parts import open_table
 from yogadl.storage._remote import remote_backend
@@ -218,7 +218,7 @@ class World:
             assert self.named(name, content).items() <= sizes.items(), name
         gone = self.published - set(map(digest_of, found.values()))
         assert gone <= pruned
-        assert not self.storage._backend.rights.has_builder(ID)
+        assert not self.storage._backend.coordinator.has_builder(ID)
 
 
 def furnish(storage: CacheStorage) -> None:
@@ -257,7 +257,7 @@ class Refuse(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(lease, "Pulse", Silent)
+    monkeypatch.setattr(lease, "Heartbeat", Silent)
     monkeypatch.setattr(_locks, "_SAY_AFTER_S", 0.0)
     monkeypatch.setattr(waiting, "_FIRST_PAUSE_S", 0.001)
     handler = Refuse()
@@ -316,7 +316,7 @@ def make_world(kind: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 def _in_bucket(bucket: MemoryBucket, mirror: Path) -> CacheStorage:
-    return CacheStorage(remote_backend(bucket, Mirror(bucket, mirror), Terms(wait_s=0.0)))
+    return CacheStorage(remote_backend(bucket, Mirror(bucket, mirror), LeasePolicy(wait_s=0.0)))
 
 
 def _folder_of(it: object) -> Path | None:

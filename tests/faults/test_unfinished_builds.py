@@ -86,7 +86,7 @@ def kill_a_build(
     in_child(wait_for_death, kind, root, source, version, workers)
     storage = open_kind(kind, root)
     for _ in until(60, "the right to build to go with its holder"):
-        if not storage._backend.rights.has_builder("data"):
+        if not storage._backend.coordinator.has_builder("data"):
             return
 
 

@@ -14,8 +14,8 @@ from yogadl._format.manifest import Manifest
 from yogadl._key import DatasetKey
 from yogadl.storage._buckets.bucket import Body, Bucket, Object
 from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._mirror.eviction import reader_lock
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mirror.room import use_lock
 
 RECORDS = 2_000
 PARTS = 8
@@ -58,14 +58,14 @@ def parts_in(mirror: Mirror, name: str) -> int:
 
 def litter_in(mirror: Mirror) -> list[str]:
     """Return what should not be left in a mirror."""
-    hidden = [path for path in mirror.place.root.rglob(".*") if path.is_file()]
-    return [str(path.relative_to(mirror.place.root)) for path in hidden]
+    hidden = [path for path in mirror.location.root.rglob(".*") if path.is_file()]
+    return [str(path.relative_to(mirror.location.root)) for path in hidden]
 
 
 def last_used(mirror: Mirror, manifest: Manifest, seconds: float) -> None:
     """Set when a cache was used last."""
     name = f"{manifest.key.id}/tables/{manifest.table_sha256}.parts"
-    os.utime(use_lock(mirror.place, name), (seconds, seconds))
+    os.utime(reader_lock(mirror.location, name), (seconds, seconds))
 
 
 class Watched:

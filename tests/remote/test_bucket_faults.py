@@ -29,13 +29,13 @@ from store_proxy import (
 
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import ReplacedError, read
-from yogadl.storage._buckets.patience import Patience
+from yogadl.storage._buckets.retry import RetryPolicy
 
 CONTENT = random.Random(7).randbytes(3_000_001)
 MIDDLE = 1_500_000
-PATIENT = Patience(1, 60)
-STEADY = Patience(10, 60)  # where requests are counted: a busy machine may well be silent for a second
-IMPATIENT = Patience(0.5, 3)
+PATIENT = RetryPolicy(1, 60)
+STEADY = RetryPolicy(10, 60)  # where requests are counted: a busy machine may well be silent for a second
+IMPATIENT = RetryPolicy(0.5, 3)
 # A trial may begin just before patience ends, and then be silent; the machine may be busy.
 BOUND_S = 30
 
@@ -135,7 +135,7 @@ def test_a_read_that_always_fails_ends(broken: Broken, happens: Happens) -> None
 )
 def test_other_verbs_that_always_fail_end(broken: Broken, happens: Happens) -> None:
     place, proxy = broken
-    bucket = place.open(patience=Patience(0.3, 1))
+    bucket = place.open(patience=RetryPolicy(0.3, 1))
     proxy.breaks(any_request, happens)
     for use in (
         lambda: bucket.put("name", b"content"),
@@ -254,7 +254,7 @@ def test_a_file_gets_there_whole(broken: Broken, happens: Happens, file_bytes: i
     place, proxy = broken
     content = random.Random(file_bytes).randbytes(file_bytes)
     (tmp_path / "file").write_bytes(content)
-    bucket = place.open(patience=Patience(10, 60))
+    bucket = place.open(patience=RetryPolicy(10, 60))
     odd = iter(range(1_000_000))
     proxy.breaks(lambda request: request.is_write and next(odd) % 2 == 0, happens, times=3)
     assert bucket.put("name", tmp_path / "file").size_bytes == file_bytes
@@ -483,7 +483,7 @@ def test_no_error_log_or_repr_has_the_secret(s3_place: Place, caplog: pytest.Log
         s3_place.options["client_options"][f"aws_{name}"] for name in ("access_key_id", "secret_access_key")
     ]
     with proxy_before(s3_place.options["endpoint_url"]) as proxy, caplog.at_level(logging.DEBUG, "yogadl"):
-        bucket = s3_place.through(proxy.url).open(patience=Patience(0.2, 1))
+        bucket = s3_place.through(proxy.url).open(patience=RetryPolicy(0.2, 1))
         said = [repr(bucket), bucket.url]
         for happens in (stalls(), resets(), refuses(503, "SlowDown"), refuses(403, "SignatureDoesNotMatch")):
             proxy.rules.clear()

@@ -18,7 +18,7 @@ from yogadl.cli import main
 from yogadl.storage import _doctor
 from yogadl.storage._buckets.bucket import Object
 from yogadl.storage._buckets.memory import MemoryBucket
-from yogadl.storage._buckets.patience import Patience
+from yogadl.storage._buckets.retry import RetryPolicy
 from yogadl.storage._doctor import Finding, State, examine_bucket, examine_process
 
 
@@ -40,7 +40,7 @@ def doctor(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Ended]:
     """Run the command on a place, with its options and a mirror of the test's own."""
-    monkeypatch.setattr(command, "_PATIENCE", Patience(2.0, 3.0))
+    monkeypatch.setattr(command, "_PATIENCE", RetryPolicy(2.0, 3.0))
 
     def run(place: Place | str, *words: Any) -> Ended:
         capsys.readouterr()

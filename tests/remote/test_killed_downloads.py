@@ -17,7 +17,7 @@ from store_proxy import Request, StoreProxy, stalls
 
 import yogadl
 from yogadl.storage import CacheStorage
-from yogadl.storage._mirror import partial, room
+from yogadl.storage._mirror import eviction, partial_file
 
 ROWS = np.random.default_rng(5).integers(0, 255, (10_000, 4_096), np.uint8)
 # Of the part's five or six ranges.
@@ -114,7 +114,7 @@ def test_what_a_machine_without_power_lost_is_not_taken_for_there(
     (place, proxy), (mirror, count) = broken, killed
     boot = tmp_path / "boot_id"
     boot.write_text("of another start\n")
-    monkeypatch.setattr(partial, "_BOOT", boot)
+    monkeypatch.setattr(partial_file, "_BOOT", boot)
     assert fetch(place, mirror) == "whole"
     assert ranges_asked_for(proxy) == count
 
@@ -157,7 +157,7 @@ def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path,
 def test_what_nobody_goes_on_with_is_removed_by_the_next_download(
     broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_ABANDONED_S", -1.0)
+    monkeypatch.setattr(eviction, "_ABANDONED_S", -1.0)
     mirror = tmp_path / "mirror"
     with downloading(broken, mirror) as (child, _):
         storage = opened(broken[0], mirror)
@@ -183,7 +183,7 @@ def link(path: Path, outside: Path) -> None:
 
 def text(content: bytes) -> Callable[[Path, Path], None]:
     def write(path: Path, _: Path) -> None:
-        path.write_bytes(json.dumps(partial._boot()).encode() + b"\n" + content)
+        path.write_bytes(json.dumps(partial_file._boot()).encode() + b"\n" + content)
 
     return write
 
@@ -208,7 +208,7 @@ def test_what_lies_there_in_place_of_a_partial_file_does_no_harm(
     yogadl.open_storage(url, mirror=tmp_path / "first").submit({"row": ROWS}, "data", "1")
     (part,) = (tmp_path / "caches").rglob("*.mdb")
     place = Place(url)
-    names = dict(zip(("bytes", "notes"), partial.names_of(part), strict=True))
+    names = dict(zip(("bytes", "notes"), partial_file.names_of(part), strict=True))
     folder = tmp_path / "mirror" / "caches/data/parts"
     opened(place, tmp_path / "mirror")._backend.catalogue.opener.mirror.sweep()
     folder.mkdir(parents=True)

@@ -31,11 +31,11 @@ from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _mounts
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._mirror import place, room, transfer
-from yogadl.storage._mirror.brought import Brought
+from yogadl.storage._mirror import eviction, location, transfer
+from yogadl.storage._mirror.eviction import reader_lock
 from yogadl.storage._mirror.flock import Claim, is_free, locked
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mirror.room import use_lock
+from yogadl.storage._mirror.mirrored_cache import MirroredCache
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_a_file_altered_in_the_bucket_is_named(suffix: str, bucket: LocalBucket,
     with pytest.raises(CacheFormatError, match=f"{found} in .* has other bytes"):
         mirror.bring(manifest)
     assert litter_in(mirror) == []
-    assert is_free(use_lock(mirror.place, f"a/tables/{manifest.table_sha256}.parts"))
+    assert is_free(reader_lock(mirror.location, f"a/tables/{manifest.table_sha256}.parts"))
 
 
 @pytest.mark.parametrize("suffix", [".mdb", ".parts"])
@@ -182,7 +182,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
 
 def test_threads_that_want_the_same_bring_each_part_once(bucket: LocalBucket, tmp_path: Path) -> None:
     watched, manifest = Watched(bucket, lambda name: time.sleep(0.001)), manifest_of(bucket, "a")
-    done: list[Brought] = []
+    done: list[MirroredCache] = []
 
     def bring() -> None:
         done.append(Mirror(watched, tmp_path / "mirror").bring(manifest))
@@ -209,7 +209,7 @@ def test_a_mirror_pickles_without_being_opened(bucket: LocalBucket, tmp_path: Pa
     mirror = pickle.loads(pickle.dumps(Mirror(bucket, tmp_path / "mirror", "1GB")))
     assert not (tmp_path / "mirror").exists()
     mirror.bring(manifest_of(bucket, "a"))
-    assert mirror.place.limit_bytes() == 10**9
+    assert mirror.location.limit_bytes() == 10**9
 
 
 def test_what_is_held_for_a_process_does_not_pickle(bucket: LocalBucket, mirror: Mirror) -> None:
@@ -309,11 +309,11 @@ def test_a_reader_that_is_collected_lets_its_cache_go(bucket: LocalBucket, tmp_p
 def test_the_limit_is_kept_in_the_folder_and_the_last_to_give_one_decides(
     bucket: LocalBucket, tmp_path: Path
 ) -> None:
-    Mirror(bucket, tmp_path / "mirror", "20kB").place  # noqa: B018
+    Mirror(bucket, tmp_path / "mirror", "20kB").location  # noqa: B018
     with pytest.raises(StorageError, match="its limit is 20"):
         Mirror(bucket, tmp_path / "mirror").bring(manifest_of(bucket, "a"))
     Mirror(bucket, tmp_path / "mirror", "1GiB").bring(manifest_of(bucket, "a"))
-    assert Mirror(bucket, tmp_path / "mirror").place.limit_bytes() == 2**30
+    assert Mirror(bucket, tmp_path / "mirror").location.limit_bytes() == 2**30
 
 
 @pytest.mark.parametrize("limit", [0, -1, "", "many", "1XB", 1.5, True])
@@ -325,7 +325,7 @@ def test_a_limit_that_is_no_size_is_refused(limit: Any, bucket: LocalBucket, tmp
 def test_what_a_killed_process_left_goes_when_room_is_made(
     bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_ABANDONED_S", -1.0)
+    monkeypatch.setattr(eviction, "_ABANDONED_S", -1.0)
     mirror.bring(manifest_of(bucket, "a")).close()
     parts = mirror.folder.path("a/parts")
     (parts / ".0123456789abcdef.tmp").write_bytes(b"half of a part")
@@ -337,7 +337,7 @@ def test_what_a_killed_process_left_goes_when_room_is_made(
 def test_what_is_being_written_stays_when_room_is_made(
     bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_ABANDONED_S", -1.0)
+    monkeypatch.setattr(eviction, "_ABANDONED_S", -1.0)
     path = mirror.folder.path("b/parts/x.mdb")
     claim = Claim(path)
     claim.take(lambda: False, 1.0)
@@ -395,9 +395,9 @@ def test_a_mirror_deleted_underneath_a_reader_leaves_what_is_mapped_and_comes_ag
     reader = Reader(manifest.spec, brought.table, brought)
     every = rows()["i"]
     assert (reader.columns(every)[1] == rows()["row"]).all()
-    shutil.rmtree(mirror.place.root)
+    shutil.rmtree(mirror.location.root)
     assert (reader.columns(every)[1] == rows()["row"]).all()
-    again = Mirror(bucket, mirror.place.root).bring(manifest)
+    again = Mirror(bucket, mirror.location.root).bring(manifest)
     assert (Reader(manifest.spec, again.table, again).columns(every)[1] == rows()["row"]).all()
     assert is_whole(mirror, bucket, manifest)
 
@@ -408,10 +408,10 @@ def test_a_reader_that_had_not_mapped_anything_brings_what_vanished(
     manifest = manifest_of(bucket, "a")
     brought = mirror.bring(manifest)
     reader = Reader(manifest.spec, brought.table, brought, maps=False)
-    shutil.rmtree(mirror.place.root)
+    shutil.rmtree(mirror.location.root)
     assert (reader.columns(rows()["i"])[1] == rows()["row"]).all()
     assert parts_in(mirror, "a") == PARTS or parts_in(mirror, "a") == len(brought.table)
-    assert not is_free(use_lock(mirror.place, f"a/tables/{manifest.table_sha256}.parts"))
+    assert not is_free(reader_lock(mirror.location, f"a/tables/{manifest.table_sha256}.parts"))
 
 
 # The place.
@@ -440,8 +440,8 @@ def test_a_file_in_the_place_of_the_folder_is_refused(bucket: LocalBucket, tmp_p
 
 
 def temporary(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(folder))
-    monkeypatch.setattr(place, "_OTHER_TEMPORARY", str(folder / "none"))
+    monkeypatch.setattr(location.tempfile, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr(location, "_OTHER_TEMPORARY", str(folder / "none"))
 
 
 def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
@@ -451,11 +451,11 @@ def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
     with caplog.at_level(logging.INFO, "yogadl"):
         mirror = Mirror(bucket)
         mirror.bring(manifest_of(bucket, "a"))
-    assert mirror.place.root == tmp_path / f"yogadl-mirror-{os.getuid()}"
-    assert mirror.place.root.stat().st_mode & 0o777 == 0o700
+    assert mirror.location.root == tmp_path / f"yogadl-mirror-{os.getuid()}"
+    assert mirror.location.root.stat().st_mode & 0o777 == 0o700
     assert [record.getMessage() for record in caplog.records if "is kept in" in record.getMessage()] != []
     again = Mirror(bucket)
-    assert again.place == mirror.place
+    assert again.location == mirror.location
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_the_default_place_is_never_in_memory_nor_on_a_network(
     mounts.write_text(f"1 1 0:1 / / rw - {kind} x rw\n")
     monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
     with pytest.raises(StorageError, match=f"{reason}.*mirror=FOLDER"):
-        Mirror(bucket).place  # noqa: B018
+        Mirror(bucket).location  # noqa: B018
 
 
 def test_the_default_place_is_never_at_home(
@@ -479,7 +479,7 @@ def test_the_default_place_is_never_at_home(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(StorageError, match="is in the home folder"):
-        Mirror(bucket).place  # noqa: B018
+        Mirror(bucket).location  # noqa: B018
 
 
 @pytest.mark.parametrize("trap", ["link", "open to all", "file"])
@@ -497,7 +497,7 @@ def test_a_default_place_that_others_may_have_laid_out_is_not_used(
         root.mkdir()
         root.chmod(0o777)
     with pytest.raises(StorageError, match="mirror=FOLDER"):
-        Mirror(bucket).place  # noqa: B018
+        Mirror(bucket).location  # noqa: B018
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -509,11 +509,11 @@ def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(
     monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
     manifest, roots = manifest_of_quietly(bucket, monkeypatch), []
     for host in ("one", "two"):
-        monkeypatch.setattr(place.socket, "gethostname", lambda host=host: host)
+        monkeypatch.setattr(location.socket, "gethostname", lambda host=host: host)
         mirror = Mirror(bucket, tmp_path / "nfs")
         mirror.bring(manifest).close()
         assert is_whole(mirror, bucket, manifest)
-        roots.append(mirror.place.root)
+        roots.append(mirror.location.root)
     assert roots[0] != roots[1]
     assert {root.parent for root in roots} == {tmp_path / "nfs/hosts"}
     assert "in a folder of its own" in caplog.text

@@ -15,9 +15,9 @@ from yogadl.cli import main
 from yogadl.errors import CacheFormatError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._mirror.eviction import reader_lock
 from yogadl.storage._mirror.flock import is_free
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mirror.room import use_lock
 
 RECORDS = 2_000
 
@@ -156,7 +156,7 @@ def test_damage_in_the_bucket_is_the_error_though_the_mirror_is_sound(
     bucket: LocalBucket, mirror: Mirror, tmp_path: Path
 ) -> None:
     flip(part_of(tmp_path / "bucket"))
-    storage = yogadl.open_storage(bucket.url, mirror=mirror.place.root)
+    storage = yogadl.open_storage(bucket.url, mirror=mirror.location.root)
     with pytest.raises(CacheFormatError, match=r"'a' version '1': field 'row', records"):
         storage.verify("a", "1")
     assert is_right(storage.fetch("a", "1", check=True))
@@ -170,7 +170,7 @@ def test_several_that_mend_at_once_bring_a_damaged_part_once(bucket: LocalBucket
 
     def mend() -> None:
         ready.wait()
-        Mirror(together, mirror.place.root).mend(manifest_of(bucket, "a"))
+        Mirror(together, mirror.location.root).mend(manifest_of(bucket, "a"))
 
     threads = [threading.Thread(target=mend) for _ in range(5)]
     for thread in threads:
@@ -191,7 +191,7 @@ def test_a_mended_mirror_is_no_larger_and_free_to_be_evicted(bucket: LocalBucket
     flip(part_of(mirror.folder.root))
     mirror.mend(manifest)
     assert {path: path.stat().st_size for path in mirror.folder.root.rglob("*.*")} == before
-    assert is_free(use_lock(mirror.place, f"a/tables/{manifest.table_sha256}.parts"))
+    assert is_free(reader_lock(mirror.location, f"a/tables/{manifest.table_sha256}.parts"))
 
 
 def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket: LocalBucket, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from yogadl._format.manifest import Manifest
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Body
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._buckets.patience import Patience
-from yogadl.storage._mirror import brought, fetch
+from yogadl.storage._buckets.retry import RetryPolicy
+from yogadl.storage._mirror import fetch, mirrored_cache
 from yogadl.storage._mirror.mirror import Mirror
 
 RECORDS = 2_000
@@ -73,7 +73,7 @@ def test_a_download_comes_through_whatever_breaks_on_the_way(
     proxy, place = proxied
     proxy.breaks(is_part, breaks, times=9)
     ref = yogadl.open_storage(
-        place.url, **place.options, patience=Patience(0.5, 60), mirror=tmp_path / "mirror"
+        place.url, **place.options, patience=RetryPolicy(0.5, 60), mirror=tmp_path / "mirror"
     ).fetch("a", "1")
     assert np.array_equal(ref.gather(range(RECORDS))["row"], rows()["row"])
 
@@ -100,7 +100,7 @@ def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
 
     proxy.breaks(is_late_part, breaks)
     storage = yogadl.open_storage(
-        place.url, **place.options, patience=Patience(0.3, 1.5), mirror=tmp_path / "mirror"
+        place.url, **place.options, patience=RetryPolicy(0.3, 1.5), mirror=tmp_path / "mirror"
     )
     started = time.monotonic()
     with pytest.raises(StorageError, match=message):
@@ -342,7 +342,7 @@ def fill_a_small_disk(bucket: LocalBucket, folder: Path, is_foreseen: bool) -> s
     mount(folder, "size=100k")
     mirror, manifest = Mirror(bucket, folder / "mirror"), manifest_of(bucket, "a")
     if not is_foreseen:  # somebody else fills the disk while the cache is on its way
-        brought.make_room = lambda *_: None
+        mirrored_cache.evict_for = lambda *_: None
     with pytest.raises(StorageError) as caught:
         mirror.bring(manifest)
     assert litter_in(mirror) == []

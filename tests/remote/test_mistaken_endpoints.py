@@ -86,7 +86,7 @@ def test_a_store_that_restarts_is_waited_for(
     any_place: Place, is_pickled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Shorter than the store is away.
-    monkeypatch.setattr("yogadl.storage._buckets.patience._MISTAKEN_S", AWAY_S / 10)
+    monkeypatch.setattr("yogadl.storage._buckets.retry._MISTAKEN_S", AWAY_S / 10)
     endpoint = any_place.options["endpoint_url"]
     with proxy_before(endpoint) as proxy:
         bucket = any_place.through(proxy.url).open()

@@ -22,10 +22,10 @@ import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.bucket import Bucket, read
-from yogadl.storage._buckets.patience import Patience
+from yogadl.storage._buckets.retry import RetryPolicy
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
-IMPATIENT = Patience(1, 5)
+IMPATIENT = RetryPolicy(1, 5)
 # The machine may be busy.
 BOUND_S = 60
 RECORDS = np.arange(3_001) * 3
@@ -160,7 +160,7 @@ def test_credentials_that_expire_in_the_middle_publish_nothing_and_the_next_buil
     sent = []
     expired = refuses(403, "ExpiredToken")
     proxy.breaks(lambda request: of_parts(request) and (sent.append(request) or len(sent)) > 4, expired)
-    storage = opened(place, patience=Patience(10, 60))
+    storage = opened(place, patience=RetryPolicy(10, 60))
     with pytest.raises(StorageError, match="expired") as caught:
         submit(storage)
     assert caught.value.errno == errno.EACCES
@@ -401,6 +401,6 @@ def test_after_a_prune_without_grace_a_job_reads_on_or_is_told(any_place: Place,
     assert builder.prune(grace_s=0).files
     assert np.array_equal(running.gather(range(len(RECORDS))), RECORDS)
     assert pickle.loads(waiting)[7] == 21  # the mirror has it whole
-    shutil.rmtree(reader._backend.catalogue.opener.mirror.place.root)
+    shutil.rmtree(reader._backend.catalogue.opener.mirror.location.root)
     with pytest.raises(DatasetNotFoundError, match="fetch it again"):
         pickle.loads(waiting).gather([0])

@@ -10,9 +10,9 @@ from places import Place, gcs_place_at, s3_place_at
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import read
 from yogadl.storage._buckets.conditions import PROBE, check_conditions
-from yogadl.storage._buckets.patience import Patience
+from yogadl.storage._buckets.retry import RetryPolicy
 
-IMPATIENT = Patience(5, 10)
+IMPATIENT = RetryPolicy(5, 10)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._buckets.bucket import Body, Bucket, ReplacedError
 from yogadl.storage._buckets.memory import MemoryBucket
 from yogadl.storage._mirror import receive
-from yogadl.storage._mirror.transfer import Wanted, download_all, upload
+from yogadl.storage._mirror.transfer import Download, download_all, upload
 
 SIZES = [0, 1, 4095, 4096, 4097, 65_536, 100_003]
 
@@ -34,16 +34,16 @@ def content(size_bytes: int) -> bytes:
     return random.Random(size_bytes).randbytes(size_bytes)
 
 
-def wanted(folder: Path, name: str, data: bytes, *, knows_size: bool = True) -> Wanted:
+def wanted(folder: Path, name: str, data: bytes, *, knows_size: bool = True) -> Download:
     size_bytes = len(data) if knows_size else None
-    return Wanted(name, hashlib.sha256(data).hexdigest(), size_bytes, folder / "below" / name)
+    return Download(name, hashlib.sha256(data).hexdigest(), size_bytes, folder / "below" / name)
 
 
 def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def download(bucket: Any, one: Wanted, **more: Any) -> None:
+def download(bucket: Any, one: Download, **more: Any) -> None:
     download_all(bucket, [one], **more)
 
 
@@ -310,7 +310,7 @@ def test_a_size_that_is_claimed_is_compared_before_anything_is_made_of_it(
 ) -> None:
     bucket, data = MemoryBucket(), content(10_000)
     bucket.put("object", data)
-    claimed = Wanted("object", hashlib.sha256(data).hexdigest(), claimed_bytes, tmp_path / "object")
+    claimed = Download("object", hashlib.sha256(data).hexdigest(), claimed_bytes, tmp_path / "object")
     with pytest.raises(CacheFormatError, match=f"has 10000 bytes, not {claimed_bytes}"):
         download(bucket, claimed)
     assert files_in(tmp_path) == []

@@ -111,7 +111,7 @@ def test_offline_half_a_version_is_an_error_at_once(any_place: Place, opened: Op
     storage = opened(any_place)
     storage.fetch("data", "1")
     next(
-        (storage._backend.catalogue.opener.mirror.place.caches.root / "data" / "parts").glob("*.mdb")
+        (storage._backend.catalogue.opener.mirror.location.caches.root / "data" / "parts").glob("*.mdb")
     ).unlink()
     with pytest.raises(StorageError, match="offline=True"):
         opened(any_place, offline=True).fetch("data", "1")
@@ -176,7 +176,8 @@ def test_a_manifest_that_was_damaged_here_is_not_served(any_place: Place, opened
     submit(opened(any_place))
     storage = opened(any_place)
     storage.fetch("data", "1")
-    [kept] = (storage._backend.catalogue.opener.mirror.place.caches.root / "data" / "tables").glob("*.json")
+    folder = storage._backend.catalogue.opener.mirror.location.caches.root
+    [kept] = (folder / "data" / "tables").glob("*.json")
     kept.write_bytes(kept.read_bytes().replace(b"3001", b"3000"))
     with pytest.raises(StorageError, match="offline=True"):
         opened(any_place, offline=True).fetch("data", "1")

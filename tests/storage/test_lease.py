@@ -17,11 +17,11 @@ from yogadl.errors import ConfigurationError, LeaseError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import read
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._leases import beat
-from yogadl.storage._leases.beat import end_in_the_end
-from yogadl.storage._leases.lease import Lease, Leases
-from yogadl.storage._leases.right import LostRightError
-from yogadl.storage._leases.waiting import Sight, Terms, Watch
+from yogadl.storage._exclusion import LeaseLostError
+from yogadl.storage._leases import heartbeat
+from yogadl.storage._leases.heartbeat import retry_ending
+from yogadl.storage._leases.lease import BuildLease, Leases
+from yogadl.storage._leases.waiting import LeasePolicy, LeaseState, SilenceTimer
 
 KEY = DatasetKey("some/data", "1/2")
 
@@ -33,7 +33,7 @@ def bucket(tmp_path: Path) -> LocalBucket:
 
 @pytest.fixture
 def leases(bucket: LocalBucket) -> Leases:
-    return Leases(bucket, Terms())
+    return Leases(bucket, LeasePolicy())
 
 
 def objects(bucket: LocalBucket) -> list[str]:
@@ -41,46 +41,46 @@ def objects(bucket: LocalBucket) -> list[str]:
     return [found.name.removeprefix(below) for found in bucket.list(below)]
 
 
-def held_by_others(bucket: LocalBucket, epoch: int = 1, **body: object) -> None:
+def held_by_others(bucket: LocalBucket, term: int = 1, **body: object) -> None:
     """Write the lease of a builder on another machine, who gives no sign of life."""
     document = {"token": "theirs", "host": "far-away", "pid": 123, "started": 1e9, "ttl_s": 1.0, **body}
-    assert bucket.put_if_absent(_names.lease(KEY, epoch), json.dumps(document).encode())
+    assert bucket.put_if_absent(_names.lease(KEY, term), json.dumps(document).encode())
 
 
 # Watching.
 
 
 def test_silence_counts_from_the_last_change() -> None:
-    watch = Watch()
-    assert watch.silence_s(Sight(3, "a", False), 10.0, 10.5) == 0
-    assert watch.silence_s(Sight(3, "a", False), 14.0, 14.5) == 3.5
-    assert watch.silence_s(Sight(3, "b", False), 20.0, 20.5) == 0
-    assert watch.silence_s(Sight(3, "b", False), 21.5, 22.0) == 1.0
+    watch = SilenceTimer()
+    assert watch.silence_s(LeaseState(3, "a", False), 10.0, 10.5) == 0
+    assert watch.silence_s(LeaseState(3, "a", False), 14.0, 14.5) == 3.5
+    assert watch.silence_s(LeaseState(3, "b", False), 20.0, 20.5) == 0
+    assert watch.silence_s(LeaseState(3, "b", False), 21.5, 22.0) == 1.0
 
 
 def test_a_new_builder_is_a_change() -> None:
-    watch = Watch()
-    watch.silence_s(Sight(3, "a", False), 0.0, 0.0)
-    assert watch.silence_s(Sight(4, "a", False), 500.0, 500.0) == 0
+    watch = SilenceTimer()
+    watch.silence_s(LeaseState(3, "a", False), 0.0, 0.0)
+    assert watch.silence_s(LeaseState(4, "a", False), 500.0, 500.0) == 0
 
 
 def test_who_was_stopped_while_the_store_answered_counts_no_silence_for_that() -> None:
-    watch = Watch()
-    watch.silence_s(Sight(1, "a", False), 0.0, 0.0)
+    watch = SilenceTimer()
+    watch.silence_s(LeaseState(1, "a", False), 0.0, 0.0)
     # The answer is from about 1.0; the hour until it was looked at says nothing.
-    assert watch.silence_s(Sight(1, "a", False), 1.0, 3_600.0) == 1.0
+    assert watch.silence_s(LeaseState(1, "a", False), 1.0, 3_600.0) == 1.0
 
 
 # Holding.
 
 
 def test_epochs_count_up_and_old_leases_are_cleared(leases: Leases, bucket: LocalBucket) -> None:
-    for epoch in (1, 2, 3):
+    for term in (1, 2, 3):
         with leases.held(KEY) as lease:
             assert lease is not None
-            assert lease.epoch == epoch
-            assert objects(bucket) == [f"{epoch:010d}"]
-        assert objects(bucket) == [f"{epoch:010d}", f"{epoch:010d}.end"]
+            assert lease.term == term
+            assert objects(bucket) == [f"{term:010d}"]
+        assert objects(bucket) == [f"{term:010d}", f"{term:010d}.end"]
 
 
 def test_one_at_a_time_holds_it(leases: Leases) -> None:
@@ -91,7 +91,7 @@ def test_one_at_a_time_holds_it(leases: Leases) -> None:
             assert lease is not None
             assert inside.acquire(blocking=False)
             inside.release()
-            return lease.epoch or 0
+            return lease.term or 0
 
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(build, range(12))) == list(range(1, 13))
@@ -105,13 +105,13 @@ def test_versions_are_held_apart(leases: Leases) -> None:
 
 def test_who_waits_leaves_as_soon_as_it_need_not_build(bucket: LocalBucket) -> None:
     held_by_others(bucket, ttl_s=1e6)
-    asked = []
+    requested_s = []
 
     def is_there() -> bool:
-        asked.append(1)
-        return len(asked) == 4
+        requested_s.append(1)
+        return len(requested_s) == 4
 
-    with Leases(bucket, Terms()).held(KEY, is_there) as lease:
+    with Leases(bucket, LeasePolicy()).held(KEY, is_there) as lease:
         assert lease is None
     assert objects(bucket) == ["0000000001"]
 
@@ -141,23 +141,23 @@ def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucke
 def test_a_silent_builder_is_taken_over_after_its_time_to_live(bucket: LocalBucket) -> None:
     held_by_others(bucket, ttl_s=2.5)
     started = time.monotonic()
-    with Leases(bucket, Terms(ttl_s=1)).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
         assert lease is not None
-        assert lease.epoch == 2
+        assert lease.term == 2
     assert time.monotonic() - started >= 2.5
 
 
 def test_the_time_to_live_of_who_waits_counts_if_it_is_larger(bucket: LocalBucket) -> None:
     held_by_others(bucket, ttl_s=1)
     started = time.monotonic()
-    with Leases(bucket, Terms(ttl_s=2.5)).held(KEY):
+    with Leases(bucket, LeasePolicy(ttl_s=2.5)).held(KEY):
         assert time.monotonic() - started >= 2.5
 
 
 def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
-    with Leases(bucket, Terms(ttl_s=600)).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy(ttl_s=600)).held(KEY) as lease:
         assert lease is not None
-        impatient = Leases(bucket, Terms(ttl_s=1, wait_s=3))
+        impatient = Leases(bucket, LeasePolicy(ttl_s=1, wait_s=3))
         with pytest.raises(LeaseError), impatient.held(KEY):
             pass
         lease.check()
@@ -166,15 +166,15 @@ def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
 def test_the_clocks_of_other_machines_do_not_count(bucket: LocalBucket) -> None:
     held_by_others(bucket, started=time.time() - 86_400, ttl_s=600)
     os.utime(next(Path(bucket._folder.root).rglob("0000000001")), (1e9, 1e9))
-    with pytest.raises(LeaseError), Leases(bucket, Terms(ttl_s=1, wait_s=2)).held(KEY):
+    with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(ttl_s=1, wait_s=2)).held(KEY):
         pass
 
 
 def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
-    with Leases(bucket, Terms()).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy()).held(KEY) as lease:
         assert lease is not None
         lease.check()
-        held_by_others(bucket, epoch=2)
+        held_by_others(bucket, term=2)
         assert lease.is_lost()
         with pytest.raises(LeaseError, match="went to somebody else"):
             lease.check()
@@ -185,13 +185,13 @@ def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobo
 ) -> None:
     with leases.held(KEY) as first:
         assert first is not None
-        first.drop()
+        first.stop_heartbeat()
         for name in objects(bucket):
             bucket.delete(f"{_names.leases(KEY)}/{name}")
         with leases.held(KEY) as second:
             assert second is not None
-            assert second.epoch == first.epoch == 1
-            with pytest.raises(LostRightError):
+            assert second.term == first.term == 1
+            with pytest.raises(LeaseLostError):
                 first.check()
             first.end(None)
             assert not second.is_lost()
@@ -213,9 +213,9 @@ def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_on
         fail()
     assert "can't tell others that" in caplog.text
     in_the_way.rmdir()
-    with Leases(bucket, Terms(wait_s=100)).held(KEY) as lease:  # a third of the time to live
+    with Leases(bucket, LeasePolicy(wait_s=100)).held(KEY) as lease:  # a third of the time to live
         assert lease is not None
-        assert lease.epoch == 2
+        assert lease.term == 2
 
 
 def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBucket) -> None:
@@ -225,7 +225,7 @@ def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBuc
         with leases.held(KEY) as second:
             assert second is not None
             task = pickle.dumps((first._task, first._ending(None), 60.0, False))
-            end_in_the_end(task)
+            retry_ending(task)
             assert objects(bucket) == ["0000000001"]
 
 
@@ -237,22 +237,22 @@ def test_a_lease_that_appears_after_its_builder_gave_up_is_ended(
         name = _names.lease(KEY, 1)
         body = bucket._folder.path(name).read_bytes()
         bucket.delete(name)
-        monkeypatch.setattr(beat.time, "sleep", lambda _: bucket.put(name, body))
-        end_in_the_end(pickle.dumps((lease._task, lease._ending(None), 60.0, True)))
+        monkeypatch.setattr(heartbeat.time, "sleep", lambda _: bucket.put(name, body))
+        retry_ending(pickle.dumps((lease._task, lease._ending(None), 60.0, True)))
         assert objects(bucket) == ["0000000001", "0000000001.end"]
 
 
 def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(
     leases: Leases, bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(lease: Lease) -> None:
-        drop(lease)
+    def interrupted(lease: BuildLease) -> None:
+        stop_heartbeat(lease)
         raise KeyboardInterrupt
 
-    drop = Lease.drop
+    stop_heartbeat = BuildLease.stop_heartbeat
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), leases.held(KEY):
-        patched.setattr(Lease, "drop", interrupted)
-    with Leases(bucket, Terms(wait_s=100)).held(KEY) as second:  # a third of the time to live
+        patched.setattr(BuildLease, "stop_heartbeat", interrupted)
+    with Leases(bucket, LeasePolicy(wait_s=100)).held(KEY) as second:  # a third of the time to live
         assert second is not None
 
 
@@ -263,16 +263,16 @@ def test_signs_of_life_import_nothing_of_the_current_folder(
     for name in ("operator", "pickle", "json", "select"):
         (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('not to be imported')")
     monkeypatch.chdir(tmp_path / "here")
-    with Leases(bucket, Terms(ttl_s=1)).held(KEY):
+    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY):
         until(lambda: "0000000001.beat" in objects(bucket))
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])
 def test_a_lease_that_says_nothing_sensible_is_waited_out(bucket: LocalBucket, body: bytes) -> None:
     bucket.put(_names.lease(KEY, 1), body)
-    with Leases(bucket, Terms(ttl_s=1)).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
         assert lease is not None
-        assert lease.epoch == 2
+        assert lease.term == 2
 
 
 def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucket: LocalBucket) -> None:
@@ -280,7 +280,7 @@ def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucke
         bucket.put(f"{_names.leases(KEY)}/{name}", b"not ours")
     with leases.held(KEY) as lease:
         assert lease is not None
-        assert lease.epoch == 1
+        assert lease.term == 1
     assert {"notes.txt", "12.beat", "9999999999.old"} <= set(objects(bucket))
 
 
@@ -289,9 +289,9 @@ def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucke
 
 def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalBucket) -> None:
     held_by_others(bucket, ttl_s=600)
-    beat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
-    bucket.put(_names.lease(KEY, 1) + _names.BEAT, json.dumps(beat).encode())
-    with pytest.raises(TimeoutError) as caught, Leases(bucket, Terms(wait_s=0.2)).held(KEY):
+    heartbeat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
+    bucket.put(_names.lease(KEY, 1) + _names.HEARTBEAT, json.dumps(heartbeat).encode())
+    with pytest.raises(TimeoutError) as caught, Leases(bucket, LeasePolicy(wait_s=0.2)).held(KEY):
         pass
     message = str(caught.value)
     for part in (
@@ -307,7 +307,7 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalB
 def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureFixture) -> None:
     held_by_others(bucket, ttl_s=600)
     caplog.set_level(logging.WARNING, "yogadl")
-    with pytest.raises(LeaseError), Leases(bucket, Terms(wait_s=6)).held(KEY):
+    with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(wait_s=6)).held(KEY):
         pass
     assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
 
@@ -319,17 +319,17 @@ def test_who_waits_is_told_why_the_builder_failed(
     is_waiting = threading.Event()
 
     def unless() -> bool:
-        if asked:
+        if requested_s:
             is_waiting.set()  # it has seen the lease by now
-        asked.append(1)
+        requested_s.append(1)
         return False
 
-    asked: list[int] = []
+    requested_s: list[int] = []
 
     def wait_and_build() -> int | None:
         with leases.held(KEY, unless) as lease:
             assert lease is not None
-            return lease.epoch
+            return lease.term
 
     def fail(pool: ThreadPoolExecutor) -> None:
         with leases.held(KEY):
@@ -348,9 +348,9 @@ def test_who_waits_is_told_why_the_builder_failed(
 
 def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
     def progress() -> object:
-        return json.loads(read(bucket, _names.lease(KEY, 1) + _names.BEAT) or b"{}").get("progress")
+        return json.loads(read(bucket, _names.lease(KEY, 1) + _names.HEARTBEAT) or b"{}").get("progress")
 
-    with Leases(bucket, Terms(ttl_s=1)).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
         assert lease is not None
         until(lambda: progress() is not None)
 
@@ -397,7 +397,7 @@ def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) ->
         building.start()
         until(lambda: objects(bucket) == ["0000000001"])
         assert not built.wait(0.3)
-        impatient = Leases(bucket, Terms(wait_s=0.1))
+        impatient = Leases(bucket, LeasePolicy(wait_s=0.1))
         with pytest.raises(LeaseError) as caught, impatient.held(DatasetKey(KEY.id, "other")):
             pass
         assert f"dataset {KEY.id!r} is still being pruned" in str(caught.value)
@@ -407,24 +407,24 @@ def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) ->
 
 
 def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucket) -> None:
-    impatient = Leases(bucket, Terms(ttl_s=1))
+    impatient = Leases(bucket, LeasePolicy(ttl_s=1))
     with impatient.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
-        lease.drop()
+        lease.stop_heartbeat()
         lease.check()
         with impatient.held(KEY):
             assert lease.is_lost()
-            with pytest.raises(LostRightError, match="the right to prune dataset 'some/data' went to"):
+            with pytest.raises(LeaseLostError, match="the right to prune dataset 'some/data' went to"):
                 lease.check()
     with impatient.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
-        assert lease.epoch == 3
+        assert lease.term == 3
 
 
-@pytest.mark.parametrize("terms", [{"ttl_s": 0.5}, {"ttl_s": float("inf")}, {"ttl_s": "5"}, {"wait_s": -1}])
-def test_terms_that_make_no_sense_are_refused(terms: dict[str, float]) -> None:
+@pytest.mark.parametrize("policy", [{"ttl_s": 0.5}, {"ttl_s": float("inf")}, {"ttl_s": "5"}, {"wait_s": -1}])
+def test_terms_that_make_no_sense_are_refused(policy: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="must be"):
-        Terms(**terms)
+        LeasePolicy(**policy)
 
 
 def until(is_so: Callable[[], bool], timeout_s: float = 60) -> None:
@@ -437,11 +437,11 @@ def until(is_so: Callable[[], bool], timeout_s: float = 60) -> None:
 def test_who_looked_before_a_whole_build_went_by_does_not_take_its_epoch_again(
     leases: Leases, bucket: LocalBucket
 ) -> None:
-    long_past = leases._sight(KEY)
+    long_past = leases._state(KEY)
     for _ in range(2):  # the second one clears the first one's epoch away
         with leases.held(KEY):
             pass
-    assert leases._taken(KEY, long_past) is None
+    assert leases._try_acquire(KEY, long_past) is None
     assert objects(bucket) == ["0000000002", "0000000002.end"]
 
 
@@ -453,7 +453,7 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
 
     def build(name: str, count: int) -> None:
         for _ in range(count):
-            with Leases(bucket, Terms()).held(KEY):
+            with Leases(bucket, LeasePolicy()).held(KEY):
                 turns.append(name)
 
     with ThreadPoolExecutor() as pool:
@@ -466,7 +466,7 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
 def test_who_waits_for_any_build_says_nothing(bucket: LocalBucket) -> None:
     held_by_others(bucket)
     looks: list[None] = []
-    with Leases(bucket, Terms()).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
+    with Leases(bucket, LeasePolicy()).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
         pass
     assert objects(bucket) == ["0000000001"]
 
@@ -478,7 +478,7 @@ def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
     assert not leases.is_held(KEY.id, time.time())
     with leases.held(KEY) as lease:
         assert lease is not None
-        assert lease.epoch == 1
+        assert lease.term == 1
     with leases.held(KEY):
         pass
     bucket.put(f"{_names.lease(KEY, 1)}{_names.WAIT}", b"{}")

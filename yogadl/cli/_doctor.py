@@ -20,7 +20,7 @@ from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import bucket_at, open_existing, refuse_needless
 from yogadl.cli._output import say, say_json
 from yogadl.errors import ConfigurationError, MissingDependencyError
-from yogadl.storage._buckets.patience import Patience
+from yogadl.storage._buckets.retry import RetryPolicy
 from yogadl.storage._doctor import (
     Finding,
     State,
@@ -32,7 +32,7 @@ from yogadl.storage._doctor import (
 from yogadl.storage._mirror.mirror import Mirror
 
 # Somebody is waiting for the answer.
-_PATIENCE: Final = Patience(silence_s=10.0, total_s=20.0)
+_PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

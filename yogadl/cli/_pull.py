@@ -57,7 +57,7 @@ def _fill_mirror(storage: CacheStorage, opener: MirrorOpener, arguments: argpars
     manifest = published.manifest
     with Bar("pulling", manifest.size_bytes) as bar:
         damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
-    folder = opener.mirror.place.root
+    folder = opener.mirror.location.root
     if arguments.json:
         say_json(
             {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._leases.terms import TTL_S, Terms
+from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
 from yogadl.storage._storage import CacheStorage, DatasetInfo
 
@@ -136,7 +136,7 @@ def open_storage(
     if near:
         meant = f"{'gs' if near[1][0] in 'gG' else 's3'}://{text[near.end() :]}"
         raise ConfigurationError(f"no storage's location: {text!r}; did you mean {meant!r}?")
-    terms = Terms(lease_ttl_s, wait_s)
+    terms = LeasePolicy(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
@@ -160,7 +160,7 @@ def _in_bucket(
     options: dict[str, Any],
     mirror: str | os.PathLike[str] | None,
     mirror_limit: int | str | None,
-    terms: Terms,
+    terms: LeasePolicy,
     patience_s: float | None,
     *,
     exclusive: bool,
@@ -169,14 +169,14 @@ def _in_bucket(
 ) -> CacheStorage:
     from yogadl.storage._buckets.offline import OfflineBucket
     from yogadl.storage._buckets.opening import open_bucket
-    from yogadl.storage._buckets.patience import PATIENCE, Patience
+    from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
     from yogadl.storage._mirror.mirror import Mirror
     from yogadl.storage._remote import remote_backend
 
-    if not isinstance(options.get("patience", PATIENCE), Patience):
+    if not isinstance(options.get("patience", DEFAULT_RETRY), RetryPolicy):
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
     if patience_s is not None:
-        patience = Patience(total_s=patience_s)
+        patience = RetryPolicy(total_s=patience_s)
         options |= {} if url.startswith("file://") else {"patience": patience}  # a folder is never away
     bucket = open_bucket(url, **options)
     if offline:

@@ -7,16 +7,16 @@ from typing import Protocol
 
 from yogadl._key import DatasetKey
 from yogadl.storage._catalogue import Catalogue
-from yogadl.storage._leases.right import Right
+from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._root import Root
 
 
-class Rights(Protocol):
+class BuildCoordinator(Protocol):
     """Decide who may build, and who may remove. Picklable."""
 
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
-    ) -> AbstractContextManager[Right | None]:
+    ) -> AbstractContextManager[BuildExclusion | None]:
         """Hold the right to build this version, waiting for whoever holds it now, or prunes the dataset.
 
         Args:
@@ -28,7 +28,7 @@ class Rights(Protocol):
             LeaseError: if it takes longer than this storage waits.
         """
 
-    def pruning(self, dataset_id: str) -> AbstractContextManager[Right | None]:
+    def pruning(self, dataset_id: str) -> AbstractContextManager[BuildExclusion | None]:
         """Hold the right to remove files of a dataset: as long as that is held, nobody builds there.
 
         Does not wait: gives ``None`` if somebody builds or prunes.
@@ -49,7 +49,7 @@ class Backend:
     """
 
     catalogue: Catalogue
-    rights: Rights
+    coordinator: BuildCoordinator
     part_bytes: int | None = None
 
     @property

@@ -26,7 +26,7 @@ from yogadl._spec import Spec
 from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._leases.right import LockedRight, Right
+from yogadl.storage._exclusion import BuildExclusion, BuildLock
 from yogadl.storage._progress import Progress
 from yogadl.storage._publish import Content
 from yogadl.storage._receipts import STATE, Receipt, Receipts, is_costly, samples_of
@@ -58,7 +58,7 @@ class Build:
     key: DatasetKey
     part_bytes: int | None = None
     progress: Progress | None = None
-    right: Right = field(default_factory=LockedRight)
+    exclusion: BuildExclusion = field(default_factory=BuildLock)
     origin_sha256: Callable[[], str] = field(default=str)
     say_after_s: float = field(default_factory=lambda: _SAY_AFTER_S)
     say_level: int = logging.INFO
@@ -81,7 +81,7 @@ class Build:
         spec = receipts[-1].spec if receipts else source.spec
 
         def on_sealed(path: Path, part: SealedPart, spec: Spec) -> None:
-            self.right.check()
+            self.exclusion.check()
             first_record = sum(r.part.index.records for r in receipts)
             try:
                 samples = samples_of(path, part, spec)

@@ -21,11 +21,11 @@ from yogadl._provenance.values import HOOK
 from yogadl._sources import open_source
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._alone import right_to_build, waiting_for_right
 from yogadl.storage._backend import Backend
 from yogadl.storage._build import Build, content_of, describe_machine
+from yogadl.storage._exclusion import BuildExclusion, LeaseLostError, reporting_loss
+from yogadl.storage._exclusive import exclusive_build, exclusive_build_unless
 from yogadl.storage._keeping import clear_spent
-from yogadl.storage._leases.right import LostRightError, Right, told_if_lost
 from yogadl.storage._partitions import build_with_workers
 from yogadl.storage._progress import Progress, is_shown, shown
 from yogadl.storage._publish import clear_attempt, publish
@@ -92,8 +92,8 @@ def replace_version(
     Raises:
         ConfigurationError: if the name is none for a new version.
     """
-    with _attempt(backend, key) as token, right_to_build(backend, key) as right:
-        _build(backend, key, data(), options, call, token=token, right=right, replaces=True)
+    with _attempt(backend, key) as token, exclusive_build(backend, key) as exclusion:
+        _build(backend, key, data(), options, call, token=token, exclusion=exclusion, replaces=True)
 
 
 def cached(
@@ -148,14 +148,14 @@ def _build_once(
     def is_there() -> bool:
         return backend.catalogue.find(key) is not None
 
-    with _attempt(backend, key) as token, waiting_for_right(backend, key, is_there) as right:
-        if right is None:
+    with _attempt(backend, key) as token, exclusive_build_unless(backend, key, is_there) as exclusion:
+        if exclusion is None:
             return
         before()
         data = function()
         try:
-            _build(backend, key, data, options, call, token=token, right=right, replaces=False)
-        except LostRightError as error:
+            _build(backend, key, data, options, call, token=token, exclusion=exclusion, replaces=False)
+        except LeaseLostError as error:
             _log.warning("yogadl: %s is built by others by now, whose result will be served: %s", key, error)
 
 
@@ -185,7 +185,7 @@ def _build(
     call: Call | None,
     *,
     token: str,
-    right: Right,
+    exclusion: BuildExclusion,
     replaces: bool,
 ) -> None:
     source = open_source(data, allow_pickle=options.allow_pickle)
@@ -196,10 +196,10 @@ def _build(
     part_bytes = options.part_bytes or backend.part_bytes
     if options.check_space:
         check_space(backend.root, key, source, where)
-    with told_if_lost(right), shown(options.progress, str(key)) as show:
+    with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
 
         def progress(records: int, total: int | None, size_bytes: int) -> None:
-            right.report(records, total, size_bytes)
+            exclusion.report(records, total, size_bytes)
             if show is not None:
                 show(records, total, size_bytes)
 
@@ -216,13 +216,13 @@ def _build(
         else:
             of_data = partial(sha256_of_data, getattr(source, "origin", data))
             build = Build(
-                backend.root, key, part_bytes, progress, right, call.sha256 if call else of_data,
+                backend.root, key, part_bytes, progress, exclusion, call.sha256 if call else of_data,
                 say_level=logging.INFO if is_shown(options.progress) else logging.WARNING,
             )  # fmt: skip
             receipts = build.run(source, where)
     described = provenance | (call.manifest() if call else {})
     content = content_of(receipts)
-    if publish(backend.root, key, content, machine | described, right=right, replaces=replaces):
+    if publish(backend.root, key, content, machine | described, exclusion=exclusion, replaces=replaces):
         clear_attempt(backend.root, key, where)
 
 

@@ -10,7 +10,7 @@ from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.s3 import S3Bucket
-from yogadl.storage._leases.terms import Terms
+from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._local import local_backend
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._remote import remote_backend
@@ -166,7 +166,7 @@ def _prefix(path: str | os.PathLike[str]) -> str:
 def _backend(bucket: Bucket, folder: Path) -> Backend:
     # A folder of its own in the one given, which is not ours alone.
     mirror = Mirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
-    return remote_backend(bucket, mirror, Terms())
+    return remote_backend(bucket, mirror, LeasePolicy())
 
 
 def _warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took

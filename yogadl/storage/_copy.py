@@ -20,13 +20,21 @@ from yogadl._format.table import PartTable
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._alone import right_to_build
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._exclusion import BuildExclusion
+from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._folder import storage_error
 from yogadl.storage._keeping import clear_spent
-from yogadl.storage._leases.right import Right
-from yogadl.storage._mirror.transfer import Beat, Progress, Total, Wanted, download_all, in_parallel, upload
+from yogadl.storage._mirror.transfer import (
+    Download,
+    Progress,
+    Total,
+    Touch,
+    download_all,
+    in_parallel,
+    upload,
+)
 from yogadl.storage._parts import open_table
 from yogadl.storage._publish import check_parts, clear_attempt, replace
 from yogadl.storage._root import MAX_READ_BYTES, Root
@@ -73,15 +81,15 @@ def copy(
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
     if is_there and not files.missing(are_named=True):
         return False
-    with right_to_build(backend, key) as right:
+    with exclusive_build(backend, key) as exclusion:
         is_new = _is_new(backend.root, key, content, replaces)  # others may have changed it meanwhile
-        files.copy(files.missing(are_named=not is_new), right, progress)
+        files.copy(files.missing(are_named=not is_new), exclusion, progress)
         backend.root.write(name, _checked_bytes(root, name, manifest))
         check_parts(backend.root, key, files.table)
         if is_new and replaces:
-            replace(backend.root, key, content, right)
+            replace(backend.root, key, content, exclusion)
         else:
-            right.check()
+            exclusion.check()
             if is_new and not backend.root.write_if_absent(_names.manifest(key), content):
                 _is_new(backend.root, key, content, replaces)  # which refuses another one
         clear_attempt(backend.root, key, f"{_names.builds(key)}/copy")
@@ -166,7 +174,7 @@ class _Files:
                 indexes[index] = _File(index, source_name, index_sha256, None)
         return [*indexes.values(), *parts.values()]
 
-    def copy(self, files: list[_File], right: Right, progress: Progress | None) -> None:
+    def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Progress | None) -> None:
         """Copy files, begun in this order, as long as this process has the right to."""
         bucket = self.source.bucket
         with ExitStack() as stack:
@@ -174,35 +182,42 @@ class _Files:
             if files and (bucket is not None or self.target.bucket is None):
                 work = stack.enter_context(self.target.workplace(f"{_names.builds(self.key)}/copy"))
             if bucket is None:
-                self._from_folder(files, work, right, progress)
+                self._from_folder(files, work, exclusion, progress)
             else:
-                self._from_bucket(bucket, files, work, right, progress)
+                self._from_bucket(bucket, files, work, exclusion, progress)
 
     def _from_bucket(
-        self, bucket: Bucket, files: list[_File], work: Path, right: Right, progress: Progress | None
+        self,
+        bucket: Bucket,
+        files: list[_File],
+        work: Path,
+        exclusion: BuildExclusion,
+        progress: Progress | None,
     ) -> None:
         names = {work / Path(file.name).name: file.name for file in files}
         wanted = [
-            Wanted(file.source_name, file.sha256, file.size_bytes, path)
+            Download(file.source_name, file.sha256, file.size_bytes, path)
             for path, file in zip(names, files, strict=True)
         ]
 
         @contextlib.contextmanager
-        def taken(wanted: Wanted) -> Iterator[Beat]:
+        def taken(wanted: Download) -> Iterator[Touch]:
             yield lambda: None
-            right.check()
+            exclusion.check()
             self._take(names[wanted.path], wanted.path)
             wanted.path.unlink(missing_ok=True)
 
         download_all(bucket, wanted, progress=progress, guard=taken)
 
-    def _from_folder(self, files: list[_File], work: Path, right: Right, progress: Progress | None) -> None:
+    def _from_folder(
+        self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Progress | None
+    ) -> None:
         total = Total(sum(file.size_bytes or 0 for file in files), progress)
 
         def send(file: _File) -> None:
             if total.stopped.is_set():
                 return
-            right.check()
+            exclusion.check()
             with self._checked(file) as path:
                 self._take(file.name, _copied(path, work) if self.target.bucket is None else path)
             total.add(file.size_bytes or 0)

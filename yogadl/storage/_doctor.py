@@ -203,16 +203,16 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
         writes: Whether to make it, if it is not there, and to try locks in it.
     """
     try:
-        place = mirror.place if writes else mirror.place_if_made()
+        location = mirror.location if writes else mirror.location_if_made()
     except (StorageError, ConfigurationError) as error:
         yield Finding("mirror", State.PROBLEM, _line(error), "give a folder on a local disk with --mirror")
         return
-    if place is None:
+    if location is None:
         yield Finding("mirror", State.NOTE, "it is not there yet, and was not made, as asked")
         return
-    limit_bytes = place.limit_bytes()
+    limit_bytes = location.limit_bytes()
     limit = "only the disk limits it" if limit_bytes is None else f"it may hold {in_words(limit_bytes)}"
-    yield from examine_folder("mirror", place.root, f"{place.root}: {limit}", writes=writes)
+    yield from examine_folder("mirror", location.root, f"{location.root}: {limit}", writes=writes)
 
 
 def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -> Iterator[Finding]:

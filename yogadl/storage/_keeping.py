@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._alone import right_to_build
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.offline import OfflineError
+from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._prune import GRACE_OF_THE_SILENT_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._publish import replace
 from yogadl.storage._root import Entry
@@ -24,8 +24,8 @@ def delete(backend: Backend, key: DatasetKey) -> None:
     root, name = backend.root, _names.manifest(key)
     if root.size(name) is None:
         raise backend.catalogue.not_found(key)  # before anything is made for it
-    with root.with_room(), right_to_build(backend, key) as right:
-        if not root.rename(name, new_trashed_name(root, key), right.check):
+    with root.with_room(), exclusive_build(backend, key) as exclusion:
+        if not root.rename(name, new_trashed_name(root, key), exclusion.check):
             raise backend.catalogue.not_found(key)
 
 
@@ -34,16 +34,16 @@ def undelete(backend: Backend, key: DatasetKey) -> None:
     root = backend.root
     if not trashed_names(root, key):
         raise DatasetNotFoundError(f"the trash of {root.location} has no {key}")
-    with root.with_room(), right_to_build(backend, key) as right:
+    with root.with_room(), exclusive_build(backend, key) as exclusion:
         names = trashed_names(root, key)
         content = root.read(names[-1]) if names else None
         if content is None:
             raise DatasetNotFoundError(f"the trash of {root.location} has no {key} any more")
         if root.size(_names.manifest(key)) is None:
-            right.check()
+            exclusion.check()
             root.rename(names[-1], _names.manifest(key))  # on a local disk, this takes no room
             return
-        replace(root, key, content, right)
+        replace(root, key, content, exclusion)
         root.remove(names[-1])
 
 
@@ -106,13 +106,13 @@ def _pruned(
     if not found:
         return  # so that nobody is kept waiting for nothing
     if dry_run:
-        yield from () if backend.rights.has_builder(dataset_id) else found
+        yield from () if backend.coordinator.has_builder(dataset_id) else found
         return
-    with backend.rights.pruning(dataset_id) as right:
-        if right is None:
+    with backend.coordinator.pruning(dataset_id) as exclusion:
+        if exclusion is None:
             _log.warning("yogadl: nothing is removed of %r: others build or prune it just now", dataset_id)
             return
-        yield from pruning.remove(doomed(backend.catalogue.versions(dataset_id)), right)
+        yield from pruning.remove(doomed(backend.catalogue.versions(dataset_id)), exclusion)
 
 
 def clear_spent(
@@ -130,12 +130,12 @@ def clear_spent(
     try:
         if not has_spent(root, dataset_id, published):
             return
-        with backend.rights.pruning(dataset_id) as right:
-            if right is not None:
+        with backend.coordinator.pruning(dataset_id) as exclusion:
+            if exclusion is not None:
                 pruning = Pruning(root, dataset_id, 0.0, root.now())
-                age_s = 0.0 if right.epoch is None else GRACE_OF_THE_SILENT_S
+                age_s = 0.0 if exclusion.term is None else GRACE_OF_THE_SILENT_S
                 spent = pruning.spent(backend.catalogue.versions(dataset_id), own, published, age_s)
-                for _ in pruning.remove(spent, right):
+                for _ in pruning.remove(spent, exclusion):
                     pass
     except OfflineError:
         pass  # nothing was begun, as its own error says

@@ -16,7 +16,7 @@ from yogadl.storage._backend import Backend
 from yogadl.storage._cached import Published, open_reader
 from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._leases.terms import Terms
+from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._locks import FileLocks
 from yogadl.storage._mounts import network_file_system
 from yogadl.storage._root import Root
@@ -62,7 +62,7 @@ def local_backend(path: Path, mapped: bool = True) -> Backend:
     return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), FileLocks(folder))
 
 
-def shared_backend(path: Path, terms: Terms, mapped: bool = True) -> Backend:
+def shared_backend(path: Path, terms: LeasePolicy, mapped: bool = True) -> Backend:
     """Return a storage's backend in a folder that several machines share, one builder at a time by lease.
 
     The file locks of a network file system may not hold between machines. Caches lie as in a local folder,
@@ -70,13 +70,13 @@ def shared_backend(path: Path, terms: Terms, mapped: bool = True) -> Backend:
     """
     from yogadl.storage._bucket_root import SharedRoot
     from yogadl.storage._buckets.local import LocalBucket
+    from yogadl.storage._leases.coordinator import LeaseCoordinator
     from yogadl.storage._leases.lease import Leases
-    from yogadl.storage._leases.rights import LeaseRights
 
     folder = _made_folder(path)
     root = SharedRoot(folder)
-    rights = LeaseRights(root, Leases(LocalBucket(folder.root), terms))
-    return Backend(Catalogue(root, FolderOpener(root, folder, mapped)), rights)
+    coordinator = LeaseCoordinator(root, Leases(LocalBucket(folder.root), terms))
+    return Backend(Catalogue(root, FolderOpener(root, folder, mapped)), coordinator)
 
 
 def _made_folder(path: Path) -> Folder:

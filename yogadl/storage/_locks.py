@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._key import DatasetKey
 from yogadl.errors import StorageError
 from yogadl.storage import _names
+from yogadl.storage._exclusion import BuildExclusion, BuildLock
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._leases.right import LockedRight, Right
 from yogadl.storage._links import checked_path
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SAY_EVERY_S: Final = 60.0
 @dataclass(frozen=True)
 class FileLocks:
     """The right to build in a folder of one machine. A lock goes with the process that holds it, however
-    that ends. Implements `Rights`.
+    that ends. Implements `BuildCoordinator`.
 
     Args:
         folder: The folder.
@@ -37,7 +37,9 @@ class FileLocks:
     folder: Folder
 
     @contextlib.contextmanager
-    def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
+    def building(
+        self, key: DatasetKey, unless: Callable[[], bool] | None = None
+    ) -> Iterator[BuildExclusion | None]:
         """Hold the right to build this version, waiting for whoever holds it now.
 
         The lock goes with the process that holds it, however that ends.
@@ -52,7 +54,7 @@ class FileLocks:
                 # Only now: who begins to prune from here on finds our lock held.
                 with self._locked(_names.lock(whole), lambda: f"{key}: {whole} is being pruned"):
                     pass
-                yield LockedRight()
+                yield BuildLock()
             finally:
                 self.folder.remove(self._holder_name(key))
 
@@ -71,7 +73,7 @@ class FileLocks:
                 raise
 
     @contextlib.contextmanager
-    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
+    def pruning(self, dataset_id: str) -> Iterator[BuildExclusion | None]:
         """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
         from filelock import Timeout
 
@@ -86,7 +88,7 @@ class FileLocks:
             raise _not_writable(error, self.folder.root) from error
         try:
             # Only now: who begins to build from here on waits for our lock.
-            yield None if self.has_builder(dataset_id) else LockedRight()
+            yield None if self.has_builder(dataset_id) else BuildLock()
         finally:
             lock.release()
 

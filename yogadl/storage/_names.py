@@ -17,7 +17,7 @@ _LEASE: Final = re.compile(r"([0-9]{10})(\.beat|\.end|\.wait)?")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
-BEAT: Final = ".beat"
+HEARTBEAT: Final = ".beat"
 END: Final = ".end"
 WAIT: Final = ".wait"
 
@@ -143,9 +143,9 @@ def leases(key: DatasetKey | WholeDataset) -> str:
     return f"{key.id}/leases/{_short(key.version)}"
 
 
-def lease(key: DatasetKey | WholeDataset, epoch: int) -> str:
+def lease(key: DatasetKey | WholeDataset, term: int) -> str:
     """Return the name of the lease that gives the right to build, or to prune, for the so-manieth time."""
-    return f"{leases(key)}/{epoch:010d}"
+    return f"{leases(key)}/{term:010d}"
 
 
 def split_lease(name: str) -> tuple[int, str] | None:

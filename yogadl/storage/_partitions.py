@@ -25,9 +25,9 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._alone import right_to_build
 from yogadl.storage._backend import Backend
 from yogadl.storage._build import Build, content_of, describe_machine
+from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._parts import read_sealed
 from yogadl.storage._progress import Progress
 from yogadl.storage._publish import clear_attempt, publish
@@ -161,7 +161,7 @@ class PartitionedBuild:
         """
         builder = {"partitions": self.partitions, "run": self.run}
         machine = describe_machine()
-        with right_to_build(self._backend, self.key) as right:
+        with exclusive_build(self._backend, self.key) as exclusion:
             try:
                 receipts = self.receipts()
             except ConfigurationError:
@@ -172,7 +172,9 @@ class PartitionedBuild:
                         return
                 raise
             content = content_of(receipts)
-            publish(self._backend.root, self.key, content, machine | builder, right=right, replaces=True)
+            publish(
+                self._backend.root, self.key, content, machine | builder, exclusion=exclusion, replaces=True
+            )
             clear_attempt(self._backend.root, self.key, self._where)
 
 

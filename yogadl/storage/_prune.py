@@ -11,7 +11,7 @@ from yogadl._key import RESERVED_NAMES, DatasetKey
 from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._leases.right import Right
+from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._parts import open_table
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._unfinished import Attempt, attempts
@@ -174,7 +174,7 @@ class Pruning:
             self._named[content] = named
         return self._named[content]
 
-    def remove(self, doomed: Iterable[Entry], right: Right) -> Iterator[Entry]:
+    def remove(self, doomed: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
         """Remove these, but for what was written again meanwhile; yield what was removed.
 
         Args:
@@ -187,7 +187,7 @@ class Pruning:
         checked = time.monotonic()
         for entry in doomed:
             if time.monotonic() - checked >= _CHECK_EVERY_S:
-                right.check()
+                exclusion.check()
                 checked = time.monotonic()
             is_trash = "/trash/" in entry.name and not _names.is_unfinished(entry.name)
             if is_trash or self._root.age_s(entry.name, self._now) >= self._now - entry.modified:

@@ -14,7 +14,7 @@ from yogadl._key import DatasetKey
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._leases.right import Right
+from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._root import Root
 from yogadl.storage._trash import new_trashed_name
 
@@ -34,7 +34,7 @@ def publish(
     content: Content,
     builder: dict[str, Any],
     *,
-    right: Right,
+    exclusion: BuildExclusion,
     replaces: bool,
 ) -> bool:
     """Write part table and manifest, which then is the cache.
@@ -71,18 +71,18 @@ def publish(
         size_bytes=int(content.table.size_bytes.sum()),
         parts=len(content.table),
         created=time.time(),
-        builder=builder if right.epoch is None else builder | {"lease_epoch": right.epoch},
+        builder=builder if exclusion.term is None else builder | {"lease_epoch": exclusion.term},
         token=secrets.token_hex(8),
     )
     manifest = fitting(made)
     if replaces:
-        replace(root, key, manifest.to_bytes(), right)
+        replace(root, key, manifest.to_bytes(), exclusion)
         return True
-    right.check()
+    exclusion.check()
     return root.write_if_absent(_names.manifest(key), manifest.to_bytes())
 
 
-def replace(root: Root, key: DatasetKey, content: bytes, right: Right) -> None:
+def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusion) -> None:
     """Put a manifest in place of that of this version; if there is one, it goes to the trash.
 
     At no moment is there none.
@@ -97,11 +97,11 @@ def replace(root: Root, key: DatasetKey, content: bytes, right: Right) -> None:
         LostRightError: if somebody else has the right to build by now.
     """
     name = _names.manifest(key)
-    right.check()
+    exclusion.check()
     old = root.read(name)
     if old is not None:
         root.write(new_trashed_name(root, key), old)
-        right.check()
+        exclusion.check()
     root.write(name, content)
 
 

@@ -13,12 +13,12 @@ from yogadl.storage._backend import Backend
 from yogadl.storage._bucket_root import BucketRoot, MirroredRoot
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.offline import OfflineError
-from yogadl.storage._buckets.patience import AwayError
+from yogadl.storage._buckets.retry import UnavailableError
 from yogadl.storage._cached import Published, can_map
 from yogadl.storage._catalogue import Catalogue
+from yogadl.storage._leases.coordinator import LeaseCoordinator
 from yogadl.storage._leases.lease import Leases
-from yogadl.storage._leases.rights import LeaseRights
-from yogadl.storage._leases.terms import Terms
+from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._mirror.mirror import Mirror
 
 _log = logging.getLogger("yogadl")
@@ -56,7 +56,7 @@ class MirrorOpener:
         here = self.mirror.kept(key, digest)
         try:
             content = (self._root if here is None else self._hurried).read(_names.manifest(key))
-        except AwayError as error:
+        except UnavailableError as error:
             if here is None:
                 raise
             if not (self._is_told or isinstance(error, OfflineError)):
@@ -74,13 +74,13 @@ class MirrorOpener:
         return self.mirror.kept(key, digest)
 
     def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
-        """Return a reader of a cache, whose files are brought to the mirror first."""
+        """Return a reader of a cache, whose files are cache to the mirror first."""
         manifest = published.manifest
-        brought = self.mirror.bring(manifest, indexes=check)
+        cache = self.mirror.bring(manifest, indexes=check)
         self.mirror.keep(published)
-        maps = self._is_mapped and can_map(brought.folder)
-        reader = Reader(manifest.spec, brought.table, brought, maps=maps)
-        return CheckedReader(reader, brought.index, str(manifest.key), _REMEDY) if check else reader
+        maps = self._is_mapped and can_map(cache.folder)
+        reader = Reader(manifest.spec, cache.table, cache, maps=maps)
+        return CheckedReader(reader, cache.index, str(manifest.key), _REMEDY) if check else reader
 
     def opened(self, published: Published) -> None:
         """Note that this was the newest of its version, unless one is noted."""
@@ -90,7 +90,7 @@ class MirrorOpener:
         """Bring a version to the mirror, indexes and all, so that it opens without the bucket.
 
         Returns:
-            The names of the files that were damaged here, and were brought anew.
+            The names of the files that were damaged here, and were cache anew.
         """
         damaged = self.mirror.fill(published.manifest, progress=progress)
         self.mirror.keep(published)
@@ -103,7 +103,7 @@ class MirrorOpener:
 
 
 def remote_backend(
-    bucket: Bucket, mirror: Mirror, terms: Terms, *, exclusive: bool = True, mapped: bool = True
+    bucket: Bucket, mirror: Mirror, terms: LeasePolicy, *, exclusive: bool = True, mapped: bool = True
 ) -> Backend:
     """Return a storage's backend in a bucket, shared by any number of machines without a server.
 
@@ -116,5 +116,5 @@ def remote_backend(
         mapped: Whether the mirror's files may be mapped to be read.
     """
     root = MirroredRoot(bucket, mirror)
-    rights = LeaseRights(root, Leases(bucket, terms), probes=exclusive, mirror=mirror)
-    return Backend(Catalogue(root, MirrorOpener(bucket, mirror, mapped)), rights, PART_BYTES)
+    coordinator = LeaseCoordinator(root, Leases(bucket, terms), probes=exclusive, mirror=mirror)
+    return Backend(Catalogue(root, MirrorOpener(bucket, mirror, mapped)), coordinator, PART_BYTES)

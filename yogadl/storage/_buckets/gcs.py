@@ -16,11 +16,11 @@ from urllib.parse import quote
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object, replaced
-from yogadl.storage._buckets.patience import PATIENCE, Patience
 from yogadl.storage._buckets.per_process import PerProcess
-from yogadl.storage._buckets.store import Page, PastEndError, StrangeAnswerError, size_of_whole
+from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
+from yogadl.storage._buckets.store import BadResponseError, Page, PastEndError, size_of_whole
 from yogadl.storage._buckets.store_bucket import StoreBucket, checked_endpoint, given, remade
-from yogadl.storage._buckets.store_errors import Trouble, Verb, passing, refusal, strange, unreached
+from yogadl.storage._buckets.store_errors import Refusal, Verb, passing, refusal, strange, unreached
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _CONNECTIONS: Final = 64
@@ -66,7 +66,7 @@ class GCSBucket(StoreBucket):
         user_project: str | None = None,
         kms_key_name: str | None = None,
         client_options: Mapping[str, Any] | None = None,
-        patience: Patience = PATIENCE,
+        patience: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         connect = partial(_client, checked_endpoint(endpoint_url), anonymous, dict(client_options or {}))
         # A client could say it, but to make one may take asking for credentials.
@@ -81,7 +81,7 @@ class GCSBucket(StoreBucket):
             user_project=user_project,
             kms_key_name=kms_key_name,
             client_options=client_options,
-            patience=None if patience == PATIENCE else patience,
+            patience=None if patience == DEFAULT_RETRY else patience,
         )
         self._place = bucket, prefix
 
@@ -262,7 +262,7 @@ class _GCS:
                 raise _refused(error, verb, f"{self.url}/{name}") from error
         except GoogleAuthError as error:
             raise _unknown(error, verb, f"{self.url}/{name}") from error
-        except (KeyError, json.JSONDecodeError, StrangeAnswerError) as error:
+        except (KeyError, json.JSONDecodeError, BadResponseError) as error:
             raise strange(verb, f"{self.url}/{name}", error) from error
         except (RequestException, HTTPError, DataCorruption) as error:
             raise _broken_off(error, verb, f"{self.url}/{name}") from error
@@ -281,12 +281,12 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     if status in (408, 409, 429) or (status >= 500 and status != 501):
         return passing(verb, what, detail)
     if status == 404:
-        return refusal(Trouble.NO_BUCKET, verb, what, "", detail)
+        return refusal(Refusal.NO_BUCKET, verb, what, "", detail)
     if status == 401:
-        return refusal(Trouble.WRONG_SECRET, verb, what, "", detail)
+        return refusal(Refusal.WRONG_SECRET, verb, what, "", detail)
     if status == 403:
-        return refusal(Trouble.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
-    return refusal(Trouble.OTHER, verb, what, "", detail)
+        return refusal(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+    return refusal(Refusal.OTHER, verb, what, "", detail)
 
 
 def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
@@ -296,9 +296,9 @@ def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
 
     detail = _SESSION.sub("upload_id=...", str(error))
     if isinstance(error, exceptions.MissingSchema | exceptions.InvalidSchema | exceptions.InvalidURL):
-        return refusal(Trouble.NO_URL, verb, what, "", detail)
+        return refusal(Refusal.NO_URL, verb, what, "", detail)
     if isinstance(error, exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in detail:
-        return refusal(Trouble.NOT_TRUSTED, verb, what, "", detail)
+        return refusal(Refusal.NOT_TRUSTED, verb, what, "", detail)
     reason = getattr(error.args[0], "reason", None) if error.args else None
     if isinstance(error, exceptions.SSLError | exceptions.ProxyError) or isinstance(
         reason, NewConnectionError
@@ -326,8 +326,8 @@ def _unknown(error: Any, verb: Verb, what: str) -> StorageError:
     if isinstance(error, TransportError) or error.retryable:
         return passing(verb, what, str(error))
     if isinstance(error, DefaultCredentialsError):
-        return refusal(Trouble.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
-    return refusal(Trouble.EXPIRED, verb, what, "or this machine's clock is wrong", str(error))
+        return refusal(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
+    return refusal(Refusal.EXPIRED, verb, what, "or this machine's clock is wrong", str(error))
 
 
 def _object_sent(name: str, headers: Mapping[str, str], start: int, stop: int | None) -> Object:
@@ -335,11 +335,11 @@ def _object_sent(name: str, headers: Mapping[str, str], start: int, stop: int | 
         size = size_of_whole(headers.get("Content-Range"), int(headers["Content-Length"]), start, stop)
         modified = parsedate_to_datetime(headers["Last-Modified"]).timestamp()
     except ValueError as error:
-        raise StrangeAnswerError(str(error)) from error
+        raise BadResponseError(str(error)) from error
     return Object(name, size, headers["X-Goog-Generation"], modified)
 
 
 def _object(blob: Any) -> Object:
     if None in (blob.size, blob.generation, blob.updated):
-        raise StrangeAnswerError("size, generation or time")
+        raise BadResponseError("size, generation or time")
     return Object(blob.name, blob.size, str(blob.generation), blob.updated.timestamp())

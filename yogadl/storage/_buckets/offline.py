@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from yogadl.storage._buckets.bucket import Body, Bucket, Object
-from yogadl.storage._buckets.patience import AwayError
+from yogadl.storage._buckets.retry import UnavailableError
 
 
-class OfflineError(AwayError):
+class OfflineError(UnavailableError):
     """Say that a store was not asked, since nobody is to ask it."""
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Body, Object, replaced
-from yogadl.storage._buckets.patience import Contact, Trials, TryAgainError
+from yogadl.storage._buckets.retry import Attempts, Retrier, TransientError
 from yogadl.storage._buckets.store import PastEndError, Store
 
 _CHUNK_BYTES: Final = 2**20
@@ -25,12 +25,12 @@ class Resuming:
         contact: How long to wait, each time that nothing comes.
     """
 
-    def __init__(self, store: Store, name: str, tag: str | None, contact: Contact) -> None:
+    def __init__(self, store: Store, name: str, tag: str | None, contact: Retrier) -> None:
         self._store = store
         self._name = name
         self._tag = tag
         self._contact = contact
-        self._trials = Trials(contact)
+        self._trials = Attempts(contact)
         self._connection = ExitStack()
         self._at = self._stop = 0
 
@@ -57,7 +57,7 @@ class Resuming:
                         self._trials.restart()
                     yield chunk
                 self._check_end()
-            except TryAgainError as error:
+            except TransientError as error:
                 self._trials.failed(error)
                 self._body = self._taken_up()
 
@@ -81,7 +81,7 @@ class Resuming:
                 body = self._connection.enter_context(
                     self._store.open(self._name, self._at, stop, tag=self._tag, chunk_bytes=chunk_bytes)
                 )
-            except TryAgainError as error:
+            except TransientError as error:
                 self._trials.failed(error)
                 continue
             self._contact.answered.set()
@@ -93,7 +93,7 @@ class Resuming:
     def _check_end(self) -> None:
         where = f"{self._store.url}/{self._name}"
         if self._at < self._stop:
-            raise TryAgainError(errno.EIO, f"{where} broke off at byte {self._at} of {self._stop}")
+            raise TransientError(errno.EIO, f"{where} broke off at byte {self._at} of {self._stop}")
         if self._at > self._stop:
             raise StorageError(
                 errno.EIO,

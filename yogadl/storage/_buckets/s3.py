@@ -14,11 +14,11 @@ from typing import Any, Final
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object, replaced
-from yogadl.storage._buckets.patience import PATIENCE, Patience
 from yogadl.storage._buckets.per_process import PerProcess
-from yogadl.storage._buckets.store import Page, PastEndError, StrangeAnswerError, size_of_whole
+from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
+from yogadl.storage._buckets.store import BadResponseError, Page, PastEndError, size_of_whole
 from yogadl.storage._buckets.store_bucket import StoreBucket, checked_endpoint, given, remade
-from yogadl.storage._buckets.store_errors import Trouble, Verb, passing, refusal, strange, unreached
+from yogadl.storage._buckets.store_errors import Refusal, Verb, passing, refusal, strange, unreached
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _CONNECTIONS: Final = 64
@@ -30,19 +30,19 @@ _GIVE_CREDENTIALS: Final = (
 )
 _METHODS: Final = ("get_object", "put_object", "head_object", "list_objects_v2", "delete_object")
 _TROUBLES: Final = {
-    "NoSuchBucket": Trouble.NO_BUCKET,
-    "InvalidAccessKeyId": Trouble.WRONG_SECRET,
-    "SignatureDoesNotMatch": Trouble.WRONG_SECRET,
-    "InvalidToken": Trouble.WRONG_SECRET,
-    "ExpiredToken": Trouble.EXPIRED,
-    "ExpiredTokenException": Trouble.EXPIRED,
-    "TokenRefreshRequired": Trouble.EXPIRED,
-    "RequestExpired": Trouble.EXPIRED,
-    "RequestTimeTooSkewed": Trouble.SKEWED,
-    "AuthorizationHeaderMalformed": Trouble.ELSEWHERE,
-    "IllegalLocationConstraintException": Trouble.ELSEWHERE,
-    "PermanentRedirect": Trouble.ELSEWHERE,
-    "301": Trouble.ELSEWHERE,
+    "NoSuchBucket": Refusal.NO_BUCKET,
+    "InvalidAccessKeyId": Refusal.WRONG_SECRET,
+    "SignatureDoesNotMatch": Refusal.WRONG_SECRET,
+    "InvalidToken": Refusal.WRONG_SECRET,
+    "ExpiredToken": Refusal.EXPIRED,
+    "ExpiredTokenException": Refusal.EXPIRED,
+    "TokenRefreshRequired": Refusal.EXPIRED,
+    "RequestExpired": Refusal.EXPIRED,
+    "RequestTimeTooSkewed": Refusal.SKEWED,
+    "AuthorizationHeaderMalformed": Refusal.ELSEWHERE,
+    "IllegalLocationConstraintException": Refusal.ELSEWHERE,
+    "PermanentRedirect": Refusal.ELSEWHERE,
+    "301": Refusal.ELSEWHERE,
 }
 _TRANSIENT: Final = frozenset(
     {
@@ -85,7 +85,7 @@ class S3Bucket(StoreBucket):
         anonymous: bool = False,
         client_options: Mapping[str, Any] | None = None,
         extra_args: Mapping[str, Any] | None = None,
-        patience: Patience = PATIENCE,
+        patience: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         options = dict(client_options or {}, endpoint_url=checked_endpoint(endpoint_url))
         connect = partial(_client, profile, anonymous, options, patience.silence_s)
@@ -96,7 +96,7 @@ class S3Bucket(StoreBucket):
             anonymous=anonymous,
             client_options=client_options,
             extra_args=extra_args,
-            patience=None if patience == PATIENCE else patience,
+            patience=None if patience == DEFAULT_RETRY else patience,
         )
         self._place = bucket, prefix
 
@@ -279,7 +279,7 @@ class _S3:
                 if answered.status in expected and _code(cause) != "NoSuchBucket":
                     return
             raise _translation(cause, verb, f"{self.url}/{name}") from error
-        except (KeyError, StrangeAnswerError) as error:
+        except (KeyError, BadResponseError) as error:
             raise strange(verb, f"{self.url}/{name}", error) from error
 
 
@@ -300,11 +300,11 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
         case exceptions.ClientError():
             return _refused(error, verb, what)
         case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
-            return refusal(Trouble.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
+            return refusal(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
         case exceptions.TokenRetrievalError() | exceptions.SSOError():
-            return refusal(Trouble.EXPIRED, verb, what, "", str(error))
+            return refusal(Refusal.EXPIRED, verb, what, "", str(error))
         case exceptions.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return refusal(Trouble.NOT_TRUSTED, verb, what, "", str(error))
+            return refusal(Refusal.NOT_TRUSTED, verb, what, "", str(error))
         case exceptions.EndpointConnectionError() | exceptions.ProxyConnectionError() | exceptions.SSLError():
             return unreached(verb, what, str(error))
         case (
@@ -317,7 +317,7 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
             return passing(verb, what, str(error))
         case exceptions.ParamValidationError():
             return ConfigurationError(f"can't {verb.value} {what}: {error}")
-    return refusal(Trouble.OTHER, verb, what, "", str(error))
+    return refusal(Refusal.OTHER, verb, what, "", str(error))
 
 
 def _refused(error: Any, verb: Verb, what: str) -> StorageError:
@@ -328,10 +328,10 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     if code in _TROUBLES:
         return refusal(_TROUBLES[code], verb, what, "", detail)
     if status in (401, 403):
-        return refusal(Trouble.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+        return refusal(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
     # An answer to HEAD has no body that says more.
     mend = "the credentials may be wrong or have expired" if code == "400" else ""
-    return refusal(Trouble.OTHER, verb, what, mend, detail)
+    return refusal(Refusal.OTHER, verb, what, mend, detail)
 
 
 def _status(error: Any) -> int:

@@ -16,7 +16,7 @@ class PastEndError(StorageError):
     """Say that a range begins behind the end of its object."""
 
 
-class StrangeAnswerError(Exception):
+class BadResponseError(Exception):
     """Say what in an answer is not as it must be."""
 
 
@@ -31,7 +31,7 @@ class Page:
 class Store(Protocol):
     """One attempt at each verb, by a store's SDK. Names are whole: checked, with the root in front.
 
-    Every error of the SDK becomes a `StorageError` here: `TryAgainError` where another attempt may succeed,
+    Every error of the SDK becomes a `StorageError` here: `TransientError` where another attempt may succeed,
     `ReplacedError`, `PastEndError`, or one that says what to do. Safe to use from several threads, fork-safe
     and picklable.
     """
@@ -81,5 +81,5 @@ def size_of_whole(content_range: str | None, content_length: int, start: int, st
         return content_length
     found = _CONTENT_RANGE.fullmatch(content_range or "")
     if found is None or int(found[1]) != start:
-        raise StrangeAnswerError(f"the range, {content_range}, where it was asked from {start} up to {stop}")
+        raise BadResponseError(f"the range, {content_range}, where it was asked from {start} up to {stop}")
     return int(found[2])

@@ -18,8 +18,8 @@ from yogadl.storage._buckets.bucket import (
     is_own,
     replaced,
 )
-from yogadl.storage._buckets.patience import HURRY, Contact, Patience, persist
 from yogadl.storage._buckets.resuming import Resuming
+from yogadl.storage._buckets.retry import HURRIED_RETRY, Retrier, RetryPolicy, persist
 from yogadl.storage._buckets.store import Page, PastEndError, Store
 
 Result = TypeVar("Result")
@@ -74,10 +74,10 @@ class StoreBucket:
         patience: How long to wait for it.
     """
 
-    def __init__(self, store: Store, prefix: str, patience: Patience) -> None:
+    def __init__(self, store: Store, prefix: str, patience: RetryPolicy) -> None:
         self._store = store
         self._root = f"{checked_name(prefix.strip('/'))}/" if prefix.strip("/") else ""
-        self._contact = Contact(patience)
+        self._contact = Retrier(patience)
         self._is_there = False
 
     @property
@@ -95,9 +95,11 @@ class StoreBucket:
         remake: Any = self.__reduce__()
         make, place, options, _ = remake[1]
         patience = self._contact.patience
-        hurry = Patience(min(HURRY.silence_s, patience.silence_s), min(HURRY.total_s, patience.total_s))
+        hurry = RetryPolicy(
+            min(HURRIED_RETRY.silence_s, patience.silence_s), min(HURRIED_RETRY.total_s, patience.total_s)
+        )
         bucket: StoreBucket = make(*place, **{**options, "patience": hurry})
-        bucket._contact = Contact(hurry, self._contact.answered)
+        bucket._contact = Retrier(hurry, self._contact.answered)
         return bucket
 
     @contextmanager

@@ -5,7 +5,7 @@ import errno
 from typing import Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.patience import TryAgainError, UnreachedError
+from yogadl.storage._buckets.retry import TransientError, UnreachableError
 
 
 class Verb(enum.Enum):
@@ -17,7 +17,7 @@ class Verb(enum.Enum):
     DELETE = "delete"
 
 
-class Trouble(enum.Enum):
+class Refusal(enum.Enum):
     """Why a store refuses, where trying again does not help."""
 
     NO_BUCKET = (errno.ENOENT, "there is no such bucket: check its name and the endpoint, or make the bucket")
@@ -43,12 +43,12 @@ class CredentialsError(StorageError):
     """Say that the store takes nothing from us, whatever is asked of it."""
 
 
-_OF_CREDENTIALS: Final = (Trouble.NO_CREDENTIALS, Trouble.WRONG_SECRET, Trouble.EXPIRED)
+_OF_CREDENTIALS: Final = (Refusal.NO_CREDENTIALS, Refusal.WRONG_SECRET, Refusal.EXPIRED)
 # Longer answers are a proxy's web page.
 _MOST_DETAIL: Final = 300
 
 
-def refusal(trouble: Trouble, verb: Verb, what: str, mend: str, detail: str) -> StorageError:
+def refusal(trouble: Refusal, verb: Verb, what: str, mend: str, detail: str) -> StorageError:
     """Make the error of a refusal.
 
     Args:
@@ -73,17 +73,17 @@ def strange(verb: Verb, what: str, error: Exception) -> StorageError:
         what: With what: a URL.
         error: What of the answer was missing or wrong.
     """
-    return refusal(Trouble.STRANGE, verb, what, "", f"missing or wrong: {error}")
+    return refusal(Refusal.STRANGE, verb, what, "", f"missing or wrong: {error}")
 
 
-def passing(verb: Verb, what: str, detail: str) -> TryAgainError:
+def passing(verb: Verb, what: str, detail: str) -> TransientError:
     """Make the error of what may succeed the next time."""
-    return TryAgainError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+    return TransientError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
 
 
-def unreached(verb: Verb, what: str, detail: str) -> UnreachedError:
+def unreached(verb: Verb, what: str, detail: str) -> UnreachableError:
     """Make the error of a store at whose address nobody answers: it may be away, or be somewhere else."""
-    return UnreachedError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+    return UnreachableError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
 
 
 def _short(detail: str) -> str:

@@ -14,23 +14,23 @@ from yogadl._key import DatasetKey
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
-from yogadl.storage._leases.terms import Terms
+from yogadl.storage._leases.policy import LeasePolicy
 
 _log = logging.getLogger("yogadl")
 
 # In one time to live so many signs of life are due, so that one or two may fail.
-BEATS_A_TTL: Final = 6
+HEARTBEATS_PER_TTL: Final = 6
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _MOST_JITTER: Final = 1.3
-_SAY_AFTER_S: Final = 2.0
-_SAY_EVERY_S: Final = 60.0
+_LOG_AFTER_S: Final = 2.0
+_LOG_EVERY_S: Final = 60.0
 # What a lease's objects hold is small; others could put anything in their place.
-_MOST_BYTES: Final = 2**20
+_MAX_BODY_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True)
-class Sight:
+class LeaseState:
     """What a list of a version's leases shows of the newest.
 
     Args:
@@ -40,23 +40,23 @@ class Sight:
         is_waited_for: Whether somebody has said that it waits for its turn; no sign of the builder's life.
     """
 
-    epoch: int = 0
-    beat: str = ""
+    term: int = 0
+    heartbeat: str = ""
     has_ended: bool = True
-    is_waited_for: bool = field(default=False, compare=False)
+    has_waiter: bool = field(default=False, compare=False)
 
 
-class Watch:
+class SilenceTimer:
     """Judge whether a builder is alive, by whether what is seen of it changes.
 
     Only this process's own monotonic clock counts: clocks of machines may be hours apart.
     """
 
     def __init__(self) -> None:
-        self._seen = Sight()
+        self._last_state = LeaseState()
         self._since = 0.0
 
-    def silence_s(self, sight: Sight, asked: float, answered: float) -> float:
+    def silence_s(self, state: LeaseState, requested_s: float, answered: float) -> float:
         """Return for how long, at least, nothing has changed.
 
         Args:
@@ -64,12 +64,12 @@ class Watch:
             asked: When it was asked for: this process may have been stopped since.
             answered: When it was seen.
         """
-        if sight != self._seen:
-            self._seen, self._since = sight, answered
-        return max(0.0, asked - self._since)
+        if state != self._last_state:
+            self._last_state, self._since = state, answered
+        return max(0.0, requested_s - self._since)
 
 
-class Waiting:
+class LeaseWaiter:
     """One caller's wait for a builder, or for who prunes.
 
     Args:
@@ -83,51 +83,51 @@ class Waiting:
     def __init__(
         self,
         bucket: Bucket,
-        terms: Terms,
+        policy: LeasePolicy,
         key: DatasetKey | _names.WholeDataset,
         *,
-        is_in_turn: bool = False,
+        takes_turns: bool = False,
     ) -> None:
         self._bucket = bucket
-        self._terms = terms
+        self._policy = policy
         self._key = key
-        self._do, self._done = verbs(key)
-        self._watch = Watch()
+        self._verb, self._participle = verbs(key)
+        self._watch = SilenceTimer()
         self._started = time.monotonic()
-        self._say_at_s = _SAY_AFTER_S
+        self._log_at_s = _LOG_AFTER_S
         self._pause_s = _FIRST_PAUSE_S
         self._paused_for = 0
-        self._is_in_turn = is_in_turn
+        self._takes_turns = takes_turns
         self._last_turn: int | None = None  # the epoch of this process, if others wait to be the next
-        self._others_first_s: float | None = None
+        self._yield_until_s: float | None = None
         self._holder: tuple[int, dict[str, Any]] = 0, {}
 
-    def is_dead(self, sight: Sight, asked: float) -> bool:
+    def is_dead(self, state: LeaseState, requested_s: float) -> bool:
         """Return whether the builder seen has been silent for too long, and say so."""
-        silence_s = self._watch.silence_s(sight, asked, time.monotonic())
-        if silence_s < self._ttl_s(sight):
+        silence_s = self._watch.silence_s(state, requested_s, time.monotonic())
+        if silence_s < self._ttl_s(state):
             return False
         _log.warning(
             "yogadl: %s, who was to %s %s, has given no sign of life for %.0f s: taking over",
-            self._describe(sight), self._do, self._key, silence_s,
+            self._describe(state), self._verb, self._key, silence_s,
         )  # fmt: skip
         return True
 
-    def tell_end(self, sight: Sight) -> None:
+    def log_failure(self, state: LeaseState) -> None:
         """Say why a builder failed, if this call waited for it."""
-        if sight.epoch and self._holder[0] == sight.epoch:
-            failed = read_body(self._bucket, _names.lease(self._key, sight.epoch) + _names.END).get("failed")
+        if state.term and self._holder[0] == state.term:
+            failed = read_body(self._bucket, _names.lease(self._key, state.term) + _names.END).get("failed")
             if failed:
                 _log.warning(
                     "yogadl: %s was not %s by %s: %s; trying here",
                     self._key,
-                    self._done,
-                    self._describe(sight),
+                    self._participle,
+                    self._describe(state),
                     failed,
                 )
             self._holder = 0, {}
 
-    def lets_others_go_first(self, sight: Sight, asked: float) -> bool:
+    def yields_turn(self, state: LeaseState, requested_s: float) -> bool:
         """Return whether this process has just had its turn, and who waited meanwhile may not know yet.
 
         Else whoever builds again and again would always be the first to know that it is done.
@@ -136,19 +136,19 @@ class Waiting:
             sight: What was seen; the builder is done.
             asked: When it was asked for.
         """
-        if not self._is_in_turn:
+        if not self._takes_turns:
             return False
         now = time.monotonic()
-        if self._others_first_s is None:
-            self._others_first_s = self._next_pause_s(sight) + 2 * (now - asked)
-            self._last_turn = sight.epoch
-        return sight.epoch == self._last_turn and now - self._started < self._others_first_s
+        if self._yield_until_s is None:
+            self._yield_until_s = self._next_pause_s(state) + 2 * (now - requested_s)
+            self._last_turn = state.term
+        return state.term == self._last_turn and now - self._started < self._yield_until_s
 
-    def _next_pause_s(self, sight: Sight) -> float:
+    def _next_pause_s(self, state: LeaseState) -> float:
         """Return how long those who wait for this process pause at most; 0 if nobody does."""
-        if not sight.is_waited_for:
+        if not state.has_waiter:
             return 0.0
-        holder = self._body(sight)
+        holder = self._body(state)
         started = holder.get("started")
         if (holder.get("host"), holder.get("pid")) != (socket.gethostname(), os.getpid()):
             return 0.0
@@ -156,32 +156,32 @@ class Waiting:
         # Pauses grow by half each time, so that the last one is half of all of them.
         return min(self._longest_pause_s, _FIRST_PAUSE_S + turn_s / 2) * _MOST_JITTER + _FIRST_PAUSE_S
 
-    def pause(self, sight: Sight) -> None:
+    def pause(self, state: LeaseState) -> None:
         """Wait a little, saying for whom.
 
         Raises:
             LeaseError: if the time that the caller has is over.
         """
-        self._others_first_s = 0.0
-        if sight.epoch != self._paused_for:  # who has taken the right in between may be done as soon
-            self._paused_for, self._pause_s = sight.epoch, _FIRST_PAUSE_S
-            self._say_that_it_waits(sight)
+        self._yield_until_s = 0.0
+        if state.term != self._paused_for:  # who has taken the right in between may be done as soon
+            self._paused_for, self._pause_s = state.term, _FIRST_PAUSE_S
+            self._put_wait_mark(state)
         waited_s = time.monotonic() - self._started
-        wait_s = self._terms.wait_s
+        wait_s = self._policy.wait_s
         if wait_s is not None and waited_s >= wait_s:
             raise LeaseError(
-                f"{self._key} is still being {self._done} after waiting {waited_s:.0f} s: "
-                f"{self._describe(sight)}. "
+                f"{self._key} is still being {self._participle} after waiting {waited_s:.0f} s: "
+                f"{self._describe(state)}. "
                 "Wait longer (wait_s), or end that process: its lease ends with it, or "
-                f"{self._ttl_s(sight):.0f} s after its last sign of life. If neither helps, delete "
+                f"{self._ttl_s(state):.0f} s after its last sign of life. If neither helps, delete "
                 f"{self._bucket.url}/{_names.leases(self._key)}/"
             )
-        if waited_s >= self._say_at_s:
+        if waited_s >= self._log_at_s:
             _log.warning(
                 "yogadl: waiting for %s, %s by %s%s",
-                self._key, self._done, self._describe(sight), if_this_process(self._body(sight)),
+                self._key, self._participle, self._describe(state), if_this_process(self._body(state)),
             )  # fmt: skip
-            self._say_at_s = waited_s + _SAY_EVERY_S
+            self._log_at_s = waited_s + _LOG_EVERY_S
         self.rest(None if wait_s is None else wait_s - waited_s)
 
     def rest(self, at_most_s: float | None = None) -> None:
@@ -193,31 +193,31 @@ class Waiting:
 
     @property
     def _longest_pause_s(self) -> float:
-        return min(_LONGEST_PAUSE_S, self._terms.ttl_s / BEATS_A_TTL)
+        return min(_LONGEST_PAUSE_S, self._policy.ttl_s / HEARTBEATS_PER_TTL)
 
-    def _say_that_it_waits(self, sight: Sight) -> None:
-        if self._is_in_turn and not sight.is_waited_for:
+    def _put_wait_mark(self, state: LeaseState) -> None:
+        if self._takes_turns and not state.has_waiter:
             with contextlib.suppress(StorageError):  # then others may go first
-                self._bucket.put(_names.lease(self._key, sight.epoch) + _names.WAIT, b"{}")
+                self._bucket.put(_names.lease(self._key, state.term) + _names.WAIT, b"{}")
 
-    def _ttl_s(self, sight: Sight) -> float:
-        return max(self._terms.ttl_s, ttl_of(self._body(sight)))
+    def _ttl_s(self, state: LeaseState) -> float:
+        return max(self._policy.ttl_s, ttl_of(self._body(state)))
 
-    def _body(self, sight: Sight) -> dict[str, Any]:
-        if self._holder[0] != sight.epoch or not self._holder[1]:
-            name = _names.lease(self._key, sight.epoch)
-            self._holder = sight.epoch, read_body(self._bucket, name)
+    def _body(self, state: LeaseState) -> dict[str, Any]:
+        if self._holder[0] != state.term or not self._holder[1]:
+            name = _names.lease(self._key, state.term)
+            self._holder = state.term, read_body(self._bucket, name)
         return self._holder[1]
 
-    def _describe(self, sight: Sight) -> str:
-        holder = self._body(sight)
+    def _describe(self, state: LeaseState) -> str:
+        holder = self._body(state)
         try:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["started"]))
             who = f"process {holder['pid']} on {holder['host']} (since {since} by its clock"
         except (KeyError, TypeError, ValueError, OverflowError):
             return "another process"
-        beat = read_body(self._bucket, _names.lease(self._key, sight.epoch) + _names.BEAT)
-        progress = beat.get("progress")
+        heartbeat = read_body(self._bucket, _names.lease(self._key, state.term) + _names.HEARTBEAT)
+        progress = heartbeat.get("progress")
         if isinstance(progress, dict) and isinstance(progress.get("records"), int):
             of = f" of {progress['total']}" if progress.get("total") is not None else ""
             who += f", {progress['records']}{of} records so far"
@@ -247,7 +247,7 @@ def if_this_process(holder: dict[str, Any]) -> str:
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
     """Return what a small object of a lease says; nothing if it is gone or says nothing that we know."""
     try:
-        document = json.loads(read(bucket, name, 0, _MOST_BYTES) or b"{}")
+        document = json.loads(read(bucket, name, 0, _MAX_BODY_BYTES) or b"{}")
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

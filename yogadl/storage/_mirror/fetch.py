@@ -12,7 +12,7 @@ from typing import Final
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._folder import storage_error
 from yogadl.storage._mirror.flock import Claim
-from yogadl.storage._mirror.transfer import Beat, Progress, Total, Wanted, download_all, in_parallel
+from yogadl.storage._mirror.transfer import Download, Progress, Total, Touch, download_all, in_parallel
 
 _log = logging.getLogger("yogadl")
 
@@ -23,10 +23,10 @@ _HASHED_AT_ONCE: Final = 4
 _HASH_BYTES: Final = 2**20
 
 # Returns whether a file need not be made any more.
-IsMade = Callable[[Wanted], bool]
+IsMade = Callable[[Download], bool]
 
 
-def is_made(wanted: Wanted) -> bool:
+def is_made(wanted: Download) -> bool:
     """Return whether a file is there, and of its size where that is known."""
     try:
         size_bytes = wanted.path.stat().st_size
@@ -36,7 +36,7 @@ def is_made(wanted: Wanted) -> bool:
 
 
 def fetch(
-    bucket: Bucket, wanted: Sequence[Wanted], progress: Progress | None = None, is_made: IsMade = is_made
+    bucket: Bucket, wanted: Sequence[Download], progress: Progress | None = None, is_made: IsMade = is_made
 ) -> None:
     """Download files, but for what other processes bring meanwhile.
 
@@ -53,7 +53,7 @@ def fetch(
     download_all(bucket, wanted, progress=progress, guard=partial(_claimed, is_made=is_made))
 
 
-def mend(bucket: Bucket, files: Mapping[Wanted, int], progress: Progress | None = None) -> list[str]:
+def mend(bucket: Bucket, files: Mapping[Download, int], progress: Progress | None = None) -> list[str]:
     """Compare files with their sha256, and bring anew those that are damaged.
 
     Who has a damaged file open or mapped keeps it: the new one takes its name, not its place. One that can't
@@ -72,9 +72,9 @@ def mend(bucket: Bucket, files: Mapping[Wanted, int], progress: Progress | None 
         StorageError: if the network or the disk fails, or the disk is full.
     """
     total = Total(sum(files.values()), progress)
-    damaged: dict[Wanted, os.stat_result] = {}
+    damaged: dict[Download, os.stat_result] = {}
 
-    def compare(wanted: Wanted) -> None:
+    def compare(wanted: Download) -> None:
         found = _damaged(wanted, total)
         if found is not None:
             damaged[wanted] = found
@@ -101,7 +101,7 @@ def warn_of_damage(path: Path) -> None:
     )
 
 
-def _damaged(wanted: Wanted, total: Total) -> os.stat_result | None:
+def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
     """Return which file lies there, if it has not the bytes that it should have."""
     sha256, buffer = hashlib.sha256(), bytearray(_HASH_BYTES)
     try:
@@ -127,10 +127,10 @@ def _is_there(found: os.stat_result, path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _claimed(wanted: Wanted, is_made: IsMade) -> Iterator[Beat | None]:
+def _claimed(wanted: Download, is_made: IsMade) -> Iterator[Touch | None]:
     """Hold the right of this machine to bring a file; give ``None`` if another process has brought it."""
     claim = Claim(wanted.path)
     try:
-        yield claim.beat if claim.take(lambda: is_made(wanted), _STALL_S) else None
+        yield claim.touch if claim.take(lambda: is_made(wanted), _STALL_S) else None
     finally:
         claim.release()

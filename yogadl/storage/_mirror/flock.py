@@ -20,7 +20,7 @@ _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.1
 _BUSY: Final = (errno.EWOULDBLOCK, errno.EACCES)
 # How often who makes a file says that it still does.
-_BEAT_S: Final = 1.0
+_TOUCH_EVERY_S: Final = 1.0
 
 
 def open_lock(path: Path) -> int:
@@ -110,13 +110,13 @@ class Claim:
         self.path = path
         self.lock_path = path.with_name(f".{path.name}.lock")
         self._descriptor = -1
-        self._beaten = time.monotonic()
+        self._touched_s = time.monotonic()
 
-    def beat(self) -> None:
+    def touch(self) -> None:
         """Say that the file is still being made."""
         now = time.monotonic()
-        if self._descriptor >= 0 and now - self._beaten > _BEAT_S:
-            self._beaten = now
+        if self._descriptor >= 0 and now - self._touched_s > _TOUCH_EVERY_S:
+            self._touched_s = now
             os.utime(self._descriptor)
 
     def take(self, is_made: Callable[[], bool], stall_s: float) -> bool:
@@ -134,10 +134,10 @@ class Claim:
                 return True
             if is_made():
                 return False
-            beat = self._beat_of_holder()
+            touch = self._holder_touched_ns()
             now = time.monotonic()
-            if beat != seen:
-                seen, since = beat, now
+            if touch != seen:
+                seen, since = touch, now
             elif now - since > stall_s:
                 return True
         raise AssertionError("unreachable")
@@ -164,7 +164,7 @@ class Claim:
                 os.close(descriptor)
         return False
 
-    def _beat_of_holder(self) -> int:
+    def _holder_touched_ns(self) -> int:
         try:
             return self.lock_path.stat().st_mtime_ns
         except FileNotFoundError:

@@ -22,10 +22,10 @@ from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._cached import Published
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._mirror import kept
-from yogadl.storage._mirror.brought import Brought
-from yogadl.storage._mirror.place import Place, chosen_place, default_place
-from yogadl.storage._mirror.room import make_room
+from yogadl.storage._mirror import manifests
+from yogadl.storage._mirror.eviction import evict_for
+from yogadl.storage._mirror.location import MirrorLocation, chosen_location, default_location
+from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.transfer import Progress
 from yogadl.storage._scratch import sweep
 
@@ -56,7 +56,7 @@ class Mirror:
         self._chosen = None if folder is None else Path(folder).expanduser().absolute()
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._lock = ProcessLock()
-        self._found: Place | None = None
+        self._found: MirrorLocation | None = None
 
     def __reduce__(self) -> Any:
         return Mirror, (self._bucket, self._chosen, self._limit_bytes)
@@ -65,7 +65,7 @@ class Mirror:
         return f"Mirror({self._bucket!r}, {str(self._chosen) if self._chosen else None!r})"
 
     @property
-    def place(self) -> Place:
+    def location(self) -> MirrorLocation:
         """Where it lies, made if missing.
 
         Raises:
@@ -77,39 +77,39 @@ class Mirror:
                 return self._prepared()
         return self._found
 
-    def _prepared(self) -> Place:
+    def _prepared(self) -> MirrorLocation:
         if self._found is not None:
             return self._found  # by another thread
-        place = default_place() if self._chosen is None else chosen_place(self._chosen)
-        place.prepare()
+        location = default_location() if self._chosen is None else chosen_location(self._chosen)
+        location.prepare()
         if self._limit_bytes is not None:
-            place.set_limit(self._limit_bytes)
-        self._found = place
-        return place
+            location.set_limit(self._limit_bytes)
+        self._found = location
+        return location
 
-    def place_if_made(self) -> Place | None:
+    def location_if_made(self) -> MirrorLocation | None:
         """Return where it lies, or ``None`` if it is not there yet: nothing is made.
 
         Raises:
             StorageError: if there is no place for it.
         """
-        place = default_place(makes=False) if self._chosen is None else chosen_place(self._chosen)
-        return place if place.is_made() else None
+        location = default_location(makes=False) if self._chosen is None else chosen_location(self._chosen)
+        return location if location.is_made() else None
 
     @property
     def folder(self) -> Folder:
         """Where the copies lie, laid out as in a local storage, but for manifests."""
-        return self.place.caches
+        return self.location.caches
 
     def scratch(self) -> Path:
         """Return a folder on the mirror's disk, made if missing, where caches may be built."""
-        return _made(self.place.builds)
+        return _made(self.location.builds)
 
     def sweep(self) -> None:
         """Remove what killed builds have left on this machine, if there is a mirror."""
-        place = self.place_if_made()
-        if place is not None:
-            sweep(place.builds)
+        location = self.location_if_made()
+        if location is not None:
+            sweep(location.builds)
 
     def bring(
         self,
@@ -118,7 +118,7 @@ class Mirror:
         first: Sequence[int] = (),
         indexes: bool = False,
         progress: Progress | None = None,
-    ) -> Brought:
+    ) -> MirroredCache:
         """Make a cache local: what is missing is downloaded once a machine, and checked as it comes in.
 
         Args:
@@ -134,16 +134,16 @@ class Mirror:
             CacheFormatError: if the bucket has not what the manifest names; says which part.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        brought = Brought(self._bucket, self.place, manifest)
+        cache = MirroredCache(self._bucket, self.location, manifest)
         try:
-            order = dict.fromkeys([*first, *range(len(brought.table))])
-            brought.complete(list(order), progress)
+            order = dict.fromkeys([*first, *range(len(cache.table))])
+            cache.complete(list(order), progress)
             if indexes:
-                brought.complete_indexes(range(len(brought.table)))
+                cache.complete_indexes(range(len(cache.table)))
         except BaseException:
-            brought.close()
+            cache.close()
             raise
-        return brought
+        return cache
 
     def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> list[str]:
         """Make a cache local, indexes and all, and compare what was here before with its checksums.
@@ -169,11 +169,11 @@ class Mirror:
             if progress is not None:
                 progress(whole - missing + done, whole)
 
-        with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
-            brought.mend(compared)
-            brought.complete(range(len(brought.table)), brought_more)
-            brought.complete_indexes(range(len(brought.table)))
-            return brought.mended
+        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
+            cache.mend(compared)
+            cache.complete(range(len(cache.table)), brought_more)
+            cache.complete_indexes(range(len(cache.table)))
+            return cache.mended
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
         """Compare what is here of a cache with its checksums, and bring anew what is damaged.
@@ -185,46 +185,46 @@ class Mirror:
             CacheFormatError: if the bucket has not what the manifest names; says which part.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        place = self.place_if_made()
-        if place is None or not place.caches.names(manifest.key.id):
+        location = self.location_if_made()
+        if location is None or not location.caches.names(manifest.key.id):
             return 0, []  # and nothing is made or brought
-        with contextlib.closing(Brought(self._bucket, self.place, manifest)) as brought:
-            return brought.mend(), brought.mended
+        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
+            return cache.mend(), cache.mended
 
     def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return the manifest of a version, the newest known here if none is named, if it is here whole.
 
         Nothing is asked of the bucket.
         """
-        place = self._place_if_any()
-        if place is not None and digest is None:
-            digest = kept.newest(place.caches, self._bucket.origin, key)
-        return None if place is None or digest is None else kept.kept(place.caches, key, digest)
+        location = self._location_if_any()
+        if location is not None and digest is None:
+            digest = manifests.newest(location.caches, self._bucket.origin, key)
+        return None if location is None or digest is None else manifests.load(location.caches, key, digest)
 
     def keep(self, published: Published) -> None:
         """Keep the manifest of a version that was brought, if there is room."""
         with _unless_it_fails(published.manifest.key):
-            kept.keep(self.place.caches, published)
+            manifests.save(self.location.caches, published)
 
     def keep_newest(self, published: Published) -> None:
         """Note that this was the newest of its version, unless one is noted."""
         key = published.manifest.key
         with _unless_it_fails(key):
-            if kept.newest(self.place.caches, self._bucket.origin, key) is None:
-                kept.keep_newest(self.place.caches, self._bucket.origin, key, published.digest)
+            if manifests.newest(self.location.caches, self._bucket.origin, key) is None:
+                manifests.note_newest(self.location.caches, self._bucket.origin, key, published.digest)
 
     def renew(self, key: DatasetKey, digest: str | None) -> None:
         """Note which manifest is a version's newest in place of the one noted; ``None`` if nobody knows."""
-        place = self._place_if_any()
-        if place is None:
+        location = self._location_if_any()
+        if location is None:
             return
         with _unless_it_fails(key):
-            if kept.newest(place.caches, self._bucket.origin, key) not in (None, digest):
-                kept.keep_newest(place.caches, self._bucket.origin, key, digest)
+            if manifests.newest(location.caches, self._bucket.origin, key) not in (None, digest):
+                manifests.note_newest(location.caches, self._bucket.origin, key, digest)
 
-    def _place_if_any(self) -> Place | None:
+    def _location_if_any(self) -> MirrorLocation | None:
         try:
-            return self._found or self.place_if_made()
+            return self._found or self.location_if_made()
         except StorageError:
             return None
 
@@ -241,16 +241,16 @@ class Mirror:
         """
         what = " and ".join(files)
         try:
-            place = self.place
+            location = self.location
             with contextlib.ExitStack() as stack:
                 copies = {
-                    name: stack.enter_context(_copy(path, place.caches.path(name)))
+                    name: stack.enter_context(_copy(path, location.caches.path(name)))
                     for name, path in files.items()
                 }
                 sizes = {name: path.stat().st_size for name, path in files.items()}
-                with place.gate(exclusive=True):
-                    make_room(place, sizes, place.limit_bytes(), what)
-                    place.caches.adopt(copies)
+                with location.gate(exclusive=True):
+                    evict_for(location, sizes, location.limit_bytes(), what)
+                    location.caches.adopt(copies)
         except OSError as error:
             _log.info("yogadl: not kept in the mirror: %s: %s", what, error)
             return False

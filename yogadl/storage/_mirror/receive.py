@@ -14,7 +14,7 @@ from typing import Final
 
 from yogadl.errors import CacheFormatError
 from yogadl.storage._buckets.bucket import Bucket, replaced
-from yogadl.storage._mirror.partial import Partial
+from yogadl.storage._mirror.partial_file import PartialFile
 from yogadl.storage._root import MAX_READ_BYTES, too_large
 
 # A get costs about a millisecond of processor time; with ranges that are too large few are under way, and
@@ -52,7 +52,7 @@ class Receiver:
     ranges: Executor
     is_stopped: Callable[[], bool]
 
-    def receive(self, name: str, size_bytes: int | None, partial: Partial, report: Report) -> str:
+    def receive(self, name: str, size_bytes: int | None, partial: PartialFile, report: Report) -> str:
         """Fill a file with what it lacks of an object and return the sha256 of what is in it then.
 
         Raises:
@@ -159,7 +159,7 @@ def _gathered(chunks: Iterator[bytes], report: Report) -> Iterator[list[bytes]]:
 class _File:
     """An open file that several threads fill."""
 
-    def __init__(self, partial: Partial) -> None:
+    def __init__(self, partial: PartialFile) -> None:
         self.partial = partial
         self._descriptor = partial.descriptor
         self._syncing = threading.Lock()

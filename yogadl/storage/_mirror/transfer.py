@@ -17,13 +17,13 @@ from typing import Final, TypeVar
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError, replaced
 from yogadl.storage._folder import storage_error, sync_folder
-from yogadl.storage._mirror.partial import unfinished
+from yogadl.storage._mirror.partial_file import open_partial
 from yogadl.storage._mirror.receive import Receiver, StoppedError, has_ranges
 
 # Called with bytes done and bytes in all.
 Progress = Callable[[int, int], None]
 # Called now and then while bytes come in.
-Beat = Callable[[], None]
+Touch = Callable[[], None]
 
 # How many ranges, and how many objects, are under way at once. One connection to a distant store brings
 # little, and more than two a processor are in each other's way (benchmarks/transfer.py).
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Download:
     """One object, what it must be, and where it goes.
 
     Args:
@@ -55,12 +55,12 @@ class Wanted:
 
 
 # Held while a file is made; gives None if that is not needed any more.
-Guard = Callable[[Wanted], contextlib.AbstractContextManager[Beat | None]]
+Guard = Callable[[Download], contextlib.AbstractContextManager[Touch | None]]
 
 
 def download_all(
     bucket: Bucket,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[Download],
     *,
     connections: int | None = None,
     progress: Progress | None = None,
@@ -85,7 +85,7 @@ def download_all(
     connections = connections or _connections()
     with ThreadPoolExecutor(connections, "yogadl-ranges") as ranges:
         receiver = Receiver(bucket, ranges, total.stopped.is_set)
-        in_parallel(_Download(receiver, total, guard or _unguarded).bring, wanted, connections, total)
+        in_parallel(_Downloader(receiver, total, guard or _unguarded).bring, wanted, connections, total)
 
 
 def upload(bucket: Bucket, name: str, path: Path) -> Object:
@@ -158,23 +158,23 @@ def in_parallel(work: Callable[[T], None], items: Sequence[T], count: int, total
 
 
 @dataclass(frozen=True)
-class _Download:
+class _Downloader:
     """Bring one object at a time; many may do so at once, and share the receiver."""
 
     receiver: Receiver
     total: Total
     guard: Guard
 
-    def bring(self, wanted: Wanted) -> None:
+    def bring(self, wanted: Download) -> None:
         """Bring one object, unless the guard says that this is not needed any more."""
         if self.total.stopped.is_set():
             return
         try:
-            with self.guard(wanted) as beat:
-                if beat is None:
+            with self.guard(wanted) as touch:
+                if touch is None:
                     self.total.add(wanted.size_bytes or 0)
                 else:
-                    self._bring(wanted, beat)
+                    self._bring(wanted, touch)
         except StoppedError:
             pass  # the error that stopped it is raised
         except StorageError:
@@ -182,10 +182,10 @@ class _Download:
         except OSError as error:
             raise storage_error(error, f"can't write {error.filename or wanted.path}") from error
 
-    def _bring(self, wanted: Wanted, beat: Beat) -> None:
+    def _bring(self, wanted: Download, touch: Touch) -> None:
         replaced = wrong = 0
         while True:
-            counted = _Counted(self.total, beat)
+            counted = _Counted(self.total, touch)
             try:
                 if self._try(wanted, counted.add):
                     return
@@ -202,9 +202,9 @@ class _Download:
                     "altered or damaged there; build the dataset again, or restore the object"
                 )
 
-    def _try(self, wanted: Wanted, report: Callable[[int], None]) -> bool:
+    def _try(self, wanted: Download, report: Callable[[int], None]) -> bool:
         """Bring an object; return whether its bytes were the right ones."""
-        with unfinished(wanted.path, is_noted=has_ranges(wanted.size_bytes)) as partial:
+        with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes)) as partial:
             found = self.receiver.receive(wanted.name, wanted.size_bytes, partial, report)
             if found != wanted.sha256:
                 if partial.found:  # that process may have been killed by what damaged its file, too
@@ -219,9 +219,9 @@ class _Download:
 class _Counted:
     """Count the bytes of one try, which may come to nothing."""
 
-    def __init__(self, total: Total, beat: Beat) -> None:
+    def __init__(self, total: Total, touch: Touch) -> None:
         self._total = total
-        self._beat = beat
+        self._beat = touch
         self._lock = threading.Lock()
         self._bytes = 0
 
@@ -236,5 +236,5 @@ class _Counted:
 
 
 @contextlib.contextmanager
-def _unguarded(_: Wanted) -> Iterator[Beat]:
+def _unguarded(_: Download) -> Iterator[Touch]:
     yield lambda: None

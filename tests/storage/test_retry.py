@@ -7,13 +7,13 @@ import time
 import pytest
 
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._buckets.patience import (
-    AwayError,
-    Contact,
-    Patience,
-    Trials,
-    TryAgainError,
-    UnreachedError,
+from yogadl.storage._buckets.retry import (
+    Attempts,
+    Retrier,
+    RetryPolicy,
+    TransientError,
+    UnavailableError,
+    UnreachableError,
     persist,
 )
 
@@ -28,13 +28,13 @@ class Failing:
     def __call__(self) -> str:
         self.calls += 1
         if self.calls <= self.times:
-            raise TryAgainError(errno.EAGAIN, "can't read it: it is busy")
+            raise TransientError(errno.EAGAIN, "can't read it: it is busy")
         return "done"
 
 
 def test_what_fails_some_times_is_done() -> None:
     failing = Failing(4)
-    assert persist(Contact(Patience(1, 60)), failing) == "done"
+    assert persist(Retrier(RetryPolicy(1, 60)), failing) == "done"
     assert failing.calls == 5
 
 
@@ -42,10 +42,10 @@ def test_what_always_fails_ends_with_what_it_said() -> None:
     failing = Failing(1_000_000)
     begun = time.monotonic()
     with pytest.raises(StorageError, match=r"can't read it: it is busy \(tried \d+ times") as caught:
-        persist(Contact(Patience(1, 1)), failing)
+        persist(Retrier(RetryPolicy(1, 1)), failing)
     assert time.monotonic() - begun < 30
     assert 2 < failing.calls < 20
-    assert not isinstance(caught.value, TryAgainError)
+    assert not isinstance(caught.value, TransientError)
     assert caught.value.errno == errno.EAGAIN
 
 
@@ -54,48 +54,48 @@ def test_another_error_is_raised_at_once() -> None:
         raise StorageError(errno.EACCES, "no")
 
     with pytest.raises(StorageError, match="no"):
-        persist(Contact(Patience(1, 60)), attempt)
+        persist(Retrier(RetryPolicy(1, 60)), attempt)
 
 
 def test_patience_is_counted_anew_when_something_came_forward() -> None:
-    trials = Trials(Contact(Patience(1, 0.3)))
+    trials = Attempts(Retrier(RetryPolicy(1, 0.3)))
     for _ in range(6):
-        trials.failed(TryAgainError(errno.EAGAIN, "busy"))
+        trials.failed(TransientError(errno.EAGAIN, "busy"))
         trials.restart()
 
 
 def test_a_short_trouble_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "yogadl"):
-        persist(Contact(Patience(1, 60)), Failing(3))
+        persist(Retrier(RetryPolicy(1, 60)), Failing(3))
     assert not caplog.records
 
 
 @pytest.mark.parametrize(("silence_s", "total_s"), [(0, 1), (1, 0), (-1, 1), (1, float("nan"))])
 def test_no_patience_is_refused(silence_s: float, total_s: float) -> None:
     with pytest.raises(ConfigurationError, match="above 0"):
-        Patience(silence_s, total_s)
+        RetryPolicy(silence_s, total_s)
 
 
 def unreachable() -> None:
-    raise UnreachedError(errno.EAGAIN, "can't read it: connection refused")
+    raise UnreachableError(errno.EAGAIN, "can't read it: connection refused")
 
 
 def test_what_was_never_reached_is_given_up_long_before_patience_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("yogadl.storage._buckets.patience._MISTAKEN_S", 0.5)
+    monkeypatch.setattr("yogadl.storage._buckets.retry._MISTAKEN_S", 0.5)
     with pytest.raises(
-        AwayError, match=r"tried \d+ times; nothing has ever answered there: check the endpoint"
+        UnavailableError, match=r"tried \d+ times; nothing has ever answered there: check the endpoint"
     ):
-        persist(Contact(Patience(1, 100_000)), unreachable)
+        persist(Retrier(RetryPolicy(1, 100_000)), unreachable)
 
 
 def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yogadl.storage._buckets.patience._MISTAKEN_S", 0.1)
-    contact = Contact(Patience(1, 2))
+    monkeypatch.setattr("yogadl.storage._buckets.retry._MISTAKEN_S", 0.1)
+    contact = Retrier(RetryPolicy(1, 2))
     persist(contact, lambda: None)
     begun = time.monotonic()
-    with pytest.raises(AwayError, match=r"times; see whether the store is up"):
+    with pytest.raises(UnavailableError, match=r"times; see whether the store is up"):
         persist(contact, unreachable)
     assert time.monotonic() - begun > 0.5
 
@@ -103,4 +103,4 @@ def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: p
 @pytest.mark.parametrize("total_s", [0, -1, "long", None, True])
 def test_a_patience_that_is_no_time_is_refused(total_s: object) -> None:
     with pytest.raises(ConfigurationError, match="patience_s"):
-        Patience(total_s=total_s)  # type: ignore[arg-type]
+        RetryPolicy(total_s=total_s)  # type: ignore[arg-type]

@@ -21,20 +21,20 @@ _MISTAKEN_S: Final = 4.0
 Result = TypeVar("Result")
 
 
-class TryAgainError(StorageError):
+class TransientError(StorageError):
     """Say what just failed and may succeed the next time: a reset, a stall, a 500 or 503."""
 
 
-class UnreachedError(TryAgainError):
+class UnreachableError(TransientError):
     """Say that nobody was there to talk to: a port that refuses, an unknown host, one that speaks no TLS."""
 
 
-class AwayError(StorageError):
+class UnavailableError(StorageError):
     """Say that a store was waited for in vain."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to wait for a store.
 
     Args:
@@ -59,12 +59,12 @@ class Patience:
                 )
 
 
-PATIENCE: Final = Patience()
+DEFAULT_RETRY: Final = RetryPolicy()
 # For a question that can go without an answer.
-HURRY: Final = Patience(silence_s=3.0, total_s=3.0)
+HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
 
 
-class Contact:
+class Retrier:
     """Whether a store has ever answered, and how long to wait for it. Safe to use from several threads.
 
     Args:
@@ -73,15 +73,15 @@ class Contact:
         answered: Set once it has; shared by all who ask the same store.
     """
 
-    def __init__(self, patience: Patience, answered: threading.Event | None = None) -> None:
+    def __init__(self, patience: RetryPolicy, answered: threading.Event | None = None) -> None:
         self.patience = patience
         self.answered = answered or threading.Event()
 
 
-class Trials:
+class Attempts:
     """The trials of one operation, which end when patience does. Not for several threads."""
 
-    def __init__(self, contact: Contact) -> None:
+    def __init__(self, contact: Retrier) -> None:
         self._contact = contact
         self._patience = contact.patience
         self.restart()
@@ -92,13 +92,13 @@ class Trials:
         self._is_said = False
         self._begun = time.monotonic()
 
-    def failed(self, error: TryAgainError) -> None:
+    def failed(self, error: TransientError) -> None:
         """Sleep before the next trial, longer each time, at random: clients must not all come back at once.
 
         Raises:
             AwayError: if patience is at its end.
         """
-        if not isinstance(error, UnreachedError):
+        if not isinstance(error, UnreachableError):
             self._contact.answered.set()
         has_answered = self._contact.answered.is_set()
         if self._failures == 0:
@@ -116,7 +116,7 @@ class Trials:
                 advice = (
                     f"nothing has ever answered there: check the endpoint, its http:// or https://, {advice}"
                 )
-            raise AwayError(
+            raise UnavailableError(
                 error.errno, f"{error.strerror} (tried {self._failures} times; {advice})"
             ) from error
         if waited > _WORTH_A_WORD_S and not self._is_said:
@@ -125,18 +125,18 @@ class Trials:
         time.sleep(delay)
 
 
-def persist(contact: Contact, attempt: Callable[[], Result]) -> Result:
-    """Return what `attempt` returns, called again while it raises `TryAgainError`.
+def persist(contact: Retrier, attempt: Callable[[], Result]) -> Result:
+    """Return what `attempt` returns, called again while it raises `TransientError`.
 
     Raises:
         AwayError: if patience is at its end.
         StorageError: any that `attempt` raises otherwise.
     """
-    trials = Trials(contact)
+    trials = Attempts(contact)
     while True:
         try:
             result = attempt()
-        except TryAgainError as error:
+        except TransientError as error:
             trials.failed(error)
         else:
             contact.answered.set()

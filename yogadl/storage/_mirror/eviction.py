@@ -21,9 +21,9 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._mirror.flock import is_free
-from yogadl.storage._mirror.kept import remove_with
-from yogadl.storage._mirror.partial import names_of, remove_abandoned
-from yogadl.storage._mirror.place import Place
+from yogadl.storage._mirror.location import MirrorLocation
+from yogadl.storage._mirror.manifests import remove_with
+from yogadl.storage._mirror.partial_file import names_of, remove_abandoned
 
 # What is left free on a disk that nothing else limits: a hundredth of it, or this.
 _SPARE_BYTES: Final = 2**30
@@ -34,9 +34,9 @@ _STAT_BLOCK_BYTES: Final = 512
 _KINDS: Final = (".mdb", ".idx", ".parts")
 
 
-def use_lock(place: Place, table_name: str) -> Path:
+def reader_lock(location: MirrorLocation, table_name: str) -> Path:
     """Return the lock that a reader of the cache with this part table holds."""
-    return place.root / "locks" / f"{hashlib.sha256(table_name.encode()).hexdigest()[:32]}.lock"
+    return location.root / "locks" / f"{hashlib.sha256(table_name.encode()).hexdigest()[:32]}.lock"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Contents:
         return self.last_used_ns.get(file.name, file.written_ns), _is_table(file.name), file.name
 
 
-def make_room(place: Place, wanted: dict[str, int], limit_bytes: int | None, what: str) -> None:
+def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int | None, what: str) -> None:
     """Remove files that nobody reads, least recently used first, until `wanted` fits.
 
     The caller holds the gate alone.
@@ -85,12 +85,12 @@ def make_room(place: Place, wanted: dict[str, int], limit_bytes: int | None, wha
     Raises:
         StorageError: if they can't fit; then nothing is removed.
     """
-    contents = _contents(place, wanted)
+    contents = _contents(location, wanted)
     promised = contents.promised | {
         name: size for name, size in wanted.items() if name not in contents.present
     }
     here_bytes = sum(file.size_bytes for file in contents.present.values())
-    most_bytes, because = _most_bytes(place, here_bytes + contents.unfinished_bytes, limit_bytes)
+    most_bytes, because = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
     excess_bytes = here_bytes + sum(promised.values()) - most_bytes
     free = [
         file for name, file in contents.present.items() if name not in contents.kept and name not in wanted
@@ -102,23 +102,23 @@ def make_room(place: Place, wanted: dict[str, int], limit_bytes: int | None, wha
         )
         raise StorageError(
             errno.ENOSPC,
-            f"{what} does not fit into the mirror {place.root}: {in_words(sum(wanted.values()))} are to be "
-            f"brought, {because}, and {in_words(in_use_bytes)} are in use: it is "
+            f"{what} does not fit into the mirror {location.root}: {in_words(sum(wanted.values()))} are to "
+            f"be brought, {because}, and {in_words(in_use_bytes)} are in use: it is "
             f"{in_words(missing_bytes)} short. Raise mirror_limit, end other readers, or give mirror= a "
             "folder on a larger disk",
         )
     for file in sorted(free, key=contents.age):
         if excess_bytes <= 0:
             break
-        excess_bytes -= place.caches.remove(file.name)
+        excess_bytes -= location.caches.remove(file.name)
         if _is_table(file.name):
-            use_lock(place, file.name).unlink(missing_ok=True)
-            remove_with(place.caches, file.name)
+            reader_lock(location, file.name).unlink(missing_ok=True)
+            remove_with(location.caches, file.name)
 
 
-def _most_bytes(place: Place, here_bytes: int, limit_bytes: int | None) -> tuple[int, str]:
+def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | None) -> tuple[int, str]:
     """Return how many bytes the mirror may have, and why."""
-    found = os.statvfs(place.root)
+    found = os.statvfs(location.root)
     disk_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
     on_disk_bytes = here_bytes + free_bytes - min(_SPARE_BYTES, disk_bytes // 100)
     if limit_bytes is not None and limit_bytes < on_disk_bytes:
@@ -126,11 +126,11 @@ def _most_bytes(place: Place, here_bytes: int, limit_bytes: int | None) -> tuple
     return on_disk_bytes, f"the disk has {in_words(free_bytes)} free"
 
 
-def _contents(place: Place, wanted: Iterable[str]) -> _Contents:
+def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
     """Look at every file of the mirror; remove what killed processes have left, but of what is wanted."""
-    to_go_on_with = {name for path in map(place.caches.path, wanted) for name in names_of(path)}
+    to_go_on_with = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
-    for name, path in _files(place.caches.root):
+    for name, path in _files(location.caches.root):
         try:
             found = path.lstat()
         except FileNotFoundError:
@@ -142,7 +142,7 @@ def _contents(place: Place, wanted: Iterable[str]) -> _Contents:
             if path in to_go_on_with or not (is_old and _is_removed(path)):
                 contents.unfinished_bytes += min(found.st_size, found.st_blocks * _STAT_BLOCK_BYTES)
     for name in filter(_is_table, list(contents.present)):
-        _count_table(place, name, contents)
+        _count_table(location, name, contents)
     return contents
 
 
@@ -156,10 +156,10 @@ def _is_removed(path: Path) -> bool:
     return True
 
 
-def _count_table(place: Place, name: str, contents: _Contents) -> None:
+def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> None:
     """Take a table into account: its parts stay if it is in use, and else are as old as its last use."""
-    lock = use_lock(place, name)
-    named = _named_by(place, name, contents.present[name].size_bytes)
+    lock = reader_lock(location, name)
+    named = _named_by(location, name, contents.present[name].size_bytes)
     if not is_free(lock):
         contents.kept |= {name, *named}
         contents.promised |= {part: size for part, size in named.items() if part not in contents.present}
@@ -176,11 +176,11 @@ def _is_table(name: str) -> bool:
     return name.endswith(_names.TABLE_SUFFIX)
 
 
-def _named_by(place: Place, name: str, size_bytes: int) -> dict[str, int]:
+def _named_by(location: MirrorLocation, name: str, size_bytes: int) -> dict[str, int]:
     """Return name and size of the parts that a table names, and the indexes with size 0."""
     dataset_id = name.rpartition("/tables/")[0]
     try:
-        content = place.caches.view(name, size_bytes)
+        content = location.caches.view(name, size_bytes)
         table = PartTable.from_file(ArrayFile.from_buffer(content or b"", name), name)
     except CacheFormatError:
         return {}  # whoever reads it brings it again

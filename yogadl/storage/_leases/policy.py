@@ -6,11 +6,11 @@ from typing import Final
 from yogadl.errors import ConfigurationError
 
 TTL_S: Final = 300.0
-_LEAST_TTL_S: Final = 1.0
+_MIN_TTL_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Terms:
+class LeasePolicy:
     """How long who waits for whom.
 
     Args:
@@ -27,7 +27,7 @@ class Terms:
     def __post_init__(self) -> None:
         ttl_s: object = self.ttl_s  # whatever the caller took for a number
         wait_s: object = self.wait_s
-        if not (isinstance(ttl_s, int | float) and _LEAST_TTL_S <= ttl_s < float("inf")):
-            raise ConfigurationError(f"lease_ttl_s must be at least {_LEAST_TTL_S:.0f} second, not {ttl_s!r}")
+        if not (isinstance(ttl_s, int | float) and _MIN_TTL_S <= ttl_s < float("inf")):
+            raise ConfigurationError(f"lease_ttl_s must be at least {_MIN_TTL_S:.0f} second, not {ttl_s!r}")
         if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
             raise ConfigurationError(f"wait_s must be a number of seconds or None, not {wait_s!r}")

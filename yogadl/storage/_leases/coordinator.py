@@ -6,14 +6,14 @@ from typing import Any
 
 from yogadl._key import DatasetKey
 from yogadl.storage._buckets.conditions import check_conditions
+from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._leases.lease import Leases
-from yogadl.storage._leases.right import Right
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._root import Root
 
 
-class LeaseRights:
-    """The right to build below a root that machines share. Implements `Rights`.
+class LeaseCoordinator:
+    """The right to build below a root that machines share. Implements `BuildCoordinator`.
 
     Args:
         root: The root.
@@ -32,10 +32,12 @@ class LeaseRights:
         self._mirror = mirror
 
     def __reduce__(self) -> Any:
-        return LeaseRights, (self._root, self.leases, self._probes, self._mirror)
+        return LeaseCoordinator, (self._root, self.leases, self._probes, self._mirror)
 
     @contextmanager
-    def building(self, key: DatasetKey, unless: Callable[[], bool] | None = None) -> Iterator[Right | None]:
+    def building(
+        self, key: DatasetKey, unless: Callable[[], bool] | None = None
+    ) -> Iterator[BuildExclusion | None]:
         """Hold the right to build this version, waiting for whoever holds it now.
 
         Raises:
@@ -51,7 +53,7 @@ class LeaseRights:
                     self._mirror.renew(key, None)
 
     @contextmanager
-    def pruning(self, dataset_id: str) -> Iterator[Right | None]:
+    def pruning(self, dataset_id: str) -> Iterator[BuildExclusion | None]:
         """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there.
 
         Raises:

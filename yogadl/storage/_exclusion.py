@@ -7,15 +7,15 @@ from typing import Protocol
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 
 
-class LostRightError(LeaseError):
+class LeaseLostError(LeaseError):
     """Say that somebody else has taken over a build, since this process gave no sign of life for too long."""
 
 
-class Right(Protocol):
+class BuildExclusion(Protocol):
     """The right to build one version, from when it was given until the block that asked for it ends."""
 
     @property
-    def epoch(self) -> int | None:
+    def term(self) -> int | None:
         """Which build of this version this is, if builds are counted."""
 
     def report(self, records: int, total: int | None, size_bytes: int) -> None:
@@ -32,10 +32,10 @@ class Right(Protocol):
         """
 
 
-class LockedRight:
+class BuildLock:
     """A right that its holder keeps as long as it lives, as that of a file lock. Nobody is told anything."""
 
-    epoch = None
+    term = None
 
     def report(self, records: int, total: int | None, size_bytes: int) -> None:
         """Do nothing."""
@@ -49,7 +49,7 @@ class LockedRight:
 
 
 @contextlib.contextmanager
-def told_if_lost(right: Right) -> Iterator[None]:
+def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
     """Raise that the right was lost, if so, instead of what came of it.
 
     Who takes over a build clears away what it finds of it.
@@ -57,5 +57,5 @@ def told_if_lost(right: Right) -> Iterator[None]:
     try:
         yield
     except (StorageError, CacheFormatError):
-        right.check()
+        exclusion.check()
         raise

@@ -32,7 +32,7 @@ _GATE_LIMIT_S: Final = 300.0
 
 
 @dataclass(frozen=True)
-class Place:
+class MirrorLocation:
     """Where a mirror lies.
 
     Args:
@@ -110,7 +110,7 @@ def _to_bytes(settings: dict[str, Any]) -> bytes:
     return json.dumps(settings).encode() + b"\n"
 
 
-def chosen_place(folder: Path) -> Place:
+def chosen_location(folder: Path) -> MirrorLocation:
     """Return the mirror in a folder of the user's choice.
 
     On a network file system it is in a folder of this host's own: whether locks hold between its hosts can't
@@ -118,16 +118,16 @@ def chosen_place(folder: Path) -> Place:
     """
     network = network_file_system(folder)
     if network is None:
-        return Place(folder)
-    place = Place(folder / "hosts" / _host())
+        return MirrorLocation(folder)
+    location = MirrorLocation(folder / "hosts" / _host())
     _log.warning(
         "yogadl: the mirror %s is on a network file system (%s): no faster than the network; "
-        "this host has it in a folder of its own, %s. A local disk is better", folder, network, place.root
+        "this host has it in a folder of its own, %s. A local disk is better", folder, network, location.root
     )  # fmt: skip
-    return place
+    return location
 
 
-def default_place(*, makes: bool = True) -> Place:
+def default_location(*, makes: bool = True) -> MirrorLocation:
     """Return the mirror in this machine's temporary storage: a local disk with room, this user's own.
 
     Args:
@@ -139,21 +139,21 @@ def default_place(*, makes: bool = True) -> Place:
     candidates = dict.fromkeys(
         Path(os.path.realpath(path)) for path in (tempfile.gettempdir(), _OTHER_TEMPORARY)
     )
-    places = [Place(path / f"yogadl-mirror-{os.getuid()}") for path in candidates]
-    for place in places:
-        if _is_own_folder(place.root) and place.is_made():
-            return place
+    locations = [MirrorLocation(path / f"yogadl-mirror-{os.getuid()}") for path in candidates]
+    for location in locations:
+        if _is_own_folder(location.root) and location.is_made():
+            return location
     refused: list[str] = []
-    for place in places:
-        problem = _problem_with(place.root, makes)
+    for location in locations:
+        problem = _problem_with(location.root, makes)
         if problem is None:
             if makes:
                 _log.warning(
                     "yogadl: what is read from buckets is kept in %s (mirror= names another folder)",
-                    place.root,
+                    location.root,
                 )
-            return place
-        refused.append(f"{place.root.parent} {problem}")
+            return location
+        refused.append(f"{location.root.parent} {problem}")
     raise StorageError(
         errno.ENOSPC,
         f"there is no local place for copies of what is read from a bucket: {'; '.join(refused)}; "

@@ -30,8 +30,8 @@ _MOST_NOTED_BYTES: Final = 2**20
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
-class Partial:
-    """A file that several threads fill. Made by `unfinished`.
+class PartialFile:
+    """A file that several threads fill. Made by `open_partial`.
 
     Args:
         path: The file.
@@ -81,7 +81,7 @@ class Partial:
 
 
 @contextlib.contextmanager
-def unfinished(path: Path, *, is_noted: bool) -> Iterator[Partial]:
+def open_partial(path: Path, *, is_noted: bool) -> Iterator[PartialFile]:
     """Give the file that is to become `path`, as far as a process that was killed has filled it.
 
     It is gone afterwards, unless it was finished, or this process is killed as well. A lock on it tells that
@@ -129,7 +129,7 @@ def remove_abandoned(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _taken(path: Path, is_noted: bool) -> Partial | None:
+def _taken(path: Path, is_noted: bool) -> PartialFile | None:
     """Go on with what a killed process has left, or begin; ``None`` if a process that lives is at it."""
     name, notes = names_of(path)
     while True:
@@ -147,7 +147,7 @@ def _taken(path: Path, is_noted: bool) -> Partial | None:
             if not _locked(descriptor, name):
                 break
             if _is_at(descriptor, name):  # else its writer has finished it just now
-                partial = Partial(name, descriptor, notes if is_noted else None)
+                partial = PartialFile(name, descriptor, notes if is_noted else None)
                 descriptor = -1
                 return partial
         finally:
@@ -156,11 +156,11 @@ def _taken(path: Path, is_noted: bool) -> Partial | None:
     return None
 
 
-def _own(path: Path) -> Partial:
+def _own(path: Path) -> PartialFile:
     name = path.with_name(f".{secrets.token_hex(8)}{_BYTES}")
     descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     _locked(descriptor, name)
-    return Partial(name, descriptor, None)
+    return PartialFile(name, descriptor, None)
 
 
 def _locked(descriptor: int, path: Path) -> bool:

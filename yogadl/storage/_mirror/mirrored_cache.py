@@ -15,11 +15,11 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._mirror.eviction import evict_for, reader_lock
 from yogadl.storage._mirror.fetch import fetch, mend, warn_of_damage
 from yogadl.storage._mirror.flock import open_lock, wait_for_lock
-from yogadl.storage._mirror.place import Place
-from yogadl.storage._mirror.room import make_room, use_lock
-from yogadl.storage._mirror.transfer import Progress, Wanted
+from yogadl.storage._mirror.location import MirrorLocation
+from yogadl.storage._mirror.transfer import Download, Progress
 from yogadl.storage._parts import open_table, read_index
 from yogadl.storage._progress import shown_bytes
 
@@ -31,7 +31,7 @@ _LOCK_LIMIT_S: Final = 60.0
 _FEW_INDEXES: Final = 16
 
 
-class Brought:
+class MirroredCache:
     """The files of one cache in a mirror, which stay there as long as this lives: what a `Reader` reads.
 
     Safe to use from threads and after a fork; the cache may be evicted once the last process that has it has
@@ -46,14 +46,14 @@ class Brought:
         mended: The names of the files that were found damaged, and were brought anew.
     """
 
-    def __init__(self, bucket: Bucket, place: Place, manifest: Manifest) -> None:
-        self.folder = place.caches
+    def __init__(self, bucket: Bucket, location: MirrorLocation, manifest: Manifest) -> None:
+        self.folder = location.caches
         self.mended: list[str] = []
         self._bucket = bucket
-        self._place = place
+        self._place = location
         self._manifest = manifest
         self._table_name = _names.table(manifest.key.id, manifest.table_sha256)
-        self._lock_path = use_lock(place, self._table_name)
+        self._lock_path = reader_lock(location, self._table_name)
         self._lock = ProcessLock()
         self._release = self._hold()
         try:
@@ -106,7 +106,7 @@ class Brought:
         with self._place.gate(exclusive=True):
             missing = self._missing(numbers)
             sizes = {one.name: one.size_bytes or 0 for one in missing}
-            make_room(self._place, sizes, self._place.limit_bytes(), key)
+            evict_for(self._place, sizes, self._place.limit_bytes(), key)
         _log.info("yogadl: bringing %s of %s", in_words(sum(sizes.values())), key)
         with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
             fetch(self._bucket, missing, show)
@@ -123,7 +123,7 @@ class Brought:
         wanted = {self._index_names(number)[0]: self._index(number, sizes) for number in missing}
         with self._place.gate(exclusive=True):
             room = {name: one.size_bytes or 0 for name, one in wanted.items()}
-            make_room(self._place, room, self._place.limit_bytes(), str(key))
+            evict_for(self._place, room, self._place.limit_bytes(), str(key))
         fetch(self._bucket, list(wanted.values()))
 
     def mend(self, progress: Progress | None = None) -> int:
@@ -157,7 +157,7 @@ class Brought:
 
     def _open_table(self) -> PartTable:
         manifest, path = self._manifest, self.folder.path(self._table_name)
-        wanted = Wanted(self._table_name, manifest.table_sha256, manifest.table_bytes, path)
+        wanted = Download(self._table_name, manifest.table_sha256, manifest.table_bytes, path)
         if self.folder.size(self._table_name) is None:
             fetch(self._bucket, [wanted])
         try:
@@ -174,15 +174,15 @@ class Brought:
         name = _names.part(self._manifest.key.id, self.table.sha256[number])
         return self.folder.size(name) == int(self.table.size_bytes[number])
 
-    def _missing(self, numbers: Sequence[int]) -> list[Wanted]:
+    def _missing(self, numbers: Sequence[int]) -> list[Download]:
         """Return what is to be brought of these parts; of two that are equal, one."""
         missing = {self.table.sha256[number]: number for number in numbers if not self._is_there(number)}
         return [self._part(number) for number in missing.values()]
 
-    def _part(self, number: int) -> Wanted:
+    def _part(self, number: int) -> Download:
         sha256 = self.table.sha256[number]
         name = _names.part(self._manifest.key.id, sha256)
-        return Wanted(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
+        return Download(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
 
     def _index_names(self, number: int) -> tuple[str, ...]:
         """Return what the index of a part may be called in the bucket; here it has the first name."""
@@ -192,14 +192,14 @@ class Brought:
     def _has_index(self, number: int) -> bool:
         return self.folder.size(self._index_names(number)[0]) is not None
 
-    def _index(self, number: int, sizes: dict[str, int] | None) -> Wanted:
+    def _index(self, number: int, sizes: dict[str, int] | None) -> Download:
         """Return what the index of a part must be, given the sizes of what is in the bucket, if known."""
         names = self._index_names(number)
         if sizes is None:
             sizes = {name: found.size_bytes for name in names if (found := self._bucket.head(name))}
         name = next((name for name in names if name in sizes), names[0])
         index_sha256, path = self.table.index_sha256[number], self.folder.path(names[0])
-        return Wanted(name, index_sha256, sizes.get(name), path)
+        return Download(name, index_sha256, sizes.get(name), path)
 
     def _drop_if_damaged(self, number: int) -> bool:
         """Remove the index of a part if it is damaged; nobody has it open. Return whether it was."""

@@ -19,7 +19,7 @@ from yogadl.storage._parts import open_table
 _SUFFIX: Final = ".json"
 
 
-def keep(folder: Folder, published: Published) -> None:
+def save(folder: Folder, published: Published) -> None:
     """Keep a manifest whose part table is here.
 
     Raises:
@@ -30,7 +30,7 @@ def keep(folder: Folder, published: Published) -> None:
         folder.write(name, published.content)
 
 
-def keep_newest(folder: Folder, origin: str, key: DatasetKey, digest: str | None) -> None:
+def note_newest(folder: Folder, origin: str, key: DatasetKey, digest: str | None) -> None:
     """Note which manifest a version has, as its store says; ``None`` to note nothing.
 
     Raises:
@@ -49,7 +49,7 @@ def newest(folder: Folder, origin: str, key: DatasetKey) -> str | None:
     return None if content is None else content.decode(errors="replace")
 
 
-def kept(folder: Folder, key: DatasetKey, digest: str) -> Published | None:
+def load(folder: Folder, key: DatasetKey, digest: str) -> Published | None:
     """Return a manifest if the mirror has it, and all parts that it names."""
     for name in folder.names(f"{key.id}/tables", f".{digest}{_SUFFIX}"):
         content = folder.read(name)

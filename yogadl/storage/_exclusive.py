@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError
 from yogadl.storage._backend import Backend
-from yogadl.storage._leases.right import Right
+from yogadl.storage._exclusion import BuildExclusion
 
 
 @dataclass(eq=False)
@@ -25,9 +25,9 @@ _building: ContextVar[tuple[_Running, ...]] = ContextVar("building", default=())
 
 
 @contextlib.contextmanager
-def waiting_for_right(
+def exclusive_build_unless(
     backend: Backend, key: DatasetKey, unless: Callable[[], bool] | None = None
-) -> Iterator[Right | None]:
+) -> Iterator[BuildExclusion | None]:
     """Hold the right to build a version, waiting for whoever holds it now.
 
     Args:
@@ -44,19 +44,19 @@ def waiting_for_right(
         raise ConfigurationError(
             f"{key} is being built by this very call: its builder asks for its own result, or replaces it"
         )
-    with backend.rights.building(key, unless) as right:
+    with backend.coordinator.building(key, unless) as exclusion:
         running = _Running(location, key)
         reset = _building.set((*outer, running))
         try:
-            yield right
+            yield exclusion
         finally:
             running.is_over = True
             _building.reset(reset)
 
 
 @contextlib.contextmanager
-def right_to_build(backend: Backend, key: DatasetKey) -> Iterator[Right]:
-    """Hold the right to build a version, whatever others build meanwhile; see `waiting_for_right`."""
-    with waiting_for_right(backend, key) as right:
-        assert right is not None  # nothing was said that would make it needless
-        yield right
+def exclusive_build(backend: Backend, key: DatasetKey) -> Iterator[BuildExclusion]:
+    """Hold the right to build a version, whatever others build meanwhile; see `exclusive_build_unless`."""
+    with exclusive_build_unless(backend, key) as exclusion:
+        assert exclusion is not None  # nothing was said that would make it needless
+        yield exclusion

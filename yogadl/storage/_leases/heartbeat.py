@@ -1,4 +1,4 @@
-"""Give signs of life for a builder, from a process of its own; see `Pulse`.
+"""Give signs of life for a builder, from a process of its own; see `Heartbeat`.
 
 A builder may be busy for hours without letting another thread run, as a source in C does that holds the
 interpreter's lock. This process only watches that its parent lives and overwrites one small object.
@@ -22,10 +22,10 @@ from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._leases.waiting import read_body
 
 # So often the parent is looked at.
-_LOOK_EVERY_S: Final = 0.5
+_PARENT_POLL_S: Final = 0.5
 _REPORT_EVERY_S: Final = 1.0
 # A build that is done before this costs next to nothing: only then all of us is loaded, and the SDK.
-_FIRST_BEAT_S: Final = 2.0
+_FIRST_HEARTBEAT_S: Final = 2.0
 # What is imported before the parent's path is known comes from Python itself, not from the current folder.
 _PYTHON: Final = (sys.executable, "-P")
 _START: Final = """\
@@ -35,7 +35,7 @@ path, first_s = pickle.load(pipe)
 task = pipe.read(int.from_bytes(pipe.read(8), "little"))
 select.select([pipe], [], [], first_s)
 sys.path[:] = path
-from yogadl.storage._leases.beat import main
+from yogadl.storage._leases.heartbeat import main
 main(pipe, task)
 """
 # It leaves its parent at once: nobody has to wait for it, nor to read what it says.
@@ -45,15 +45,15 @@ path, task = pickle.load(sys.stdin.buffer)
 if os.fork():
     os._exit(0)
 sys.path[:] = path
-from yogadl.storage._leases.beat import end_in_the_end
-end_in_the_end(task)
+from yogadl.storage._leases.heartbeat import retry_ending
+retry_ending(task)
 """
 _END_AGAIN_EVERY_S: Final = 1.0
 _STOPPED: Final = ("T", "t")
 
 
 @dataclass(frozen=True)
-class Task:
+class HeartbeatTask:
     """What a pulse has to do.
 
     Args:
@@ -67,13 +67,13 @@ class Task:
 
     bucket: Bucket
     lease_name: str
-    beat_name: str
+    heartbeat_name: str
     end_name: str
     token: str
     interval_s: float
 
 
-class Pulse:
+class Heartbeat:
     """Signs of life of this process, given by a child process until `stop` is called or this process dies.
 
     A process that is stopped (SIGSTOP, a debugger) gives none. Not for several threads at once; of no use
@@ -83,7 +83,7 @@ class Pulse:
         task: What is written where.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: HeartbeatTask) -> None:
         self._task = task
         self._pid = os.getpid()
         self._reported = time.monotonic()
@@ -102,7 +102,7 @@ class Pulse:
         assert process.stdin is not None
         # Who is interrupted before it can say that it builds no more drops this, and is waited for no more.
         weakref.finalize(self, _end, process, self._pid)
-        start = pickle.dumps((sys.path, min(_FIRST_BEAT_S, self._task.interval_s)))
+        start = pickle.dumps((sys.path, min(_FIRST_HEARTBEAT_S, self._task.interval_s)))
         task = pickle.dumps((self._pid, self._task))
         with suppress(BrokenPipeError):
             process.stdin.write(start + len(task).to_bytes(8, "little") + task)
@@ -142,27 +142,27 @@ def main(
 ) -> None:  # a buffered binary stream: no one class in all of Python's versions
     """Give signs of life for the process that sent its id and a task, until it is dead."""
     parent, task = pickle.loads(pickled)
-    watch = _Watch(pipe, parent)
+    watch = _ParentWatch(pipe, parent)
     count, progress, is_ours = 0, b"{}", False
     while watch.lives():
         is_ours = is_ours or _is_ours(task)
         if is_ours and not _is_stopped(parent):
             count += 1
-            beat = {"token": task.token, "count": count, "progress": json.loads(progress)}
-            _try_put(task.bucket, task.beat_name, beat)
+            heartbeat = {"token": task.token, "count": count, "progress": json.loads(progress)}
+            _try_put(task.bucket, task.heartbeat_name, heartbeat)
         progress = watch.wait(task.interval_s) or progress
     if is_ours or _is_ours(task):
         _try_put(task.bucket, task.end_name, {"token": task.token, "failed": "its process has died"})
 
 
-def _is_ours(task: Task) -> bool:
+def _is_ours(task: HeartbeatTask) -> bool:
     try:
         return bool(read_body(task.bucket, task.lease_name).get("token") == task.token)
     except StorageError:
         return False  # it is asked again
 
 
-def end_later(task: Task, ending: bytes, for_s: float, *, may_come: bool) -> None:
+def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_come: bool) -> None:
     """Start a process that writes that a lease is over as soon as that can be written; it outlives this one.
 
     Args:
@@ -180,7 +180,7 @@ def end_later(task: Task, ending: bytes, for_s: float, *, may_come: bool) -> Non
         )
 
 
-def end_in_the_end(pickled: bytes) -> None:
+def retry_ending(pickled: bytes) -> None:
     """Write that a lease is over, trying again and again, unless it is another's by then."""
     task, ending, for_s, may_come = pickle.loads(pickled)
     deadline = time.monotonic() + for_s
@@ -194,7 +194,7 @@ def end_in_the_end(pickled: bytes) -> None:
         time.sleep(_END_AGAIN_EVERY_S)
 
 
-class _Watch:
+class _ParentWatch:
     """Wait for what the parent says, and notice when it is gone."""
 
     def __init__(self, pipe: Any, parent: int) -> None:
@@ -212,9 +212,9 @@ class _Watch:
         deadline, last = time.monotonic() + timeout_s, None
         while self.lives() and (left_s := deadline - time.monotonic()) > 0:
             if not self._is_open:
-                time.sleep(min(left_s, _LOOK_EVERY_S))
+                time.sleep(min(left_s, _PARENT_POLL_S))
                 continue
-            readable, _, _ = select.select([self._pipe], [], [], min(left_s, _LOOK_EVERY_S))
+            readable, _, _ = select.select([self._pipe], [], [], min(left_s, _PARENT_POLL_S))
             if readable:
                 said = self._pipe.read1()
                 self._is_open = bool(said)
