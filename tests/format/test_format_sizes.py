@@ -378,7 +378,7 @@ def test_values_of_any_sizes_in_any_chunks_come_back(tmp_path_factory, kind):
 
 # What other tests cross.
 ELSEWHERE = {
-    "adapters/test_arrow_sizes.py": [
+    "adapters/tabular/with_datasets/test_arrow_sizes.py": [
         "adapters.arrays._batches._CHUNK_BYTES",
         "adapters.arrays._batches._CHUNK_RECORDS",
         "adapters.arrays._batches._LEAST_RECORDS",
@@ -386,17 +386,17 @@ ELSEWHERE = {
         "adapters.arrays._frames._FIRST_RECORDS",
         "adapters.arrow_export._MAX_BYTES",
     ],
-    "adapters/test_grain_sizes.py": [
+    "adapters/with_grain/test_grain_sizes.py": [
         "adapters.grain._items._AHEAD_BYTES",
         "adapters.grain._items._LEAST_AHEAD",
         "adapters.grain._items._MOST_AHEAD",
     ],
-    "adapters/test_sql.py": [
+    "adapters/tabular/test_sql.py": [
         "adapters.sql._CHUNK_BYTES",
         "adapters.sql._CHUNK_RECORDS",
         "adapters.sql._FIRST_RECORDS",
     ],
-    "adapters/test_tensorflow_sizes.py": [
+    "adapters/with_tensorflow/test_tensorflow_sizes.py": [
         "adapters.tensorflow._loader._GATHERED_BYTES",
         "adapters.tensorflow._loader._GATHERED_RECORDS",
         "adapters.tensorflow._source._CHUNK_BYTES",
@@ -406,7 +406,7 @@ ELSEWHERE = {
         "adapters.tensorflow._build_state._HELD_BYTES",
         "adapters.tensorflow._build_state._MOST_BYTES",
     ],
-    "adapters/test_torch_sizes.py": [
+    "adapters/with_torch/test_torch_sizes.py": [
         "adapters.torch._iterable._READ_BYTES",
         "adapters.torch._iterable._READ_RECORDS",
         "adapters.torch._source._MOST_BYTES",
