@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from yogadl._columns import batch_column, column_of
+from yogadl._columns import batch_column, column_of, widen
 from yogadl._leaf import BadValueError, Leaf, dtype_named, leaf_of
 from yogadl.errors import CacheFormatError
 
@@ -198,17 +198,17 @@ def test_widening_admits_shapes_whatever_their_order():
     for order in (shapes, shapes[::-1]):
         leaf = Leaf("int8", order[0])
         for shape in order[1:]:
-            leaf = leaf.widened(shape)
+            leaf = widen(leaf, shape)
         assert leaf == Leaf("int8", (2, None))
-    assert leaf.widened((2, 9)) == leaf
-    assert leaf.widened((2,)) == Leaf("int8", None)
-    assert leaf.widened((2,)).widened((2, 3)) == Leaf("int8", None)
+    assert widen(leaf, (2, 9)) == leaf
+    assert widen(leaf, (2,)) == Leaf("int8", None)
+    assert widen(widen(leaf, (2,)), (2, 3)) == Leaf("int8", None)
 
 
 def test_widening_keeps_what_ragged_tensors_need():
     leaf = Leaf("int8", (2,), ragged_rank=1, row_splits="int32")
-    assert leaf.widened((3,)) == Leaf("int8", (None,), 1, "int32")
-    assert leaf.widened((3, 1)) == Leaf("int8", None, 1, "int32")
+    assert widen(leaf, (3,)) == Leaf("int8", (None,), 1, "int32")
+    assert widen(leaf, (3, 1)) == Leaf("int8", None, 1, "int32")
 
 
 @pytest.mark.parametrize(

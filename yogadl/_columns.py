@@ -17,6 +17,7 @@ from yogadl._leaf import (
     BadShapeError,
     BadValueError,
     Leaf,
+    Shape,
     leaf_of,
     refuse,
 )
@@ -282,6 +283,16 @@ def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
         scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
         return str.__str__(scalar) if want is str else want(scalar)  # str() of an Enum's member is its name
     return np.asarray(value).astype(object)
+
+
+def widen(leaf: Leaf, shape: Shape | None) -> Leaf:
+    """Return the leaf that also admits values of `shape`."""
+    if leaf.shape is None or leaf.shape == shape:
+        return leaf
+    if shape is None or len(leaf.shape) != len(shape):
+        return Leaf(leaf.dtype, None, leaf.ragged_rank, leaf.row_splits)
+    merged = tuple(ours if ours == theirs else None for ours, theirs in zip(leaf.shape, shape, strict=True))
+    return Leaf(leaf.dtype, merged, leaf.ragged_rank, leaf.row_splits)
 
 
 def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from yogadl._columns import widen
 from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
 from yogadl.errors import ConfigurationError
@@ -90,7 +91,7 @@ def _checked(name: str, sampled: Leaf, declared: Leaf) -> Leaf:
         raise ConfigurationError(
             f"spec= declares {_name(name)} as {declared.dtype}, but the records sampled have {sampled.dtype}"
         )
-    wider = declared.widened(sampled.shape)
+    wider = widen(declared, sampled.shape)
     if wider != declared:
         raise ConfigurationError(
             f"spec= declares {_name(name)} with the shape {declared.shape}, but the records sampled have "

@@ -108,17 +108,6 @@ class Leaf:
         assert self.is_fixed and self.shape is not None
         return self.numpy_dtype.itemsize * math.prod(size for size in self.shape if size is not None)
 
-    def widened(self, shape: Shape | None) -> "Leaf":
-        """Return the leaf that also admits values of `shape`."""
-        if self.shape is None or self.shape == shape:
-            return self
-        if shape is None or len(self.shape) != len(shape):
-            return Leaf(self.dtype, None, self.ragged_rank, self.row_splits)
-        merged = tuple(
-            ours if ours == theirs else None for ours, theirs in zip(self.shape, shape, strict=True)
-        )
-        return Leaf(self.dtype, merged, self.ragged_rank, self.row_splits)
-
     def to_json(self) -> dict[str, Any]:
         """Return the leaf as JSON."""
         document: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._columns import batch_column, split
+from yogadl._columns import batch_column, split, widen
 from yogadl._declare import declare, written
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
@@ -76,8 +76,8 @@ class SourceRecords:
         for field, values in zip(self.spec.fields, self._values(sample), strict=True):
             leaf = field.leaf
             for value in values:
-                leaf = leaf.widened(
-                    np.shape(value) if leaf.is_numeric or isinstance(value, np.ndarray) else ()
+                leaf = widen(
+                    leaf, np.shape(value) if leaf.is_numeric or isinstance(value, np.ndarray) else ()
                 )
             leaves.append(leaf)
         self.spec = self.spec.with_leaves(leaves)
@@ -111,7 +111,7 @@ class SourceRecords:
         leaves = [field.leaf for field in self.spec.fields]
         expected = "spec= declares" if number in self._declared else "the records sampled at first have it"
         problem = f"has shape {shape}, not {leaves[number].shape} as {expected}"
-        leaves[number] = leaves[number].widened(shape)
+        leaves[number] = widen(leaves[number], shape)
         declared = written(self.spec.with_leaves(leaves), self._declared | {number})
         return refuse(
             self.spec.fields[number].name,

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._columns import check_size, shape_of
+from yogadl._columns import check_size, shape_of, widen
 from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
 from yogadl._leaf import BYTES, OBJECT, BadValueError, Leaf
 
@@ -126,7 +126,7 @@ def _shapes(shapes: list[tuple[int, ...]]) -> NDArray[np.int64]:
     return found
 
 
-def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
+def widen_by(leaf: Leaf, column: StoredColumn) -> Leaf:
     """Return the leaf that also admits the shapes of a column.
 
     Raises:
@@ -135,7 +135,7 @@ def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
     if isinstance(column, FixedRows):
         shapes = np.array([[len(column.shape), *column.shape]])
         ranks = shapes[:, 0]
-        leaf = leaf.widened(column.shape)
+        leaf = widen(leaf, column.shape)
     else:
         shapes = column.shapes
         ranks = shapes[:, 0]
@@ -145,7 +145,7 @@ def widened(leaf: Leaf, column: StoredColumn) -> Leaf:
             shape = tuple(
                 size if alike else None for size, alike in zip(sizes[0].tolist(), same, strict=True)
             )
-            leaf = leaf.widened(shape)
+            leaf = widen(leaf, shape)
     if leaf.shape is None and ranks.max(initial=0) > MAX_UNKNOWN_RANK:
         raise BadValueError(
             int(np.argmax(ranks > MAX_UNKNOWN_RANK)),

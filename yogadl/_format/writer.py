@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.columns import FixedRows, StoredColumn, stored_column, widened
+from yogadl._format.columns import FixedRows, StoredColumn, stored_column, widen_by
 from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
@@ -85,7 +85,7 @@ class CacheWriter:
         for field, column in zip(self.spec.fields, columns, strict=True):
             try:
                 stored.append(stored_column(field.leaf, column))
-                leaves.append(widened(field.leaf, stored[-1]))
+                leaves.append(widen_by(field.leaf, stored[-1]))
             except BadValueError as error:
                 raise refuse(field.name, self.records + error.position, error.problem) from error.__cause__
         if leaves != [field.leaf for field in self.spec.fields]:

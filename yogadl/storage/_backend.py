@@ -44,7 +44,7 @@ class Backend:
 
     Args:
         catalogue: Where caches lie, and what opens them.
-        rights: Who may build there.
+        coordinator: Decides who may build there.
         part_bytes: How large a part gets unless a build says otherwise; ``None`` lets it grow up to 1 GiB.
     """
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._columns import widen
 from yogadl._format.fingerprint import RunHash
 from yogadl._format.layout import SealedPart
 from yogadl._format.manifest import digest_of
@@ -47,7 +48,7 @@ class Build:
         key: What is built.
         part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
-        right: The right to build this key, which whoever runs this holds.
+        exclusion: The right to build this key, which whoever runs this holds.
         origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
             known.
         say_after_s: How long a build may take before its size and its time are said.
@@ -227,4 +228,4 @@ def _union(ours: Any, theirs: Any) -> Any:
     """Return the leaf that admits the shapes of both."""
     if ours.shape is None or theirs.shape is None:
         return ours if ours.shape is None else theirs
-    return ours.widened(theirs.shape)
+    return widen(ours, theirs.shape)

@@ -27,7 +27,7 @@ from yogadl.storage._exclusion import BuildExclusion, LeaseLostError, reporting_
 from yogadl.storage._exclusive import exclusive_build, exclusive_build_unless
 from yogadl.storage._keeping import clear_spent
 from yogadl.storage._partitions import build_with_workers
-from yogadl.storage._progress import Progress, is_shown, shown
+from yogadl.storage._progress import Progress, both, is_shown, shown
 from yogadl.storage._publish import clear_attempt, publish
 from yogadl.storage._space import check_space
 
@@ -197,12 +197,7 @@ def _build(
     if options.check_space:
         check_space(backend.root, key, source, where)
     with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
-
-        def progress(records: int, total: int | None, size_bytes: int) -> None:
-            exclusion.report(records, total, size_bytes)
-            if show is not None:
-                show(records, total, size_bytes)
-
+        progress = both(exclusion.report, show)
         if options.workers > 1:
             receipts = build_with_workers(
                 backend,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
+from yogadl.storage._progress import Progress
 
 
 class LeaseLostError(LeaseError):
@@ -18,8 +19,9 @@ class BuildExclusion(Protocol):
     def term(self) -> int | None:
         """Which build of this version this is, if builds are counted."""
 
-    def report(self, records: int, total: int | None, size_bytes: int) -> None:
-        """Tell those who wait how far the build is; costs next to nothing."""
+    @property
+    def report(self) -> Progress | None:
+        """Tells those who wait how far the build is, at next to no cost; None if nobody can be told."""
 
     def is_lost(self) -> bool:
         """Return whether somebody else has the right by now."""
@@ -28,7 +30,7 @@ class BuildExclusion(Protocol):
         """Make sure that the right is still held.
 
         Raises:
-            LostRightError: if somebody else has it.
+            LeaseLostError: if somebody else has it.
         """
 
 
@@ -36,9 +38,7 @@ class BuildLock:
     """A right that its holder keeps as long as it lives, as that of a file lock. Nobody is told anything."""
 
     term = None
-
-    def report(self, records: int, total: int | None, size_bytes: int) -> None:
-        """Do nothing."""
+    report = None
 
     def is_lost(self) -> bool:
         """Return that it is not."""

@@ -15,6 +15,18 @@ def is_shown(progress: bool | Progress | None) -> bool:
     return progress is not None or sys.stderr.isatty()
 
 
+def both(one: Progress | None, other: Progress | None) -> Progress | None:
+    """Return what reports to both of them, as far as there are any."""
+    if one is None or other is None:
+        return one or other
+
+    def report(records: int, total: int | None, size_bytes: int) -> None:
+        one(records, total, size_bytes)
+        other(records, total, size_bytes)
+
+    return report
+
+
 @contextlib.contextmanager
 def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
     """Give what a build reports to: the caller's function, a bar, or nothing."""
