@@ -182,7 +182,7 @@ class Pruning:
             right: The right to prune, which the caller holds.
 
         Raises:
-            LostRightError: if somebody else has the right by now; nothing is removed from then on.
+            LeaseLostError: if somebody else has the right by now; nothing is removed from then on.
         """
         checked = time.monotonic()
         for entry in doomed:

@@ -275,7 +275,7 @@ class BuildLease:
         """Make sure that the right is still held.
 
         Raises:
-            LostRightError: if somebody else has it.
+            LeaseLostError: if somebody else has it.
         """
         if self.is_lost():
             do, _ = verbs(self._key)

@@ -1,0 +1,48 @@
+"""See which modules of the library run on the way of some data, and which docs/architecture.md says do."""
+
+import contextlib
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import yogadl
+
+LIBRARY = Path(yogadl.__file__).parent
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+
+
+class Walk:
+    """The modules whose functions are called while `is_on`, in the order of their first calls."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+        self.is_on = False
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if self.is_on and event == "call" and code.co_filename.startswith(f"{LIBRARY}/"):
+            module = str(Path(code.co_filename).relative_to(LIBRARY))
+            self.modules.setdefault(module, code.co_qualname)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{module}: {function}" for module, function in self.modules.items())
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator["Walk"]:
+        """Look at this thread, and at those that are started meanwhile."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield self
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def documented(title: str) -> list[str]:
+    """Return the modules in the table below a heading of the page."""
+    section = PAGE.read_text("utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE)
