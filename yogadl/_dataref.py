@@ -9,11 +9,10 @@ from yogadl._arguments import explains_names
 from yogadl._indices import checked_indices
 from yogadl._interfaces import Column, DataRef, Indices, Memory, RandomAccess
 from yogadl._order import Blocks
-from yogadl._records import ProjectedRecords, SelectedRecords, SlicedRecords, SourceRecords
-from yogadl._sources import has_random_access, is_arrays
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_stream
-from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
+from yogadl.errors import ConfigurationError
 
 _ITERATION_BYTES: Final = 2**20
 
@@ -207,8 +206,6 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
         >>> [len(tokens) for tokens in ref.gather([0, 4])["tokens"]]
         [1, 5]
     """
-    if not is_arrays(data) and not has_random_access(data):
-        raise UnsupportedDataError(
-            f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"
-        )
+    from yogadl._records import SourceRecords  # who reads a cache needs none of it
+
     return RecordsRef(SourceRecords(data, fingerprint, spec))

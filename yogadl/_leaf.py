@@ -2,12 +2,13 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._frozen import frozen
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -47,7 +48,7 @@ _RAGGED_RANKS: Final = range(MAX_DIMENSIONS + 1)
 _ROW_SPLITS: Final = ("int32", "int64")
 
 
-@dataclass(frozen=True)
+@frozen
 class Leaf:
     """Describe one field: dtype and shape, with ``None`` for what differs from record to record.
 

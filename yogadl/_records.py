@@ -1,7 +1,5 @@
-"""Answer "give me these records" without a cache: from an object, from arrays, or through a view."""
+"""Answer "give me these records" without a cache: from an object, or from arrays."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,10 +9,11 @@ from yogadl._columns import batch_column, split, widen
 from yogadl._declare import declare, written
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._interfaces import Column, Indices, Memory
 from yogadl._leaf import BadShapeError, BadValueError, refuse
-from yogadl._sources import ArraysSource, ItemsSource, adapted_source, is_arrays
+from yogadl._sources import ArraysSource, ItemsSource, adapted_source, has_random_access, is_arrays
 from yogadl._spec import Spec
+from yogadl._views import hash_of
 from yogadl.errors import UnsupportedDataError
 
 _SAMPLED_RECORDS: Final = 16
@@ -51,7 +50,7 @@ class SourceRecords:
         )
         self.record_bytes = max(1, sizes // len(sample))
         hashed = hash_run([column.hashes() for column in stored], len(sample)).value
-        self.fingerprint = fingerprint or "weak-" + _hash("sample", len(self), hashed, self.spec.to_json())
+        self.fingerprint = fingerprint or "weak-" + hash_of("sample", len(self), hashed, self.spec.to_json())
         if spec is not None:  # after the fingerprint, so that cursors stay valid where a spec is given later
             self.spec, self._declared = declare(self.spec, spec)
 
@@ -121,6 +120,10 @@ class SourceRecords:
 
 
 def _source_of(data: Any) -> Any:  # an ItemsSource, or one that gives columns of any records asked for
+    if not is_arrays(data) and not has_random_access(data):
+        raise UnsupportedDataError(
+            f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"
+        )
     adapted = adapted_source(data)
     if adapted is None:
         return ArraysSource(data) if is_arrays(data) else ItemsSource(data)
@@ -129,85 +132,3 @@ def _source_of(data: Any) -> Any:  # an ItemsSource, or one that gives columns o
             f"a {type(data).__name__} can only be read in order: build a cache of it with storage.submit"
         )
     return adapted
-
-
-class SelectedRecords:
-    """Some records of others, in an order of their own; any may come twice."""
-
-    def __init__(self, parent: RandomAccess, indices: Indices) -> None:
-        self._parent = parent
-        self._indices = indices
-        self.spec = parent.spec
-        self.record_bytes = parent.record_bytes
-        content = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
-        self.fingerprint = _hash("select", parent.fingerprint, content)
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def will_need(self, indices: Indices) -> None:
-        """Say that these records will be read soon."""
-        announce(self._parent, self._indices[indices])
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
-        return self._parent.columns(self._indices[indices], fields, memory)
-
-
-class SlicedRecords:
-    """Every so many records of others, from one to another."""
-
-    def __init__(self, parent: RandomAccess, chosen: range) -> None:
-        self._parent = parent
-        self._range = chosen
-        self.spec = parent.spec
-        self.record_bytes = parent.record_bytes
-        self.fingerprint = _hash("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
-
-    def __len__(self) -> int:
-        return len(self._range)
-
-    def will_need(self, indices: Indices) -> None:
-        """Say that these records will be read soon."""
-        announce(self._parent, indices * self._range.step + self._range.start)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
-        return self._parent.columns(indices * self._range.step + self._range.start, fields, memory)
-
-
-class ProjectedRecords:
-    """Some fields of other records; the fingerprint stays, since the same cursors mean the same records."""
-
-    def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
-        self._parent = parent
-        self._numbers = numbers
-        self.spec = spec
-        self.fingerprint = parent.fingerprint
-        parts = [field.leaf for field in parent.spec.fields]
-        kept = [parts[number] for number in numbers]
-        # Exact where all is fixed; a field of varying length may be most of the record, so else the whole.
-        fixed = all(leaf.is_fixed for leaf in kept)
-        self.record_bytes = max(1, sum(leaf.row_bytes for leaf in kept)) if fixed else parent.record_bytes
-
-    def __len__(self) -> int:
-        return len(self._parent)
-
-    def will_need(self, indices: Indices) -> None:
-        """Say that these records will be read soon."""
-        announce(self._parent, indices)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
-        numbers = self._numbers if fields is None else [self._numbers[number] for number in fields]
-        return self._parent.columns(indices, numbers, memory)
-
-
-def _hash(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

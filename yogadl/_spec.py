@@ -4,10 +4,10 @@ import keyword
 import unicodedata
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
+from yogadl._frozen import frozen
 from yogadl._leaf import BadValueError, Leaf, leaf_of, refuse
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
@@ -17,7 +17,7 @@ MAX_DEPTH = 64
 _MAX_NAMES = 2**24
 
 
-@dataclass(frozen=True)
+@frozen
 class DictNode:
     """A dict: its keys in order, and a node for each."""
 
@@ -30,7 +30,7 @@ class DictNode:
         return dict(zip(self.keys, parts, strict=False))
 
 
-@dataclass(frozen=True)
+@frozen
 class SequenceNode:
     """A list or a tuple, a node for each item."""
 
@@ -47,7 +47,7 @@ class SequenceNode:
         return list(parts) if self.kind == "list" else tuple(parts)
 
 
-@dataclass(frozen=True)
+@frozen
 class NamedTupleNode:
     """A namedtuple: its name, the names of its items, and a node for each."""
 
@@ -64,7 +64,7 @@ class NamedTupleNode:
 Node = Leaf | DictNode | SequenceNode | NamedTupleNode
 
 
-@dataclass(frozen=True)
+@frozen
 class Field:
     """One leaf with its name: the keys from the root, joined by slashes."""
 
@@ -88,7 +88,7 @@ def rebuild_named_tuple(name: str, keys: tuple[str, ...], values: tuple[Any, ...
     return named_tuple(name, keys)._make(values)
 
 
-@dataclass(frozen=True)
+@frozen
 class Spec:
     """The structure of a record with dtype and shape per leaf. Immutable and picklable."""
 

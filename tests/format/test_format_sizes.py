@@ -217,7 +217,7 @@ def test_shapes_of_as_many_dimensions_as_are_allowed_come_back(storage):
 
 
 def test_shapes_of_any_number_of_dimensions_come_back_up_to_as_many_as_are_allowed(storage):
-    most = constant("_format.columns.MAX_UNKNOWN_RANK")
+    most = constant("_format.entries.MAX_UNKNOWN_RANK")
     for rank in (most - 1, most):
         records = [{"value": array} for array in (np.ones([2] * rank), np.float64(1), np.ones(3))]
         check_reads(cached(storage, records, str(rank)), records)
@@ -416,7 +416,7 @@ ELSEWHERE = {
         "adapters.torch._workers._MOST_BYTES",
     ],
     "format/test_format_sizes.py": [
-        "_format.columns.MAX_UNKNOWN_RANK",
+        "_format.entries.MAX_UNKNOWN_RANK",
         "_format.columns._SIZE_LIMIT",
         "_format.layout.PAGE_HEADER_BYTES",
         "_format.window._HUGE_PAGE_BYTES",
@@ -434,9 +434,9 @@ ELSEWHERE = {
 OF_NO_RECORD = {
     "_format.arrays._MAX_HEADER_BYTES",
     "_format.sealing._FULL_BYTES",
-    "_format.layout.LEAST_PAGE_BYTES",
-    "_format.layout.MAX_CACHE_BYTES",
-    "_format.layout.MAX_RECORDS",
+    "_format.table.LEAST_PAGE_BYTES",
+    "_format.table.MAX_CACHE_BYTES",
+    "_format.table.MAX_RECORDS",
     "_format.manifest.MAX_MANIFEST_BYTES",
     "_format.manifest._MAX_DEPTH",
     "_format.manifest._SMALL_BYTES",

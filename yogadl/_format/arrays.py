@@ -6,12 +6,12 @@ open the file with any reader of it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._frozen import frozen
 from yogadl.errors import CacheFormatError
 
 _CODES = {"I64": "<i8", "U64": "<u8", "U8": "|u1"}
@@ -25,7 +25,7 @@ def has_many_values(text: bytes) -> bool:
     return sum(map(text.count, (b",", b"[", b"{"))) > _MAX_MARKS
 
 
-@dataclass(frozen=True)
+@frozen
 class ArrayFile:
     """Arrays by name, and a JSON document beside them."""
 

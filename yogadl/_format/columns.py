@@ -1,24 +1,20 @@
 """Turn a column into what is stored of it: rows of one size, or values in a heap with an entry each."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._columns import check_size, shape_of, widen
+from yogadl._format.entries import MAX_UNKNOWN_RANK, encoded
 from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
-from yogadl._leaf import BYTES, OBJECT, BadValueError, Leaf
+from yogadl._frozen import frozen
+from yogadl._leaf import BadValueError, Leaf
 
-# An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
-# the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.
-ENTRY_WORDS: Final = 3
-MAX_UNKNOWN_RANK: Final = 8
-ENTRY_DTYPE: Final = np.dtype("<u4")
 _SIZE_LIMIT: Final = 2**32
 
 
-@dataclass(frozen=True)
+@frozen
 class FixedRows:
     """A column whose values all take the same bytes: (records, bytes of one)."""
 
@@ -40,7 +36,7 @@ class FixedRows:
         return hash_rows(self.rows, self.shape)
 
 
-@dataclass(frozen=True)
+@frozen
 class HeapValues:
     """A column of values as bytes, back to back.
 
@@ -103,7 +99,7 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -
             check_size(position, array.nbytes)
         values: list[Any] = [as_bytes(array).data for array in column]
     else:
-        values = [_encoded(leaf, value) for value in column]
+        values = [encoded(leaf, value) for value in column]
         for position, value in enumerate(values):
             check_size(position, len(value))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
@@ -172,39 +168,3 @@ def as_heap(column: StoredColumn) -> HeapValues:
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     """Return the bytes of an array, flat and without a copy where it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _encoded(leaf: Leaf, value: Any) -> bytes:
-    """Return the stored bytes of bytes, str or an object: a scalar as it is, an array with its lengths."""
-    if leaf.dtype == OBJECT:
-        import cloudpickle
-
-        pickled: bytes = cloudpickle.dumps(value)
-        return pickled
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    items = [_encoded(leaf, item) for item in value.ravel().tolist()]
-    return b"".join([np.fromiter(map(len, items), ENTRY_DTYPE, len(items)).tobytes(), *items])
-
-
-def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
-    """Return the value of a bytes or str leaf from its stored bytes."""
-    if shape == ():
-        return data if leaf.dtype == BYTES else data.decode("utf-8", "surrogatepass")
-    count = int(np.prod(shape, dtype=np.int64))
-    lengths = np.frombuffer(data, ENTRY_DTYPE, count).tolist()
-    items, start = np.empty(count, object), 4 * count
-    for i, length in enumerate(lengths):
-        item = data[start : start + length]
-        items[i] = item if leaf.dtype == BYTES else item.decode("utf-8", "surrogatepass")
-        start += length
-    return items.reshape(shape)
-
-
-def entry_words(leaf: Leaf) -> int:
-    """Return how many 32-bit words the entry of a value of this leaf takes."""
-    if leaf.shape is None:
-        return ENTRY_WORDS + 1 + MAX_UNKNOWN_RANK
-    return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS

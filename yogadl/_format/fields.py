@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, decoded
+from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, decoded
 from yogadl._format.rows import Parts, Rows
 from yogadl._format.table import FieldTable, PartTable
 from yogadl._format.window import Window

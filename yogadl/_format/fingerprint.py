@@ -10,13 +10,13 @@ Flat and in place on purpose: benchmarks/build.py (arrays to cache) is bound by 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._frozen import frozen
 from yogadl._spec import Spec
 
 PRIME: Final = 2**61 - 1
@@ -33,7 +33,7 @@ _U = np.uint64
 Hashes = NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
+@frozen
 class RunHash:
     """The hash of a run of records: how many, and their polynomial."""
 

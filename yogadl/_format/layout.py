@@ -1,7 +1,6 @@
 """Say where the blocks of one part lie: its index."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -9,23 +8,26 @@ from numpy.typing import NDArray
 
 from yogadl._format.arrays import ArrayFile
 from yogadl._format.fingerprint import PRIME, RunHash
+from yogadl._format.table import (
+    CONTAINER,
+    MAX_CACHE_BYTES,
+    MAX_RECORDS,
+    MAX_ROW,
+    FieldTable,
+    PartTable,
+    before,
+    have_room,
+    lie_in,
+)
+from yogadl._frozen import frozen
 from yogadl._leaf import MAX_DIMENSIONS
 from yogadl.errors import CacheFormatError
 
-CONTAINER: Final = "lmdb-1"
-CODEC: Final = "raw"
 # LMDB puts a 16-byte header before a value on pages of its own; with it a full heap block fills whole pages.
 PAGE_HEADER_BYTES: Final = 16
 HEAP_BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
 _ROW_BLOCK_BYTES: Final = 2**20
 
-# What a part table or an index says is believed once it has passed its check, so these bound it. No machine
-# has more addresses for all parts together; rows of fewer bytes, in blocks of fewer rows, don't overflow when
-# they are multiplied; and each block lies on pages of its own.
-MAX_CACHE_BYTES: Final = 2**46
-MAX_RECORDS: Final = 2**62
-MAX_ROW: Final = 2**31
-LEAST_PAGE_BYTES: Final = 4096
 
 BlockKind = Literal["rows", "heap"]
 Int64s = NDArray[np.int64]
@@ -41,7 +43,7 @@ def rows_per_block(row_bytes: int, most: int) -> int:
     return min(most, 1 << max(0, (_ROW_BLOCK_BYTES // max(1, row_bytes)).bit_length() - 1))
 
 
-@dataclass(frozen=True)
+@frozen
 class Blocks:
     """The blocks of one field and kind in one part: where each begins, how long it is, what it hashes to."""
 
@@ -62,7 +64,7 @@ class Blocks:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class FieldIndex:
     """How one field lies in one part.
 
@@ -119,7 +121,7 @@ class FieldIndex:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class PartIndex:
     """How a part lies in its file, and the hash of its records."""
 
@@ -220,7 +222,7 @@ def _blocks(file: ArrayFile, prefix: str) -> Blocks:
     return Blocks(*(file.arrays[f"{prefix}.{name}"] for name in ("position", "length", "checksum")))
 
 
-@dataclass(frozen=True)
+@frozen
 class SealedPart:
     """One immutable LMDB file: the names of its content, and how it lies."""
 
@@ -237,15 +239,35 @@ def _is_row(array: NDArray[Any], dtype: Any, length: int) -> bool:  # dtype: wha
     return array.dtype == dtype and array.shape == (length,)
 
 
-def lie_in(numbers: Int64s, least: int, end: int) -> bool:
-    return bool(((least <= numbers) & (numbers < end)).all())
+def join_parts(parts: Sequence[SealedPart]) -> PartTable:
+    """Return the table of these parts, in this order."""
+    indexes = [part.index for part in parts]
+    field_count = len(indexes[0].fields) if indexes else 0
+    return PartTable(
+        sha256=tuple(part.sha256 for part in parts),
+        index_sha256=tuple(part.index_sha256 for part in parts),
+        size_bytes=np.array([index.size_bytes for index in indexes], np.int64),
+        first_record=before([index.records for index in indexes]),
+        fields=tuple(
+            _join_field([index.fields[number] for index in indexes]) for number in range(field_count)
+        ),
+    )
 
 
-def have_room(lengths: Sequence[NDArray[Any]], size_bytes: int, blocks: int) -> bool:
-    """Return whether blocks of these lengths together, each on pages of its own, fit into so many bytes.
-
-    Else the same bytes could be those of any number of records, and a small file fill all memory.
-    """
-    # As floats: they can't wrap, and are exact as far as sizes go.
-    used_bytes = sum(float(length.sum(dtype=np.float64)) for length in lengths)
-    return blocks * LEAST_PAGE_BYTES <= size_bytes and used_bytes <= size_bytes
+def _join_field(fields: Sequence[FieldIndex]) -> FieldTable:
+    rank = max(len(field.shape) for field in fields)
+    shapes = [[len(field.shape), *field.shape] + [0] * (rank - len(field.shape)) for field in fields]
+    return FieldTable(
+        varying=np.array([field.stored == "varying" for field in fields], bool),
+        shape=np.array(shapes, np.int64),
+        row_bytes=np.array([field.row_bytes for field in fields], np.int64),
+        rows_per_block=np.array([field.rows_per_block for field in fields], np.int64),
+        elements_before=before([field.elements for field in fields]),
+        rows_first_block=before([len(field.rows.position) for field in fields]),
+        rows_position=np.concatenate([field.rows.position for field in fields]),
+        heap_first_block=before([len(field.heap.position) for field in fields]),
+        heap_position=np.concatenate([field.heap.position for field in fields]),
+        heap_length=np.concatenate([field.heap.length for field in fields]),
+        heap_first_record=np.concatenate([field.heap_first_record for field in fields]),
+        heap_first_element=np.concatenate([field.heap_first_element for field in fields]),
+    )

@@ -3,12 +3,19 @@
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from yogadl._format.arrays import has_many_values
-from yogadl._format.layout import CODEC, CONTAINER, LEAST_PAGE_BYTES, MAX_CACHE_BYTES, MAX_RECORDS
-from yogadl._format.table import most_table_bytes
+from yogadl._format.table import (
+    CODEC,
+    CONTAINER,
+    LEAST_PAGE_BYTES,
+    MAX_CACHE_BYTES,
+    MAX_RECORDS,
+    most_table_bytes,
+)
+from yogadl._frozen import frozen
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec
@@ -27,7 +34,7 @@ _MAX_DEPTH: Final = 200
 _SMALL_BYTES: Final = 2**16  # of what is said of a builder, if not all of it can be said
 
 
-@dataclass(frozen=True)
+@frozen
 class Manifest:
     """Describe one published dataset version. Immutable; its bytes are its identity.
 

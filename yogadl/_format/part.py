@@ -13,15 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from yogadl._format.columns import (
-    ENTRY_DTYPE,
-    ENTRY_WORDS,
-    FixedRows,
-    HeapValues,
-    StoredColumn,
-    as_heap,
-    entry_words,
-)
+from yogadl._format.columns import FixedRows, HeapValues, StoredColumn, as_heap
+from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, entry_words
 from yogadl._format.fingerprint import RunHash
 from yogadl._format.layout import (
     HEAP_BLOCK_BYTES,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,19 @@ from yogadl._interfaces import Memory
 from yogadl._spec import Spec
 
 Int64s = NDArray[np.int64]
+
+
+class AnyReader(Protocol):
+    """Read records of one cache: a `Reader`, or one that checks what it reads."""
+
+    @property
+    def record_bytes(self) -> int: ...
+
+    def columns(
+        self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> list[NDArray[Any] | list[Any]]: ...
+
+    def will_need(self, indices: Int64s) -> None: ...
 
 
 class Reader:

@@ -1,27 +1,27 @@
 """Say where the blocks of all parts of a cache lie: the part table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import (
-    CONTAINER,
-    LEAST_PAGE_BYTES,
-    MAX_CACHE_BYTES,
-    MAX_ROW,
-    FieldIndex,
-    SealedPart,
-    have_room,
-    lie_in,
-)
+from yogadl._frozen import frozen
 from yogadl._leaf import MAX_DIMENSIONS
 from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
+
+CONTAINER: Final = "lmdb-1"
+CODEC: Final = "raw"
+# What a part table or an index says is believed once it has passed its check, so these bound it. No machine
+# has more addresses for all parts together; rows of fewer bytes, in blocks of fewer rows, don't overflow when
+# they are multiplied; and each block lies on pages of its own.
+MAX_CACHE_BYTES: Final = 2**46
+MAX_RECORDS: Final = 2**62
+MAX_ROW: Final = 2**31
+LEAST_PAGE_BYTES: Final = 4096
 
 
 def most_table_bytes(fields: int, parts: int, size_bytes: int) -> int:
@@ -30,7 +30,7 @@ def most_table_bytes(fields: int, parts: int, size_bytes: int) -> int:
     return header_bytes + (parts + 1) * (128 + 512 * fields) + 40 * (size_bytes // LEAST_PAGE_BYTES)
 
 
-@dataclass(frozen=True)
+@frozen
 class FieldTable:
     """How one field lies in every part; arrays have one entry a part unless said otherwise."""
 
@@ -65,7 +65,7 @@ class FieldTable:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class PartTable:
     """How every part lies: the one file that a reader needs besides the parts themselves."""
 
@@ -214,41 +214,8 @@ def _count_to(bounds: Int64s, end: int) -> bool:
     return bounds[0] == 0 and bounds[-1] == end and bool((bounds[:-1] <= bounds[1:]).all())
 
 
-def join_parts(parts: Sequence[SealedPart]) -> PartTable:
-    """Return the table of these parts, in this order."""
-    indexes = [part.index for part in parts]
-    field_count = len(indexes[0].fields) if indexes else 0
-    return PartTable(
-        sha256=tuple(part.sha256 for part in parts),
-        index_sha256=tuple(part.index_sha256 for part in parts),
-        size_bytes=np.array([index.size_bytes for index in indexes], np.int64),
-        first_record=_before([index.records for index in indexes]),
-        fields=tuple(
-            _join_field([index.fields[number] for index in indexes]) for number in range(field_count)
-        ),
-    )
-
-
-def _join_field(fields: Sequence[FieldIndex]) -> FieldTable:
-    rank = max(len(field.shape) for field in fields)
-    shapes = [[len(field.shape), *field.shape] + [0] * (rank - len(field.shape)) for field in fields]
-    return FieldTable(
-        varying=np.array([field.stored == "varying" for field in fields], bool),
-        shape=np.array(shapes, np.int64),
-        row_bytes=np.array([field.row_bytes for field in fields], np.int64),
-        rows_per_block=np.array([field.rows_per_block for field in fields], np.int64),
-        elements_before=_before([field.elements for field in fields]),
-        rows_first_block=_before([len(field.rows.position) for field in fields]),
-        rows_position=np.concatenate([field.rows.position for field in fields]),
-        heap_first_block=_before([len(field.heap.position) for field in fields]),
-        heap_position=np.concatenate([field.heap.position for field in fields]),
-        heap_length=np.concatenate([field.heap.length for field in fields]),
-        heap_first_record=np.concatenate([field.heap_first_record for field in fields]),
-        heap_first_element=np.concatenate([field.heap_first_element for field in fields]),
-    )
-
-
-def _before(counts: Sequence[int]) -> Int64s:
+def before(counts: Sequence[int]) -> Int64s:
+    """Return how many come before each, and how many there are in all."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
 
@@ -276,3 +243,17 @@ class _Sums(Sequence[str]):
     def __getitem__(self, number: int | slice) -> str | Sequence[str]:
         found = self._array[number]
         return found.tobytes().hex() if found.ndim == 1 else _Sums(found)
+
+
+def lie_in(numbers: Int64s, least: int, end: int) -> bool:
+    return bool(((least <= numbers) & (numbers < end)).all())
+
+
+def have_room(lengths: Sequence[NDArray[Any]], size_bytes: int, blocks: int) -> bool:
+    """Return whether blocks of these lengths together, each on pages of its own, fit into so many bytes.
+
+    Else the same bytes could be those of any number of records, and a small file fill all memory.
+    """
+    # As floats: they can't wrap, and are exact as far as sizes go.
+    used_bytes = sum(float(length.sum(dtype=np.float64)) for length in lengths)
+    return blocks * LEAST_PAGE_BYTES <= size_bytes and used_bytes <= size_bytes

@@ -6,12 +6,12 @@ is what justifies it.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._frozen import frozen
 from yogadl._order._check import check_count, check_records, check_within
 from yogadl._order._keys import absorb, absorb_array, derive_key
 from yogadl._order._permutation import (
@@ -30,7 +30,7 @@ BLOCKS_TAG = int.from_bytes(b"blocks-1", "big")
 _LANES, _BLOCKS, _REST = 0, 1, 2  # what a key of (seed, epoch) is for
 
 
-@dataclass(frozen=True)
+@frozen
 class Blocks:
     """Ask for a shuffle that reads whole blocks: ``shuffle=yogadl.Blocks(records=128, window=16)``.
 
@@ -78,7 +78,7 @@ class _Keys(NamedTuple):
     rest: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BlocksOrder:
     """Shuffle blocks, and records within windows of blocks, anew in each epoch, in constant memory."""
 

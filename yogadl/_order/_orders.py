@@ -2,12 +2,12 @@
 
 import functools
 import operator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._frozen import frozen
 from yogadl._order._blocks import Blocks, BlocksOrder
 from yogadl._order._check import check_records, check_within
 from yogadl._order._keys import derive_key
@@ -41,7 +41,7 @@ class Order(Protocol):
         """Return the order's name, version and parameters, for a cursor; neither the seed nor `records`."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SourceOrder:
     """Keep the records as the source had them, in every epoch."""
 
@@ -63,7 +63,7 @@ class SourceOrder:
         return {"name": "source", "version": 1}
 
 
-@dataclass(frozen=True)
+@frozen
 class GlobalOrder:
     """Shuffle all records, anew in each epoch, in constant memory."""
 

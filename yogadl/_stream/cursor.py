@@ -5,9 +5,9 @@ business) will carry ``shard`` and ``needs``; this version refuses both by name.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from yogadl._frozen import frozen
 from yogadl._stream.shard import Point
 from yogadl.errors import CursorError
 
@@ -21,7 +21,7 @@ _OPEN_THAT = "open the dataset and version that it was saved with"
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
 
 
-@dataclass(frozen=True)
+@frozen
 class Identity:
     """What a cursor must match: the data, and the order that its position counts in."""
 

@@ -1,10 +1,10 @@
 """Compute how a shard's rows make records or batches, and how far so many of those reach: integers only."""
 
 import warnings
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from yogadl._arguments import flag, whole
+from yogadl._frozen import frozen
 from yogadl._stream.shard import Point, Shard, walk
 from yogadl.errors import ConfigurationError
 
@@ -21,7 +21,7 @@ class Span(NamedTuple):
     end: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Cut:
     """Say how a shard's rows are cut into items (records or batches), and for how many epochs.
 

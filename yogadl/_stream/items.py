@@ -6,9 +6,9 @@ gathered batch by batch, because fresh memory of many MB is faulted in page by p
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from yogadl._frozen import frozen
 from yogadl._interfaces import Column
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.cut import Cut
@@ -32,7 +32,7 @@ Finish = Callable[[Any, Flags], Any]
 Read = tuple[int, Iterator[Any]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Records:
     """Make items that are single records of a run."""
 
@@ -54,7 +54,7 @@ class Records:
                 first, size = first + size, min(2 * size, most)
 
 
-@dataclass(frozen=True)
+@frozen
 class Batches:
     """Make items that are batches of a run's records.
 

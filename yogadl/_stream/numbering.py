@@ -4,16 +4,16 @@ What frameworks that ask for items by number need to know: how many there are, w
 where a cursor stands once so many were delivered.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from yogadl._frozen import frozen
 from yogadl._stream.cursor import Identity, write_cursor
 from yogadl._stream.cut import Cut
 from yogadl._stream.shard import Point, Shard
 
 
-@dataclass(frozen=True)
+@frozen
 class Numbering:
     """The items of a shard, numbered from a start on. Immutable; pickles.
 

@@ -1,9 +1,9 @@
 """Say what reading a stream takes, before anything is read."""
 
-from dataclasses import dataclass
+from yogadl._frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """What a shard reads in one whole epoch, before reading anything.
 

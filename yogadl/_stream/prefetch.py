@@ -5,9 +5,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from yogadl._frozen import frozen
 from yogadl._memory import settle_allocator
 from yogadl._stream.items import Read
 
@@ -23,7 +23,7 @@ class _EndError(Exception):
     """Stand in the queue after the last item."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Prefetch:
     """A stage that keeps `depth` items ready, or those of one read. Ordered, exact, picklable.
 

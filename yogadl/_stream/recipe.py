@@ -1,12 +1,13 @@
 """Say how the rows of a run become items: read, cut, and passed through stages."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
 from yogadl._arguments import whole
+from yogadl._frozen import frozen
 from yogadl._stream.cut import Cut, Span
 from yogadl._stream.items import Read
 from yogadl._stream.prefetch import Prefetch
@@ -31,7 +32,7 @@ class Make(Protocol):
         """Yield the items from `start` to the epoch `end`, read by read."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Recipe:
     """Say how the rows of a run become items: read, cut, and passed through stages.
 

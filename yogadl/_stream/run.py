@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from yogadl._frozen import frozen
 from yogadl._interfaces import Column, Memory, RandomAccess
 from yogadl._order import Order
 from yogadl._spec import Spec
@@ -21,7 +21,7 @@ from yogadl._stream.shard import Point, Shard
 INDICES = 16384
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """The records of one shard, in order, from `start` on. Immutable; pickles if the source does."""
 

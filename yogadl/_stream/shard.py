@@ -5,9 +5,9 @@ and shard r of R is column r. A cursor counts rows *asked for*, in step on every
 stands at min(n, g + kR), whether or not this shard had a record in the last of them.
 """
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from yogadl._frozen import frozen
 from yogadl.errors import ConfigurationError
 
 Remainder = Literal["uneven", "drop", "pad"]
@@ -31,7 +31,7 @@ def walk(first: int, full: int, count: int) -> tuple[int, int]:
     return onward + 1, steps + 1
 
 
-@dataclass(frozen=True)
+@frozen
 class Shard:
     """Say which positions of an epoch are this reader's."""
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from yogadl._frozen import frozen
 from yogadl._key import DatasetKey
 from yogadl.storage._catalogue import Catalogue
-from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._root import Root
+
+if TYPE_CHECKING:
+    from yogadl.storage._exclusion import BuildExclusion
 
 
 class BuildCoordinator(Protocol):
@@ -16,7 +18,7 @@ class BuildCoordinator(Protocol):
 
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
-    ) -> AbstractContextManager[BuildExclusion | None]:
+    ) -> AbstractContextManager["BuildExclusion | None"]:
         """Hold the right to build this version, waiting for whoever holds it now, or prunes the dataset.
 
         Args:
@@ -28,7 +30,7 @@ class BuildCoordinator(Protocol):
             LeaseError: if it takes longer than this storage waits.
         """
 
-    def pruning(self, dataset_id: str) -> AbstractContextManager[BuildExclusion | None]:
+    def pruning(self, dataset_id: str) -> AbstractContextManager["BuildExclusion | None"]:
         """Hold the right to remove files of a dataset: as long as that is held, nobody builds there.
 
         Does not wait: gives ``None`` if somebody builds or prunes.
@@ -38,7 +40,7 @@ class BuildCoordinator(Protocol):
         """Return whether somebody is building a version of this dataset."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Backend:
     """What a storage is made of. Picklable; safe to use from threads and after a fork.
 

@@ -17,9 +17,8 @@ import numpy as np
 
 from yogadl._columns import widen
 from yogadl._format.fingerprint import RunHash
-from yogadl._format.layout import SealedPart
+from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
-from yogadl._format.table import join_parts
 from yogadl._key import DatasetKey
 from yogadl._size import in_words
 from yogadl._sources import Source
@@ -27,7 +26,8 @@ from yogadl._spec import Spec
 from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._exclusion import BuildExclusion, BuildLock
+from yogadl.storage._exclusion import BuildExclusion
+from yogadl.storage._locks import BuildLock
 from yogadl.storage._progress import Progress
 from yogadl.storage._publish import Content
 from yogadl.storage._receipts import STATE, Receipt, Receipts, is_costly, samples_of

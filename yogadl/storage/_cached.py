@@ -1,13 +1,13 @@
 """Open a published cache and read its records."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
-from yogadl._format.reader import Reader
+from yogadl._format.reader import AnyReader, Reader
+from yogadl._frozen import frozen
 from yogadl._interfaces import Column, Indices, Memory
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
@@ -19,13 +19,14 @@ from yogadl.storage._mounts import network_file_system
 from yogadl.storage._parts import PartPaths, open_table, read_index
 
 if TYPE_CHECKING:
+    from yogadl._format.layout import PartIndex
     from yogadl.storage._catalogue import Catalogue  # which makes these
 
 # What to do about damage where there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
 
 
-@dataclass(frozen=True)
+@frozen
 class Published:
     """A manifest as it was read, the digest of its bytes, and these."""
 
@@ -65,13 +66,13 @@ class CachedRecords:
         self._is_checked = check
         self._published = published
         self._lock = ProcessLock()
-        self._opened: tuple[Manifest, Reader | CheckedReader] | None = None
+        self._opened: tuple[Manifest, AnyReader] | None = None
 
     def __reduce__(self) -> Any:
         arguments = self._storage, self._key, self._digest, self._allow_pickle, self._is_checked
         return CachedRecords, arguments
 
-    def open(self) -> tuple[Manifest, Reader | CheckedReader]:
+    def open(self) -> tuple[Manifest, AnyReader]:
         """Return manifest and reader, reading the part table the first time.
 
         Raises:
@@ -84,7 +85,7 @@ class CachedRecords:
                 opened = self._opened = self._opened or self._open()
         return opened
 
-    def _open(self) -> tuple[Manifest, Reader | CheckedReader]:
+    def _open(self) -> tuple[Manifest, AnyReader]:
         published = self._published or self._storage.published(self._key, self._digest)
         manifest = published.manifest
         if NEEDS_PICKLE in manifest.needs and not self._allow_pickle:
@@ -128,7 +129,7 @@ class CachedRecords:
         self.open()[1].will_need(indices)
 
 
-def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> Reader | CheckedReader:
+def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> AnyReader:
     """Return a reader of a cache, whose parts are all there and of their size.
 
     Args:
@@ -150,12 +151,21 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
             raise CacheFormatError(
                 f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
             )
-    maps = mapped and can_map(folder)
-    reader = Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=maps)
-    if not check:
-        return reader
-    index_of = partial(read_index, folder, manifest.key, table)
-    return CheckedReader(reader, index_of, str(manifest.key), REMEDY)
+    reader = Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=mapped and can_map(folder))
+    return (
+        checked(reader, partial(read_index, folder, manifest.key, table), manifest, REMEDY)
+        if check
+        else reader
+    )
+
+
+def checked(
+    reader: Reader, index_of: "Callable[[int], PartIndex]", manifest: Manifest, remedy: str
+) -> AnyReader:
+    """Return a reader that compares each block with its checksum before it first reads from it."""
+    from yogadl._format.checks import CheckedReader  # what reading without it does not need
+
+    return CheckedReader(reader, index_of, str(manifest.key), remedy)
 
 
 def can_map(folder: Folder) -> bool:

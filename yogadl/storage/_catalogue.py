@@ -4,13 +4,12 @@ import contextlib
 import errno
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from yogadl._dataref import RecordsRef
-from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
-from yogadl._format.reader import Reader
+from yogadl._format.reader import AnyReader
+from yogadl._frozen import frozen
 from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
@@ -37,7 +36,7 @@ class Opener(Protocol):
     def here(self, key: DatasetKey, digest: str) -> Published | None:
         """Return this very manifest if it can be had, and all that it names, without asking anybody."""
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         """Return a reader of a cache.
 
         Args:
@@ -59,7 +58,7 @@ class Opener(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@frozen
 class Catalogue:
     """The caches below a root. Picklable, and small; safe to use from threads and after a fork.
 
@@ -80,7 +79,7 @@ class Catalogue:
         self.opener.opened(published)
         return RecordsRef(records)
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         """Return a reader of a cache: see `Opener`."""
         return self.opener.reader(published, check=check)
 

@@ -34,20 +34,6 @@ class BuildExclusion(Protocol):
         """
 
 
-class BuildLock:
-    """A right that its holder keeps as long as it lives, as that of a file lock. Nobody is told anything."""
-
-    term = None
-    report = None
-
-    def is_lost(self) -> bool:
-        """Return that it is not."""
-        return False
-
-    def check(self) -> None:
-        """Do nothing: it is held."""
-
-
 @contextlib.contextmanager
 def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
     """Raise that the right was lost, if so, instead of what came of it.

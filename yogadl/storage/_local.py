@@ -2,13 +2,12 @@
 
 import os
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 from yogadl._caller import users_level
-from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest
-from yogadl._format.reader import Reader
+from yogadl._format.reader import AnyReader
+from yogadl._frozen import frozen
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
@@ -22,7 +21,7 @@ from yogadl.storage._mounts import network_file_system
 from yogadl.storage._root import Root
 
 
-@dataclass(frozen=True)
+@frozen
 class FolderOpener:
     """Open caches where they lie, in a folder. Implements `Opener`.
 
@@ -43,7 +42,7 @@ class FolderOpener:
     def here(self, key: DatasetKey, digest: str) -> Published | None:
         """Return ``None``: to look is as quick."""
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         """Return a reader of a cache, whose parts are all there and of their size."""
         return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
 

@@ -6,26 +6,41 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from yogadl._frozen import frozen
 from yogadl._key import DatasetKey
 from yogadl.errors import StorageError
 from yogadl.storage import _names
-from yogadl.storage._exclusion import BuildExclusion, BuildLock
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._links import checked_path
 
 if TYPE_CHECKING:
     from filelock import FileLock  # loaded when first needed
 
+    from yogadl.storage._exclusion import BuildExclusion
+
 _POLL_S: Final = 0.05
 _SAY_AFTER_S: Final = 2.0
 _SAY_EVERY_S: Final = 60.0
 
 
-@dataclass(frozen=True)
+class BuildLock:
+    """The right to build that a file lock gives: as long as its holder lives. Implements `BuildExclusion`."""
+
+    term = None
+    report = None
+
+    def is_lost(self) -> bool:
+        """Return that it is not."""
+        return False
+
+    def check(self) -> None:
+        """Do nothing: it is held."""
+
+
+@frozen
 class FileLocks:
     """The right to build in a folder of one machine. A lock goes with the process that holds it, however
     that ends. Implements `BuildCoordinator`.
@@ -39,7 +54,7 @@ class FileLocks:
     @contextlib.contextmanager
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
-    ) -> Iterator[BuildExclusion | None]:
+    ) -> Iterator["BuildExclusion | None"]:
         """Hold the right to build this version, waiting for whoever holds it now.
 
         The lock goes with the process that holds it, however that ends.
@@ -73,7 +88,7 @@ class FileLocks:
                 raise
 
     @contextlib.contextmanager
-    def pruning(self, dataset_id: str) -> Iterator[BuildExclusion | None]:
+    def pruning(self, dataset_id: str) -> Iterator["BuildExclusion | None"]:
         """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
         from filelock import Timeout
 

@@ -2,9 +2,10 @@
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from yogadl._frozen import frozen
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 
@@ -22,7 +23,7 @@ END: Final = ".end"
 WAIT: Final = ".wait"
 
 
-@dataclass(frozen=True)
+@frozen
 class WholeDataset:
     """Stand for all of a dataset where otherwise one version does: the right to prune is one to all of it.
 

@@ -1,9 +1,9 @@
 """Find the files that a manifest names, and make sure that they are what it says."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartIndex, SealedPart
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl._key import DatasetKey
@@ -11,6 +11,9 @@ from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder
 from yogadl.storage._root import MAX_READ_BYTES, Root
+
+if TYPE_CHECKING:
+    from yogadl._format.layout import PartIndex, SealedPart
 
 
 class PartPaths:
@@ -62,12 +65,14 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     return table
 
 
-def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> SealedPart:
+def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":
     """Return what is known of a part in the storage.
 
     Raises:
         CacheFormatError: if its files are missing or not what they were.
     """
+    from yogadl._format.layout import PartIndex, SealedPart  # what reading without `check` does not need
+
     name, old_name = _names.indexes(dataset_id, sha256, index_sha256)
     content = root.read(name, MAX_READ_BYTES)
     if content is None:
@@ -80,7 +85,7 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
     return SealedPart(sha256, index_sha256, index)
 
 
-def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> PartIndex:
+def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> "PartIndex":
     """Return the index of a part.
 
     Raises:

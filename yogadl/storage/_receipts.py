@@ -11,9 +11,8 @@ import numpy as np
 
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import RunHash, hash_run
-from yogadl._format.layout import SealedPart
+from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
-from yogadl._format.table import join_parts
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
 from yogadl._sources import Resumable, Source

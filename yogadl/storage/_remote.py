@@ -4,9 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._format.checks import CheckedReader
 from yogadl._format.manifest import Manifest, digest_of
-from yogadl._format.reader import Reader
+from yogadl._format.reader import AnyReader, Reader
 from yogadl._key import DatasetKey
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
@@ -14,7 +13,7 @@ from yogadl.storage._bucket_root import BucketRoot, MirroredRoot
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._buckets.retry import UnavailableError
-from yogadl.storage._cached import Published, can_map
+from yogadl.storage._cached import Published, can_map, checked
 from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._leases.coordinator import LeaseCoordinator
 from yogadl.storage._leases.lease import Leases
@@ -73,14 +72,14 @@ class MirrorOpener:
         """Return this very manifest if the mirror has it, and all that it names; nothing is asked then."""
         return self.mirror.kept(key, digest)
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader | CheckedReader:
-        """Return a reader of a cache, whose files are cache to the mirror first."""
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+        """Return a reader of a cache, whose files are brought to the mirror first."""
         manifest = published.manifest
         cache = self.mirror.bring(manifest, indexes=check)
         self.mirror.keep(published)
         maps = self._is_mapped and can_map(cache.folder)
         reader = Reader(manifest.spec, cache.table, cache, maps=maps)
-        return CheckedReader(reader, cache.index, str(manifest.key), _REMEDY) if check else reader
+        return checked(reader, cache.index, manifest, _REMEDY) if check else reader
 
     def opened(self, published: Published) -> None:
         """Note that this was the newest of its version, unless one is noted."""
@@ -90,7 +89,7 @@ class MirrorOpener:
         """Bring a version to the mirror, indexes and all, so that it opens without the bucket.
 
         Returns:
-            The names of the files that were damaged here, and were cache anew.
+            The names of the files that were damaged here, and were brought anew.
         """
         damaged = self.mirror.fill(published.manifest, progress=progress)
         self.mirror.keep(published)

@@ -14,12 +14,12 @@ from yogadl._interfaces import Storage
 from yogadl._key import DatasetKey, new_key
 from yogadl._spec import Spec
 from yogadl.storage._backend import Backend
-from yogadl.storage._progress import Progress
 
 if TYPE_CHECKING:
     from yogadl.storage._explain import Explanation
     from yogadl.storage._export import Exported
     from yogadl.storage._partitions import PartitionedBuild
+    from yogadl.storage._progress import Progress
     from yogadl.storage._prune import Pruned
     from yogadl.storage._unfinished import Unfinished
     from yogadl.storage._verify import Verified
@@ -83,7 +83,7 @@ class CacheStorage(Storage):
         engine: None = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
-        progress: bool | Progress | None = None,
+        progress: "bool | Progress | None" = None,
         check_space: bool = True,
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
@@ -140,7 +140,7 @@ class CacheStorage(Storage):
         engine: None = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
-        progress: bool | Progress | None = None,
+        progress: "bool | Progress | None" = None,
         check: bool = False,
         check_space: bool = True,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:

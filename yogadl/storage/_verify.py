@@ -10,9 +10,9 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._format.checks import damage
 from yogadl._format.fingerprint import RunHash, fingerprint_of
-from yogadl._format.layout import BlockKind, Blocks, FieldIndex, SealedPart
+from yogadl._format.layout import BlockKind, Blocks, FieldIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
-from yogadl._format.table import PartTable, join_parts
+from yogadl._format.table import PartTable
 from yogadl._format.window import open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from yogadl._columns import check_size
-from yogadl._format.columns import ENTRY_DTYPE, HeapValues, as_bytes, decoded
+from yogadl._format.columns import HeapValues, as_bytes
+from yogadl._format.entries import ENTRY_DTYPE, decoded
 from yogadl._leaf import BadValueError, Leaf, Shape, refuse
 from yogadl._spec import Spec
 from yogadl.adapters.arrays._types import NULL, Values, below, is_list, is_text, unnested

@@ -1,0 +1,49 @@
+"""How a value of varying length is stored: its bytes, and an entry that says where they are."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._leaf import BYTES, OBJECT, Leaf
+
+# An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
+# the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.
+ENTRY_WORDS: Final = 3
+MAX_UNKNOWN_RANK: Final = 8
+ENTRY_DTYPE: Final = np.dtype("<u4")
+
+
+def entry_words(leaf: Leaf) -> int:
+    """Return how many 32-bit words the entry of a value of this leaf takes."""
+    if leaf.shape is None:
+        return ENTRY_WORDS + 1 + MAX_UNKNOWN_RANK
+    return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS
+
+
+def encoded(leaf: Leaf, value: Any) -> bytes:
+    """Return the stored bytes of bytes, str or an object: a scalar as it is, an array with its lengths."""
+    if leaf.dtype == OBJECT:
+        import cloudpickle
+
+        pickled: bytes = cloudpickle.dumps(value)
+        return pickled
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    items = [encoded(leaf, item) for item in value.ravel().tolist()]
+    return b"".join([np.fromiter(map(len, items), ENTRY_DTYPE, len(items)).tobytes(), *items])
+
+
+def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
+    """Return the value of a bytes or str leaf from its stored bytes."""
+    if shape == ():
+        return data if leaf.dtype == BYTES else data.decode("utf-8", "surrogatepass")
+    count = int(np.prod(shape, dtype=np.int64))
+    lengths = np.frombuffer(data, ENTRY_DTYPE, count).tolist()
+    items, start = np.empty(count, object), 4 * count
+    for i, length in enumerate(lengths):
+        item = data[start : start + length]
+        items[i] = item if leaf.dtype == BYTES else item.decode("utf-8", "surrogatepass")
+        start += length
+    return items.reshape(shape)

@@ -1,0 +1,92 @@
+"""Views of records: some of them, in an order of their own, or some of their fields."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._spec import Spec
+
+
+class SelectedRecords:
+    """Some records of others, in an order of their own; any may come twice."""
+
+    def __init__(self, parent: RandomAccess, indices: Indices) -> None:
+        self._parent = parent
+        self._indices = indices
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+        content = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
+        self.fingerprint = hash_of("select", parent.fingerprint, content)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        announce(self._parent, self._indices[indices])
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        return self._parent.columns(self._indices[indices], fields, memory)
+
+
+class SlicedRecords:
+    """Every so many records of others, from one to another."""
+
+    def __init__(self, parent: RandomAccess, chosen: range) -> None:
+        self._parent = parent
+        self._range = chosen
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+        self.fingerprint = hash_of("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        announce(self._parent, indices * self._range.step + self._range.start)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        return self._parent.columns(indices * self._range.step + self._range.start, fields, memory)
+
+
+class ProjectedRecords:
+    """Some fields of other records; the fingerprint stays, since the same cursors mean the same records."""
+
+    def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
+        self._parent = parent
+        self._numbers = numbers
+        self.spec = spec
+        self.fingerprint = parent.fingerprint
+        parts = [field.leaf for field in parent.spec.fields]
+        kept = [parts[number] for number in numbers]
+        # Exact where all is fixed; a field of varying length may be most of the record, so else the whole.
+        fixed = all(leaf.is_fixed for leaf in kept)
+        self.record_bytes = max(1, sum(leaf.row_bytes for leaf in kept)) if fixed else parent.record_bytes
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        announce(self._parent, indices)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        numbers = self._numbers if fields is None else [self._numbers[number] for number in fields]
+        return self._parent.columns(indices, numbers, memory)
+
+
+def hash_of(*parts: Any) -> str:
+    """Return what names a view, or other content: a hash of what it was made of."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
