@@ -27,40 +27,33 @@ except ImportError as error:
 
 # pyarrow has no annotations, so `Any` stands for its arrays, types and fields throughout.
 
-# Arrow counts in 31 bits what one array of lists or strings holds.
+# One array of lists or strings has offsets of 31 bits.
 _MAX_BYTES: Final = 2**30
 _UNITS: Final = frozenset({"s", "ms", "us", "ns"})
 _RECORD: Final = "record"  # the column of records that are a single value
 
 
-def open_writer(folder: Path, format: str, spec: Spec, fingerprint: str) -> "ArrowWriter":
-    """Return what writes ``records.parquet`` or ``records.arrow`` into a folder.
+class ArrowWriter:
+    """Write ``records.parquet`` or ``records.arrow``, a row group or record batch at a time.
+
+    Args:
+        folder: Where the file is made.
+        format: "parquet", or "arrow": Arrow's own format.
+        spec: The structure of a record.
+        fingerprint: That of the data, kept in the file's metadata with the spec.
 
     Raises:
         UnsupportedDataError: if two fields would be one column.
     """
-    return ArrowWriter(folder / f"records.{format}", format == "parquet", spec, fingerprint)
 
-
-class ArrowWriter:
-    """Write one file, a row group or record batch at a time.
-
-    Args:
-        path: The file.
-        is_parquet: Whether Parquet, or Arrow's own format.
-        spec: The structure of a record.
-        fingerprint: That of the data, kept in the file's metadata with the spec.
-    """
-
-    def __init__(self, path: Path, is_parquet: bool, spec: Spec, fingerprint: str) -> None:
+    def __init__(self, folder: Path, format: str, spec: Spec, fingerprint: str) -> None:
         self._spec = spec
         leaves = [_field_of(field.leaf) for field in spec.fields]
         described = {"spec": spec.to_json(), "fingerprint": fingerprint}
         columns = _columns_of(spec, leaves)
         self._schema = pa.schema(columns, {"yogadl": json.dumps(described)})
-        self._writer = (
-            pq.ParquetWriter(path, self._schema) if is_parquet else pa.ipc.new_file(path, self._schema)
-        )
+        open_file = pq.ParquetWriter if format == "parquet" else pa.ipc.new_file
+        self._writer = open_file(folder / f"records.{format}", self._schema)
 
     def write(self, columns: Sequence[Column], first_record: int) -> None:
         """Write the records that follow.
@@ -84,9 +77,6 @@ class ArrowWriter:
     def close(self) -> None:
         """Finish the file."""
         self._writer.close()
-
-
-# The tree.
 
 
 def _columns_of(spec: Spec, leaves: Sequence[Any]) -> list[Any]:
@@ -130,9 +120,6 @@ def _arrays_below(node: Node, rest: Iterator[Any], fields: Sequence[Any]) -> lis
             inner = list(known[str(key)].type)
             found.append(pa.StructArray.from_arrays(_arrays_below(child, rest, inner), fields=inner))
     return found
-
-
-# A leaf.
 
 
 def _field_of(leaf: Leaf) -> Any:

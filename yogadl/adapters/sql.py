@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from yogadl._columns import Columns, column_of, size_of
+from yogadl._columns import Columns, field_column, size_of
 from yogadl._leaf import BadValueError, Leaf, leaf_of, refuse
 from yogadl._sources import NO_RECORDS, Source
 from yogadl._spec import DictNode, Spec, check_keys
@@ -112,14 +112,8 @@ class RowsSource:
             raise
 
     def _columns(self, fetched: Sequence[Any], first: int) -> Columns:
-        found: Columns = []
-        split = zip(*map(_values, fetched), strict=True)
-        for field, values in zip(self.spec.fields, split, strict=True):
-            try:
-                found.append(column_of(field.leaf, values))
-            except BadValueError as error:
-                raise refuse(field.name, first + error.position, error.problem) from None
-        return found
+        split = zip(self.spec.fields, zip(*map(_values, fetched), strict=True), strict=True)
+        return [field_column(field, values, first) for field, values in split]
 
 
 def _values(row: Any) -> Sequence[Any]:

@@ -152,7 +152,7 @@ def _open_writer(format: str, work: Path, ref: RecordsRef) -> Writer:
     if format == NPY:
         return NpyWriter(work, ref)
     adapter = importlib.import_module(f"yogadl.adapters.{_ADAPTERS[format]}")
-    writer: Writer = adapter.open_writer(work, format, ref.spec, ref.fingerprint)
+    writer: Writer = adapter.ArrowWriter(work, format, ref.spec, ref.fingerprint)
     return writer
 
 

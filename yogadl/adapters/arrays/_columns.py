@@ -26,15 +26,9 @@ _JOINED_BYTES: Final = 2**30
 def stored_columns(
     names: Sequence[Any] | None, columns: Sequence[Values], numbers: Sequence[int]
 ) -> list[Stored]:
-    """Return what is stored of one or more rows, a column for each field of the spec.
+    """Return what is stored of one or more rows, a column for each field of `spec_of`.
 
-    Args:
-        names: As for `spec_of`.
-        columns: As for `spec_of`.
-        numbers: Which record each row is, for the errors.
-
-    Raises:
-        UnsupportedDataError: if a value is null or too large; names field and record.
+    A value that is null or too large is refused, with its record's number from `numbers`.
     """
     found: list[Stored] = []
     for name, column in zip([""] if names is None else map(str, names), columns, strict=True):

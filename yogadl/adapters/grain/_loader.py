@@ -128,11 +128,7 @@ def _items_of(
     padding_field: str | None,
     skip_finished_epoch: bool,
 ) -> tuple[Numbering, RecordItems | BatchItems]:
-    """Return which items there are, and what reads them by number: records, or batches if there is a size.
-
-    Raises:
-        ConfigurationError: if the arguments make no sense.
-    """
+    """Return which items there are, and what reads them by number: records, or batches if there is a size."""
     stream = as_stream(stream)
     warn_if_unsharded(stream, ranks_of("jax"), SHARD_ARGUMENTS)
     cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
@@ -147,11 +143,7 @@ def _items_of(
 
 
 def _check_options(options: Collection[str], ours: Sequence[str]) -> None:
-    """Refuse options that `grain.DataLoader` does not have, and those that the stream decides.
-
-    Raises:
-        ConfigurationError: names the first, and what was meant.
-    """
+    """Refuse options that `grain.DataLoader` does not have, and those that the stream decides."""
     parameters = inspect.signature(grain.DataLoader).parameters
     known = [*ours, *(name for name in parameters if name not in ("data_source", "sampler", *ours))]
     for name in options:
@@ -166,11 +158,7 @@ def _data_loader(
     worker_count: int | None,
     options: dict[str, Any],
 ) -> grain.DataLoader:
-    """Return the loader; `options` are its other arguments.
-
-    Raises:
-        ConfigurationError: if they name other shards than the stream's.
-    """
+    """Return the loader; `options` are its other arguments."""
     workers = os.cpu_count() or 1 if worker_count is None else whole("worker_count", worker_count)
     if workers:
         allow_workers()

@@ -29,11 +29,8 @@ def random_key(numbering: Numbering, number: int) -> int:
 def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
     """Return the cursor that stands where so many items were delivered.
 
-    Args:
-        numbering: Of which items.
-        delivered: How many.
-        is_short: Whether more were asked for, by a batch that was to be larger: then a shard that has one
-            record less than others stands at the end with them.
+    It `is_short` if more were asked for, by a batch that was to be larger: then a shard that has one record
+    less than the others stands at the end with them.
     """
     is_end = is_short and delivered == numbering.length
     return numbering.cursor(numbering.end() if is_end else numbering.reach(delivered))
@@ -50,11 +47,7 @@ def to_json(numbering: Numbering) -> dict[str, Any]:
 
 
 def from_json(described: Any) -> Numbering:  # Any: it comes from a file
-    """Return what `to_json` described.
-
-    Raises:
-        CursorError: if it is nothing of the kind.
-    """
+    """Return what `to_json` described, or raise a CursorError."""
     try:
         start, (rank, ranks, remainder) = described["start"], described["shard"]
         size, drop_remainder, epochs = described["cut"]

@@ -42,18 +42,11 @@ class ColumnBatches(Batches):
 
 @dataclass(frozen=True)
 class OnOneDevice:
-    """Make batches on the default device.
-
-    Args:
-        batches: What is read.
-        spec: The structure of a batch, with a last field for what is padding if `batches` has one.
-        is_ahead: Whether a thread reads ahead, which then puts the batches on to the device, too.
-        scope: The settings to do so with.
-    """
+    """Make batches on the default device."""
 
     batches: ColumnBatches
-    spec: Spec
-    is_ahead: bool
+    spec: Spec  # with a last field for what is padding, if `batches` has one
+    is_ahead: bool  # whether a thread reads ahead, which then puts the batches on to the device, too
     scope: Scope
 
     @property
@@ -75,14 +68,7 @@ class OnOneDevice:
 
 
 class OnManyDevices:
-    """Make batches that lie on many devices, out of the rows that this process holds.
-
-    Args:
-        batches: What is read.
-        spec: The structure of a batch, with a last field for what is padding if `batches` has one.
-        fields: How each field lies on the devices.
-        scope: The settings to do so with.
-    """
+    """Make batches that lie on many devices, of the rows that devices of this process hold."""
 
     def __init__(
         self, batches: ColumnBatches, spec: Spec, fields: Sequence[GlobalField], scope: Scope

@@ -71,11 +71,7 @@ def lay_out(spec: Spec, sharding: ShardingTree, size: int) -> list[GlobalField]:
 
 
 def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
-    """Return the sharding of each field below `node`, in order.
-
-    Raises:
-        ConfigurationError: if what is given is neither a sharding nor a tree like the record's.
-    """
+    """Return the sharding of each field below `node`, in order."""
     if isinstance(given, jax.sharding.Sharding):
         return [given] * (1 if isinstance(node, Leaf) else len(Spec(node).fields))
     is_tree = isinstance(given, Mapping | list | tuple) and not isinstance(given, jax.sharding.PartitionSpec)

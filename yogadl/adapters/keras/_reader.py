@@ -61,11 +61,7 @@ class BatchReader:
         return BatchReader, (self.stream, self._options)
 
     def batch(self, number: int) -> Any:  # a tree like the record's
-        """Read one batch.
-
-        Raises:
-            IndexError: if there is no such batch.
-        """
+        """Read one batch, or raise an IndexError."""
         count = self.numbering.length
         if number < 0 or (count is not None and number >= count):
             raise IndexError(f"there is no batch {number}: there are {count}")
@@ -79,23 +75,14 @@ class BatchReader:
         return batch
 
     def cursor(self, delivered: int) -> dict[str, Any]:
-        """Return the cursor that stands where so many batches were delivered.
-
-        Raises:
-            ConfigurationError: if there are not so many.
-        """
+        """Return the cursor that stands where so many batches were delivered."""
         delivered, count = whole("delivered", delivered), self.numbering.length
         if count is not None and delivered > count:
             raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
         return self.numbering.cursor(self.numbering.reach(delivered))
 
     def at(self, state: Mapping[str, Any], rebind: bool = False) -> "BatchReader":
-        """Return a reader of the same stream whose batch 0 is the one after the cursor.
-
-        Raises:
-            CursorError: if it is no cursor, or one of other data or another order.
-            ConfigurationError: if shards would drift into different epochs from there.
-        """
+        """Return a reader of the same stream whose batch 0 is the one after the cursor."""
         run = self.stream.run
         start = read_cursor(run.identity(), state, rebind)
         return BatchReader(RecordStream(replace(run, start=start)), self._options)

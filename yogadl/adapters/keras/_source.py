@@ -7,8 +7,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._columns import Columns, column_of, split
-from yogadl._leaf import BadValueError, refuse
+from yogadl._columns import Columns, field_column, split
 from yogadl._sources import NO_RECORDS, Source
 from yogadl._spec import Spec
 from yogadl.adapters._trees import Path, map_leaves
@@ -78,16 +77,12 @@ class BatchesSource:
 
     def _columns(self, batch: Any, first: int) -> Columns:
         arrays = [values[0] for values in split(self.spec, [batch], first)]
-        found: Columns = []
-        for field, array in zip(self.spec.fields, arrays, strict=True):
-            try:
-                if field.leaf.is_numeric and array.dtype == field.leaf.numpy_dtype:
-                    found.append(np.array(array, order="C"))  # a copy: a dataset may fill one array again
-                else:
-                    found.append(column_of(field.leaf, list(array)))
-            except BadValueError as error:
-                raise refuse(field.name, first + error.position, error.problem) from None
-        return found
+        return [
+            np.array(array, order="C")  # a copy: a dataset may fill one array again and again
+            if field.leaf.is_numeric and array.dtype == field.leaf.numpy_dtype
+            else field_column(field, list(array), first)
+            for field, array in zip(self.spec.fields, arrays, strict=True)
+        ]
 
 
 def _trees(batches: Any, count: int) -> Iterator[Any]:

@@ -87,7 +87,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         self._within = 0  # and in that
         self._done = 0  # steps of the epoch that this fit began in, done before it
         self._unsaved = 0
-        self._stride = 1  # batches from one call of ours to the next
+        self._stride = 1  # batches from one call of `on_train_batch_end` to the next
 
     def cursor(self) -> dict[str, Any]:
         """Return the cursor that stands where the training loop does."""
@@ -108,7 +108,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             CursorError: if it was saved with other data or another order.
             ConfigurationError: if the saved model isn't what `make_model` makes now; says what differs.
         """
-        # First, for what it sets besides: Keras loads a model by the global dtype policy.
+        # This comes first, since it may set the global dtype policy, by which Keras loads a model.
         made = None if make_model is None else make_model()
         if not self._path.exists():
             return made
@@ -210,7 +210,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save, unless something stopped the training within the epoch: then it is not over, and saved so."""
+        """Save; if something stopped the training within the epoch, the epoch is saved as not over."""
         if self._within >= self.params["steps"]:
             self._done = 0
         self._earlier, self._within = self._earlier + self._within, 0
@@ -218,18 +218,12 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
 
 
 def _seeds(model: Model) -> list[Any]:
-    """Return the variables that Dropout and its like draw by: Keras's own files lack them."""
+    """Return the random state of Dropout and the like, which Keras's own files do not have."""
     return [variable for variable in model.non_trainable_variables if variable.name == "seed_generator_state"]
 
 
 def replace_by(path: Path, save: Callable[[Path], object], state: dict[str, Any]) -> None:
-    """Let `save` write a model, put `state` in, and replace `path` by it: there is always one whole file.
-
-    Args:
-        path: Ends in ``.keras``; its folder is made.
-        save: Writes an archive at the path it is given.
-        state: What JSON can say.
-    """
+    """Let `save` write a model, add `state` as JSON, and replace `path` by it atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.stem}.new.keras")
     save(new)
@@ -249,11 +243,7 @@ def _flush(path: Path) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return what was put in.
-
-    Raises:
-        CacheFormatError: if the file is not one of `replace_by`.
-    """
+    """Return the state that `replace_by` added, or raise a CacheFormatError."""
     try:
         with zipfile.ZipFile(path) as archive:
             state = json.loads(archive.read(_MEMBER))

@@ -16,12 +16,7 @@ _HEADER_BYTES: Final = 8 + 32
 
 
 class IteratorState(NamedTuple):
-    """Where an iterator stood.
-
-    Attributes:
-        record: The number of the record that it would have given next.
-        content: What tf.data wrote down.
-    """
+    """Where an iterator stood: the number of the record that is next, and the state as tf.data writes it."""
 
     record: int
     content: bytes

@@ -60,16 +60,20 @@ class Component:
         return spec
 
 
-class FixedComponent(Component):
-    """Values of one shape."""
-
-    is_plain = True
+class LeafComponent(Component):
+    """A component that is one field of the record: the leaf, and the number of its column."""
 
     def __init__(self, name: str, leaf: Leaf, number: int) -> None:
         self.name = name
         self.dtypes = [tf_dtype(leaf)]
         self._leaf = leaf
         self._number = number
+
+
+class FixedComponent(LeafComponent):
+    """Values of one shape."""
+
+    is_plain = True
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         column = columns[self._number]
@@ -96,13 +100,11 @@ class PaddingComponent(FixedComponent):
         return [padding]
 
 
-class VaryingComponent(Component):
+class VaryingComponent(LeafComponent):
     """Values of varying shape, for single records: as bytes, which `unbatch` takes apart fast."""
 
     def __init__(self, name: str, leaf: Leaf, number: int) -> None:
-        self.name = name
-        self._leaf = leaf
-        self._number = number
+        super().__init__(name, leaf, number)
         self.dtypes = ["string", "int64"] if leaf.is_numeric else ["string"]
         self.is_ragged_rank_0 = leaf.ragged_rank == 0
 
@@ -146,15 +148,13 @@ class VaryingComponent(Component):
         )
 
 
-class RaggedRowsComponent(Component):
+class RaggedRowsComponent(LeafComponent):
     """Values of varying shape, for batches: a ragged tensor."""
 
     def __init__(self, name: str, leaf: Leaf, number: int) -> None:
-        self.name = name
-        self._leaf = leaf
-        self._number = number
+        super().__init__(name, leaf, number)
         self._rank = pack.ragged_rank(leaf)
-        self.dtypes = [tf_dtype(leaf), *["int64"] * self._rank]
+        self.dtypes += ["int64"] * self._rank
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         return pack.rows(self._leaf, columns[self._number])
@@ -169,14 +169,8 @@ class RaggedRowsComponent(Component):
         return ragged(flat, [tf.cast(x, kind) for x in splits], sizes)
 
 
-class StackedComponent(Component):
+class StackedComponent(LeafComponent):
     """Values of unknown rank, for batches: those of a batch must have one shape."""
-
-    def __init__(self, name: str, leaf: Leaf, number: int) -> None:
-        self.name = name
-        self._leaf = leaf
-        self._number = number
-        self.dtypes = [tf_dtype(leaf)]
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         return pack.stacked(self.name, self._leaf, columns[self._number])

@@ -58,11 +58,7 @@ class EpochTokens:
         return tokens
 
     def number(self, token: int) -> int:
-        """Return the epoch.
-
-        Raises:
-            CursorError: if the token is none of this sequence.
-        """
+        """Return the epoch of a token, or raise a CursorError if it is none of this sequence."""
         while token not in self._numbers:
             with self._lock:
                 if token not in self._numbers and len(self._numbers) >= _MOST_EPOCHS:
@@ -72,16 +68,9 @@ class EpochTokens:
         return self._numbers[token]
 
     def require_first(self, epoch: int, made: int) -> None:
-        """Refuse to begin with the first epoch in another iterator than the first that were made.
+        """Refuse to begin with the first epoch in iterator `made`, unless that is among the first.
 
         That happens if a checkpoint was restored in which tf.data did not write the epoch's state.
-
-        Args:
-            epoch: Which is read.
-            made: The number of the iterator that reads it.
-
-        Raises:
-            CursorError: if it is so.
         """
         if epoch == self._first and made not in self._made_first:
             raise CursorError(_FORGOTTEN)
@@ -106,12 +95,7 @@ class Gather:
         self.calls = Calls()
 
     def read(self, made: int, token: int, item: int) -> tuple[list[Column], Flags]:
-        """Return an item's columns, and which of its rows are padding.
-
-        Args:
-            made: The number of the iterator.
-            token: Of the epoch.
-            item: The number of the item in that.
+        """Return the columns of an item of the token's epoch, and which of its rows are padding.
 
         Raises:
             StopIteration: if the epoch has no such item.

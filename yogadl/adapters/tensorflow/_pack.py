@@ -1,4 +1,4 @@
-"""Turn columns into arrays that one call can hand to tf.data, and arrays of tf.data into columns."""
+"""Turn columns into arrays that one call can return to tf.data, and arrays of tf.data into columns."""
 
 import math
 from collections.abc import Sequence
@@ -35,11 +35,7 @@ def texts(column: Column) -> Arrays:
 
 
 def stacked(name: str, leaf: Leaf, column: Column) -> Arrays:
-    """Pack a column of values that have one shape, though the field does not say which.
-
-    Raises:
-        UnsupportedDataError: if they have not; names the field.
-    """
+    """Pack a column of values that must have one shape, though the field does not say which."""
     shapes = sorted({np.shape(value) for value in column})
     if len(shapes) > 1:
         raise UnsupportedDataError(
@@ -134,14 +130,8 @@ def fixed_column(leaf: Leaf, values: NDArray[Any]) -> Any:  # a column for `Cach
 def varying_column(leaf: Leaf, flat: NDArray[Any], splits: NDArray[Any], shapes: NDArray[Any]) -> Any:
     """Return a batch of flat values of any shapes as a column.
 
-    Args:
-        leaf: Of which field.
-        flat: The elements of all records.
-        splits: Where each record's begin and end.
-        shapes: (records, 1 + the largest rank): the rank and sizes of each, zeros after.
-
-    Raises:
-        BadValueError: if a value is too large.
+    `splits` says where the values of each record begin and end, and `shapes`, an array of (records, 1 + the
+    largest rank), the rank and sizes of each, with zeros after.
     """
     lengths = np.diff(splits).astype(np.int64)
     if leaf.is_numeric:

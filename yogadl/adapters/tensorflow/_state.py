@@ -44,11 +44,7 @@ class EpochCount:
         return self._identity + content
 
     def restore(self, saved: bytes) -> None:
-        """Go on from there.
-
-        Raises:
-            CursorError: if it is the count of another dataset.
-        """
+        """Go on from what `save` returned, or raise a CursorError if that is of another dataset."""
         if saved[:_IDENTITY_BYTES] != self._identity:
             raise CursorError(FOREIGN)
         variants = tf.io.parse_tensor(saved[_IDENTITY_BYTES:], tf.variant)

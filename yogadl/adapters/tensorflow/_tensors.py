@@ -21,12 +21,9 @@ def shaped(tensor: Tensor, shape: list[int | None]) -> Tensor:
 
 
 def ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None]) -> Tensor:
-    """Return a ragged tensor.
+    """Return a ragged tensor of flat values and row splits, from the outermost in.
 
-    Args:
-        flat: Its flat values.
-        splits: Its row splits, from the outermost in.
-        sizes: How many rows it has, then how many items the rows of each level have; ``None``: varying.
+    `sizes` says how many rows it has, then how many items the rows of each level have; ``None``: varying.
     """
     found = flat
     for level in reversed(range(len(splits))):
@@ -62,11 +59,7 @@ def decoded(data: Tensor, dtype: str) -> Tensor:
 
 
 def require_eager(what: str) -> None:
-    """Refuse `what` inside a `tf.function` and in graph mode.
-
-    Raises:
-        ConfigurationError: says where it works.
-    """
+    """Refuse `what` inside a `tf.function` and in graph mode."""
     if tf.executing_eagerly():
         return
     if tf.inside_function():

@@ -7,7 +7,7 @@ import torch
 
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._indices import checked_indices
-from yogadl.adapters.torch._tensors import Tensor, converters
+from yogadl.adapters.torch._tensors import converters
 
 
 class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no types where they are checked
@@ -17,7 +17,7 @@ class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
     one step (``__getitems__``, which DataLoader calls); its samples share memory with each other, never with
     the cache. Thread-safe; usable after a fork; pickles in well under a kilobyte if the reference does.
 
-    (The reference itself will do, too, wherever records of numpy arrays are wanted.)
+    (For records of numpy arrays pass the reference itself to DataLoader.)
 
     Args:
         ref: What `fetch`, `cacheable` or `from_source` returned.
@@ -55,12 +55,8 @@ class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no t
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Return a list of samples, read at once."""
         found = checked_indices([int(index) for index in indices], len(self.ref))
-        columns = self.ref.columns(found)
-        rows = [_rows(convert(column)) for convert, column in zip(self._converters, columns, strict=True)]
+        columns = [to(column) for to, column in zip(self._converters, self.ref.columns(found), strict=True)]
+        # `unbind` makes the views of all rows in C.
+        rows = [column.unbind() if isinstance(column, torch.Tensor) else column for column in columns]
         records = self.ref.spec.records(rows, len(found))
         return records if self.transform is None else [self.transform(record) for record in records]
-
-
-def _rows(column: Tensor | list[Any]) -> Sequence[Any]:
-    """Split a column; `unbind` makes all the views in C."""
-    return column.unbind() if isinstance(column, torch.Tensor) else column

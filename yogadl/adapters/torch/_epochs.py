@@ -77,12 +77,7 @@ class SharedEpochs:
         return self._begun
 
     def claim(self, worker: WorkerId | None, number: int) -> Point:
-        """Return where an iterator starts; all workers of one DataLoader iterator get the same.
-
-        Args:
-            worker: Which worker this is, if any.
-            number: What `begin` returned for the iterator.
-        """
+        """Return where the iterator starts for which `begin` returned `number`, the same for its workers."""
         with self._notes(worker) as notes:
             if worker is not None:
                 for seed, started, begun, epoch, position in notes["claims"]:

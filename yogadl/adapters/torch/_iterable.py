@@ -173,7 +173,7 @@ class ItemIterator(Iterator[Any]):
         return cut.reach(self._items.stream.shard, cut.span(start), items)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this worker yielded, with a cursor as far as that alone says."""
+        """Return how much this worker yielded, and the cursor of that if all workers yielded as much."""
         start = self._begin()
         run = self._items.stream.run
         found = {
@@ -183,7 +183,7 @@ class ItemIterator(Iterator[Any]):
             **self._share(),
         }
         if self._is_over and not self._items.is_batched:
-            # A shard without a record in the epoch's last row can't tell by what it yielded.
+            # Where the shard has no record in the epoch's last row, its number of items does not say this.
             found["end"] = write_cursor(run.identity(), run.shard.end(start))
         return found
 

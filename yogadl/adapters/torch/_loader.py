@@ -1,7 +1,8 @@
 """Make a DataLoader of a stream: whole batches of tensors, from this process or from workers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypedDict, Unpack
 
 import torch
@@ -108,20 +109,16 @@ def make_dataloader(
     if workers:
         make = WorkerBatches(batches, transform, workers, given)
     elif transform is not None:
-        stages = (_Map(transform),)
+        stages = (partial(map, transform),)
     if flag("pin_memory", pin_memory) and _can_pin():
-        stages = (*stages, _Map(_pinned), Prefetch(_PINNED_AHEAD))
+        stages = (*stages, partial(map, _pinned), Prefetch(_PINNED_AHEAD))
     recipe = Recipe(make, cut, stages)
     warn_of_shards(stream, cut)
     return Loader(stream, recipe)
 
 
 def _checked(options: Any, workers: int) -> dict[str, Any]:
-    """Return the options of DataLoader that were given a value.
-
-    Raises:
-        ConfigurationError: if there is no such option, or it needs workers.
-    """
+    """Return the options of DataLoader that were given a value, after checking them."""
     known = (*names_of(make_dataloader), *WorkerOptions.__annotations__)
     for name in options.keys() - known:
         raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
@@ -148,16 +145,6 @@ class TensorBatches(Batches):
             return batch
 
         return finish
-
-
-@dataclass(frozen=True)
-class _Map:
-    """A stage that calls a function on every batch."""
-
-    function: Callable[[Any], Any]
-
-    def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
-        return map(self.function, items)
 
 
 def _pinned(batch: Any) -> Any:

@@ -45,11 +45,7 @@ def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    """Return the state of the training process, and those of the iterators of `IterableDataset`.
-
-    Raises:
-        CursorError: if some of what was delivered is not in them.
-    """
+    """Return the state of the training process, and those of the iterators of `IterableDataset`."""
     snapshot = state.get("_snapshot")
     if snapshot is None:
         main, fetchers = state, [state.get("fetcher_state")]
@@ -68,11 +64,7 @@ def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mappin
 
 
 def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the cursor of what all workers together delivered.
-
-    Raises:
-        CursorError: if that is not a beginning of the epoch.
-    """
+    """Return the cursor of what all workers delivered, or refuse if that is not a beginning of the epoch."""
     workers = shares[0]["workers"]
     delivered = sum(share["yielded"] for share in shares)
     in_turn = all(share["yielded"] == -(-max(0, delivered - share["worker"]) // workers) for share in shares)

@@ -158,11 +158,7 @@ class _WorkerPool:
                 del found
 
     def _start(self) -> None:
-        """Let DataLoader send the requests; the first time, start the processes.
-
-        Raises:
-            ConfigurationError: if what is sent to a process can't be pickled; says what.
-        """
+        """Let DataLoader send the requests; the first time, start the processes."""
         try:
             answers = iter(self._loader)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
