@@ -8,10 +8,7 @@ from importlib import import_module
 from typing import Any, Final
 
 _ADAPTERS: Final = frozenset(
-    {
-        *["arrays", "arrow_export", "dataflow", "grain", "jax"],
-        *["keras", "sql", "tensorflow", "tfds", "torch"],
-    }
+    {"arrays", "arrow_export", "dataflow", "grain", "jax", "keras", "sql", "tensorflow", "tfds", "torch"}
 )
 
 
