@@ -57,42 +57,42 @@ class StreamSource:
 
 
 @dataclass(frozen=True)
-class RowGroup:
+class Piece:
     """A row group of a Parquet file: records that can be read without those before."""
 
     records: int
     batches: Callable[[], Iterable[Any]]
 
 
-class RowGroupsSource:
+class PiecesSource:
     """Row groups of Parquet files, read one after the other.
 
     Args:
         schema: What all of them have.
-        groups: The row groups.
+        pieces: The row groups.
     """
 
     can_start_anywhere = True
     has_final_spec = True
 
-    def __init__(self, schema: Any, groups: Sequence[RowGroup]) -> None:
+    def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
         self._names = schema.names
-        self._groups = groups
+        self._pieces = pieces
         self.spec: Spec = spec_of(self._names, list(schema))
-        self.length = sum(group.records for group in groups)
+        self.length = sum(piece.records for piece in pieces)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, having read at most one row group's before."""
         first = 0
-        for number, group in enumerate(self._groups):
-            if first + group.records > start:
-                rest = self._groups[number:]
-                batches = (batch for group in rest for batch in group.batches())
+        for number, piece in enumerate(self._pieces):
+            if first + piece.records > start:
+                rest = self._pieces[number:]
+                batches = (batch for piece in rest for batch in piece.batches())
                 yield from _chunks(self._names, batches, start, start - first)
                 return
-            first += group.records
+            first += piece.records
 
 
 def _chunks(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:

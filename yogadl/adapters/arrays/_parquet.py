@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from yogadl.adapters.arrays._batches import RowGroup, RowGroupsSource, StreamSource, chunk_records
+from yogadl.adapters.arrays._batches import Piece, PiecesSource, StreamSource, chunk_records
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
-def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> RowGroupsSource:
+def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSource:
     """Return the source of Parquet files, given as paths or as a pq.ParquetFile each."""
-    groups: list[RowGroup] = []
+    pieces: list[Piece] = []
     expected = None
     for file in files:
         opened = _opened(file)
@@ -25,10 +25,10 @@ def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> RowGroupsSo
             group = opened.metadata.row_group(number)
             if group.num_rows:
                 size = chunk_records(group.total_byte_size // group.num_rows)
-                groups.append(RowGroup(group.num_rows, _GroupOfFile(file, number, columns, 2 * size)))
+                pieces.append(Piece(group.num_rows, _Group(file, number, columns, 2 * size)))
         if opened is not file:
             opened.close()
-    return RowGroupsSource(expected, groups)
+    return PiecesSource(expected, pieces)
 
 
 def _opened(file: Any) -> Any:
@@ -51,7 +51,7 @@ def _listed(schema: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _GroupOfFile:
+class _Group:
     """Read the batches of one row group; picklable if the file is given by its path."""
 
     file: Any
@@ -77,7 +77,7 @@ class _GroupOfFile:
                 opened.close()
 
 
-def of_dataset(dataset: Any) -> RowGroupsSource | StreamSource:
+def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
     """Return the source of a pa.dataset.Dataset: by row groups if its files are Parquet."""
     try:
         fragments = list(dataset.get_fragments())
@@ -87,11 +87,11 @@ def of_dataset(dataset: Any) -> RowGroupsSource | StreamSource:
     # Not by `count_rows`, which counts the whole file.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
     found = [
-        RowGroup(count, _Fragment(group, dataset.schema))
+        Piece(count, _Fragment(group, dataset.schema))
         for count, group in zip(counts, groups, strict=True)
         if count
     ]
-    return RowGroupsSource(dataset.schema, found)
+    return PiecesSource(dataset.schema, found)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
                 f"the dataset {type(data).__name__} has no __len__: give it one, so that its records can be "
                 "counted"
             )
-        wrap = _BatchedMapStyle if hasattr(data, "__getitems__") else _MapStyle
+        wrap = _BatchedItems if hasattr(data, "__getitems__") else _Items
         return ItemsSource(wrap(data), allow_pickle=allow_pickle)
     if isinstance(data, torch.utils.data.DataLoader):
         if data.batch_sampler is not None:
@@ -78,7 +78,7 @@ class _Iterated:
             yield arrays_in(record, number)
 
 
-class _MapStyle:
+class _Items:
     """Give the items of a map-style dataset, with tensors made arrays."""
 
     def __init__(self, data: Any) -> None:
@@ -91,7 +91,7 @@ class _MapStyle:
         return arrays_in(self._data[index], index)
 
 
-class _BatchedMapStyle(_MapStyle):
+class _BatchedItems(_Items):
     """The same for a dataset that gives several items at once."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -99,11 +99,11 @@ class _BatchedMapStyle(_MapStyle):
         return [arrays_in(record, index) for record, index in zip(records, indices, strict=True)]
 
 
-def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | SubsetSource | None":
+def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource | None":
     """Return the source of what consists of tensors alone, else ``None``."""
     if type(data) is torch.utils.data.Subset:
         inner = _columns_of(data.dataset, allow_pickle)
-        return None if inner is None else SubsetSource(inner, data.indices)
+        return None if inner is None else ChosenSource(inner, data.indices)
     if type(data) is torch.utils.data.TensorDataset:
         data = tuple(data.tensors)
     elif type(data) is torch.utils.data.StackDataset:
@@ -118,7 +118,7 @@ def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | SubsetSource |
     return ArraysSource(arrays_in(data, 0), allow_pickle=allow_pickle)
 
 
-class SubsetSource:
+class ChosenSource:
     """Some records of a source by column, in the order of a `Subset`'s indices; any may come twice.
 
     Raises:
@@ -127,7 +127,7 @@ class SubsetSource:
 
     can_start_anywhere = True
 
-    def __init__(self, parent: "ArraysSource | SubsetSource", indices: Sequence[int]) -> None:
+    def __init__(self, parent: "ArraysSource | ChosenSource", indices: Sequence[int]) -> None:
         self.spec: Spec = parent.spec
         self.has_final_spec: bool = parent.has_final_spec
         self.length = len(indices)
