@@ -1,4 +1,4 @@
-"""Hold a package for each framework: its data as a source, our stream as its loader.
+"""Hold a package for each framework: its data as a source, a stream as its loader.
 
 Nothing is imported here, so that a framework is loaded only by its own adapter, when that is first asked for:
 `yogadl.adapters.torch` is there after ``import yogadl``.

@@ -81,7 +81,7 @@ def parquet(
 def _of_pyarrow(data: Any) -> Source | None:
     if isinstance(data, pa.RecordBatchReader):
         return StreamSource(data)
-    # By name: only whoever has made such an object has loaded these modules of pyarrow.
+    # By name: these modules of pyarrow are loaded only if there are such objects.
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(data).__mro__}
     if "pyarrow.parquet.core.ParquetFile" in kinds:
         return parquet_files.of_files([data], None)

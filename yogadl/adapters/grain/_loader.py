@@ -35,9 +35,9 @@ def make_dataloader(
 ) -> grain.DataLoader:
     """Return a `grain.DataLoader` that reads a stream, from its start on, each time that it is iterated over.
 
-    What comes out is in the stream's order, with any number of workers: each is dealt whole batches, where
-    ``grain.transforms.Batch`` follows on nothing but maps. A random map's generator is keyed by the stream's
-    seed, the epoch and the record's position, whoever reads it. `cursor` takes its iterators and states.
+    The output is in the stream's order with any number of workers: each gets whole batches, if all operations
+    before ``grain.transforms.Batch`` are maps. A random map's generator is keyed by the stream's seed, the
+    epoch and the record's position, in any worker. `cursor` takes the loader's iterators and states.
 
     Args:
         stream: Which records, from where on, in which order, and whose share.
@@ -46,9 +46,9 @@ def make_dataloader(
         epochs: How many epochs to read; ``None``: without end.
         batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
-        skip_finished_epoch: Go on from a cursor that leaves no item of its epoch with the next epoch, and not
-            by yielding nothing; see docs/cursors.md.
+        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
+        skip_finished_epoch: If a cursor leaves no item of its epoch, go on with the next epoch instead of
+            yielding nothing; see docs/cursors.md.
         **options: The other arguments of `grain.DataLoader`. ``read_options`` is no threads by default, since
             they slow down what needs no waiting; ``shard_options`` must say what the stream says.
 
@@ -85,8 +85,8 @@ def map_dataset(
     """Return a stream as a `grain.MapDataset`, of records or of batches, for the Dataset API.
 
     Element 0 is where the stream starts. ``.repeat()`` goes on with the stream's next epochs, each in its own
-    order. Where the stream starts within an epoch, give `epochs` instead of ``.repeat(n)``, which would take
-    that rest of an epoch for the length of all. Pass ``grain.ReadOptions(0, 0)`` to ``to_iter_dataset``:
+    order. If the stream starts within an epoch, give `epochs` instead of ``.repeat(n)``, to which the length
+    of that rest is the length of every epoch. Pass ``grain.ReadOptions(0, 0)`` to ``to_iter_dataset``:
     Grain's default, 16 threads and 500 elements held, is made for slow reads.
 
     Args:
@@ -94,9 +94,9 @@ def map_dataset(
         batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
         epochs: How many epochs its length stands for; ``None``: without end.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
-        skip_finished_epoch: Start with the next epoch if a cursor leaves no item of its own: ``.repeat()``,
-            which asks for the next epoch, needs it, since nothing can't be repeated.
+        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
+        skip_finished_epoch: Start with the next epoch if a cursor leaves no item of its own; needed for
+            ``.repeat()``, which can't repeat an empty dataset.
 
     Raises:
         ConfigurationError: if the arguments make no sense, or the stream is a loader already.

@@ -38,7 +38,7 @@ _FILTERS: Final = frozenset({"_FilterDatasetIterator", "FilterIterDataset", "Fil
 
 
 def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or their states
-    """Return the cursor that stands behind what an iterator of Grain's has delivered.
+    """Return the cursor that stands after what an iterator of Grain's has delivered.
 
     It resumes on any number of ranks or workers, with any batch size, in any framework: pass it to
     ``ref.stream(cursor=...)``. Reads nothing.

@@ -26,7 +26,7 @@ def make_jax_iterator(
     prefetch: int = 2,
     skip_finished_epoch: bool = False,
 ) -> StreamIterator:
-    """Return an iterator over batches of a stream, trees of `jax.Array`s, that is ahead of its consumer.
+    """Return an iterator over batches of a stream, trees of `jax.Array`s, read ahead of the training loop.
 
     A thread gathers the batches and puts them on to the devices. The iterator's `state_dict` is the cursor
     of what was delivered, `load_state_dict` goes on from one; `close` ends the thread, as dropping it does.
@@ -42,10 +42,10 @@ def make_jax_iterator(
             the default device.
         drop_remainder: Leave out an epoch's last batch if it is short; with a sharding it always is.
         epochs: How many epochs to read; None: it never ends.
-        padding_field: The name under which each batch says what is padding, by a bool a record.
+        padding_field: Name of a bool field to add to each batch: true for records that are padding.
         prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
-        skip_finished_epoch: Go on from a cursor that leaves no batch of its epoch with the next epoch, and
-            not by yielding nothing; see docs/cursors.md.
+        skip_finished_epoch: If a cursor leaves no batch of its epoch, go on with the next epoch instead of
+            yielding nothing; see docs/cursors.md.
 
     Raises:
         ConfigurationError: if an argument makes no sense, a batch can't be divided as the sharding says, or

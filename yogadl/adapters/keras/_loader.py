@@ -32,8 +32,8 @@ _SHUFFLED: Final = (
 class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no annotations
     """Deliver a stream's batches to Keras, in the stream's order.
 
-    Endless by default, for `fit`: batch i is the i-th from the stream's start on, across epochs, so that
-    Keras, which shuffles and repeats the batches of finite datasets, has nothing to decide. Pass
+    Endless by default, for `fit`: batch i is the i-th from the stream's start on, across epochs. So their
+    order is the stream's: Keras shuffles and repeats the batches of finite datasets only. Pass
     ``steps_per_epoch=dataset.steps_per_epoch``. With ``epochs=1`` it ends, for `evaluate`, `predict` and
     ``validation_data=``.
 
@@ -44,12 +44,12 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     Args:
         stream: What `DataRef.stream` returned.
         batch_size: Records in a batch.
-        fields: What Keras gets: ``("image", "label")`` for x and y, with the keys of the record; a third is
+        fields: What Keras gets: ``("image", "label")`` for x and y, by the keys of the record; a third is
             the sample weight. Each may be a tuple or a dict of keys. Or a function of a batch. None: records
             are (x, y) already, or x alone.
         drop_remainder: Leave out an epoch's last batch if it is short.
         epochs: How many of the stream's epochs there are; None: it never ends.
-        padding_field: The name under which a bool a record says what repeats one to fill the shard.
+        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
         prefetch: How many batches are read ahead, in a thread; 0 for none.
 
     Raises:
@@ -106,7 +106,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def steps_left(self) -> int:
-        """How many batches the epoch of the stream has in which batch 0 is, from there on."""
+        """How many batches are left of the epoch in which batch 0 is."""
         return self._reader.numbering.begun
 
     @property
@@ -116,7 +116,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def workers(self) -> int:
-        """How many threads of Keras's read: one. With several, batches get lost on some backends.
+        """How many threads of Keras read it: one. With several, batches get lost on some backends.
 
         Keras asks this before it reads the dataset, so here is where it is told what it can't do.
 

@@ -24,9 +24,9 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
     """Save the model together with the place in its training data, and go on from there exactly.
 
     A checkpoint is one file of Keras (weights, optimizer and all), with the cursor in it. It is replaced
-    atomically: whoever kills the process finds the last whole one. It counts the batches that the training
-    loop has consumed, whatever was read ahead. Each `fit` that has it among its callbacks goes on where the
-    last one stopped.
+    atomically: if the process is killed, the last complete one is left. It counts the batches that the
+    training loop has consumed, whatever was read ahead. Each `fit` that has it among its callbacks goes on
+    where the last one stopped.
 
     In a job of several ranks each has its own, of the same path, and all of them `restore`; one saves, the
     others pass ``saves=False``.
@@ -140,11 +140,11 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
     def parts(self, epochs: int, steps_per_epoch: int | None = None) -> Iterator[dict[str, int]]:
         """Yield the arguments of the calls of `fit` that are left of a training: at most two.
 
-        Since `fit` has one number of steps for all epochs, what is left of an epoch is a call for itself.
+        Since `fit` has one number of steps for all epochs, the rest of an epoch is a call of its own.
 
         Args:
-            epochs: Of how many epochs the whole training is.
-            steps_per_epoch: And each of them of how many steps; those of the stream, if not given.
+            epochs: How many epochs the whole training has.
+            steps_per_epoch: How many steps each of them has; by default as many as the stream.
 
         Raises:
             ConfigurationError: if as many steps of the epoch are done already.

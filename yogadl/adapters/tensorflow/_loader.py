@@ -40,9 +40,9 @@ def make_tf_dataset(
         stream: What `DataRef.stream` returned; one that a user made is read through `from_generator`.
         batch_size: Records in a batch; ``None`` for single records. Leaves of varying length become ragged.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
-        skip_finished_epoch: Start with the next epoch if a cursor leaves nothing of its own: ``repeat()``
-            without a number, which asks for the next epoch, would take an empty start for the end.
+        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
+        skip_finished_epoch: Start with the next epoch if a cursor leaves nothing of its own; needed for
+            ``repeat()`` without a number, which ends at an empty epoch.
 
     Raises:
         ConfigurationError: if the arguments make no sense, the stream is a loader already, or TensorFlow

@@ -106,7 +106,7 @@ def _leaf_of(spec: TypeSpec, name: str) -> Node:
 
 
 def _ragged_of(spec: TypeSpec, name: str) -> Node:
-    """A ragged tensor is its flat values and row splits; of ragged rank 0, a tensor that remembers it."""
+    """Return flat values and row splits; for ragged rank 0, a leaf with that rank noted."""
     dtype, shape = _dtype_of(spec.dtype, name), _shape_of(spec.shape)
     rank, splits = spec.ragged_rank, spec.row_splits_dtype.name
     if rank == 0:

@@ -37,7 +37,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         stream: What `DataRef.stream` returned.
         batch_size: Records in a batch; ``None``: single records.
         drop_remainder: Leave out an epoch's last batch if it is short.
-        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
         transform: Called with each record or batch; what it returns is yielded.
 
     Raises:

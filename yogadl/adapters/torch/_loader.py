@@ -72,7 +72,7 @@ def make_dataloader(
         num_workers: Processes to read in; 0: this one, the fastest as long as reading is a copy.
         drop_remainder: Leave out an epoch's last batch if it is short.
         epochs: How many epochs one iterator reads; ``None``: it never ends.
-        padding_field: The name under which a bool a record says what repeats a record to fill the shard.
+        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
         pin_memory: Copy batches into page-locked memory, in a thread, two ahead.
         transform: Called with each batch, in the worker; what it returns is delivered.
         skip_finished_epoch: For trainers that begin an epoch whenever they like (HF Trainer, Lightning): each

@@ -26,7 +26,9 @@ _MOST_RECORDS = 8192
 _MOST_BYTES = 8 * 2**20
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of torch's, or made of one
+def source(
+    data: Any, allow_pickle: bool = False
+) -> Source | None:  # any object of torch's classes, or of subclasses
     """Return the source in a dataset, a tensor or a DataLoader that makes no batches.
 
     Tensors become arrays, everything else is stored as from any source. A `TensorDataset`, a `StackDataset`
