@@ -199,10 +199,7 @@ def _encoded(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Put before the texts of each record their lengths, in 32 bits, as `_format.columns` stores them.
 
-    Args:
-        data: All texts, back to back.
-        lengths: The bytes of each text.
-        counts: How many texts each record has.
+    `data` has all texts, back to back, `lengths` the bytes of each, `counts` how many each record has.
     """
     text_ends = np.concatenate([[0], np.cumsum(lengths)])
     record_ends = np.concatenate([[0], np.cumsum(counts)])

@@ -105,11 +105,7 @@ def _dtype(element: Any) -> str | None:
 
 
 def unnested(path: str, data_type: Any) -> tuple[Shape, Any]:
-    """Return the shape of a value and the type of what its lists hold in the end.
-
-    Raises:
-        UnsupportedDataError: if more than the outermost dimension varies; names the field.
-    """
+    """Return the shape of a value, of which only the outermost dimension may vary, and the innermost type."""
     declared = None
     if isinstance(data_type, pa.BaseExtensionType):
         declared = _declared_shape(data_type)

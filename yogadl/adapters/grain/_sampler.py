@@ -96,13 +96,9 @@ class Sampler(_ShardPlaces):
 
 
 class ItemSampler(_ShardPlaces):
-    """Give the numbers of items, assigned to worker processes; behind the last come empty places.
+    """Give the numbers of items, records or batches, assigned to workers; behind the last, empty places.
 
-    Args:
-        numbering: Which items there are, records or batches.
-        assignment: Which worker reads which.
-        effect: What the operations do to their number.
-        is_random: Whether any operation needs a random number generator, which takes as long as the rest.
+    Making random generators takes as long as the rest: `is_random` says whether any operation needs them.
     """
 
     def __init__(

@@ -45,11 +45,7 @@ class GlobalField:
 
 
 def lay_out(spec: Spec, sharding: ShardingTree, size: int) -> list[GlobalField]:
-    """Lay out each field of a batch as the shardings say.
-
-    Raises:
-        ConfigurationError: if one of them can't be laid out so; names it.
-    """
+    """Lay out each field of a batch as the shardings say."""
     found = []
     for field, chosen in zip(spec.fields, _shardings(spec.tree, sharding, ""), strict=True):
         shape = (size, *(length for length in field.leaf.shape or () if length is not None))
@@ -94,11 +90,7 @@ def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
 
 
 def check_fields(fields: Sequence[Field]) -> None:
-    """Refuse fields that JAX has no arrays for, and warn of those that it would make narrower.
-
-    Raises:
-        UnsupportedDataError: names the first field that can't go on to a device.
-    """
+    """Refuse fields that JAX has no arrays for, and warn of those that it would make narrower."""
     narrowed = []
     for field in fields:
         dtype = _dtype_on_device(field)

@@ -25,12 +25,7 @@ def shards() -> dict[str, int]:
 def check_share(stream: RecordStream, spanned: int | None) -> None:
     """Check that each process reads what it should.
 
-    Args:
-        stream: What it reads.
-        spanned: On how many processes' devices a batch lies; ``None`` without a sharding.
-
-    Raises:
-        ConfigurationError: if the batches are the whole job's, but the stream is only a share.
+    A batch lies on the devices of `spanned` processes; ``None``: there is no sharding.
     """
     shard, processes = stream.shard, jax.process_count()
     if shard.ranks > 1 and spanned == processes:

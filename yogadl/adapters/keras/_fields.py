@@ -17,14 +17,7 @@ _TUPLES = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
 def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[[Any], Any] | None:
     """Return what makes Keras's batch of a batch of records; None: it is as Keras takes it.
 
-    Args:
-        spec: The structure of a record.
-        fields: What the caller asked for.
-        padding_field: A field that batches have besides those of the spec.
-
-    Raises:
-        ConfigurationError: if the record has no such key, or is none of Keras's tuples.
-        UnsupportedDataError: if a field varies in length, so that a batch of it is no array.
+    Batches have `padding_field` besides the fields of the spec.
     """
     tree = spec.tree
     if callable(fields):

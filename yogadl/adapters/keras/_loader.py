@@ -10,9 +10,9 @@ import keras
 from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._stream import RecordStream, as_stream
-from yogadl.adapters._checks import SHARD_ARGUMENTS, ranks_of, warn_if_unsharded
+from yogadl.adapters._checks import SHARD_ARGUMENTS, cut_of, ranks_of, warn_if_unsharded
 from yogadl.adapters.keras._fields import Fields, arranger
-from yogadl.adapters.keras._reader import BatchOptions, BatchReader
+from yogadl.adapters.keras._reader import BatchReader
 from yogadl.errors import ConfigurationError, MissingDependencyError
 
 # Up to 3.6, the batches that fit asks for to build a model are lost to the training.
@@ -81,9 +81,9 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     ) -> None:
         super().__init__()
         stream = as_stream(stream)
-        self._reader = BatchReader(
-            stream, BatchOptions(batch_size, drop_remainder, epochs, padding_field, prefetch)
-        )
+        # Without an end, batch 0 is the next one, not the rest of an epoch, which may have none.
+        cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=epochs is None)
+        self._reader = BatchReader(stream, cut, padding_field, prefetch)
         self._arrange = arranger(stream.spec, fields, padding_field)
         # Not with an end: validation is often the same on all ranks. (tf.distribute shards by itself.)
         if epochs is None:

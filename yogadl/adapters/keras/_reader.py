@@ -1,25 +1,13 @@
 """Read batches by number, and read ahead where they are asked for one after another."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from yogadl._arguments import whole
 from yogadl._lock import ProcessLock
-from yogadl._stream import RecordStream, StreamIterator, read_cursor
-from yogadl.adapters._checks import cut_of
+from yogadl._stream import Cut, RecordStream, StreamIterator, read_cursor
 from yogadl.errors import ConfigurationError
-
-
-@dataclass(frozen=True)
-class BatchOptions:
-    """How a stream is cut into batches, as for `RecordStream.batch`, and how many are read ahead."""
-
-    size: int
-    drop_remainder: bool
-    epochs: int | None
-    padding_field: str | None
-    ahead: int
 
 
 class BatchReader:
@@ -31,7 +19,9 @@ class BatchReader:
 
     Args:
         stream: Whose records.
-        options: How they are cut.
+        cut: How they make batches.
+        padding_field: The name under which each batch says which of its records are padding.
+        prefetch: How many batches are read ahead.
 
     Attributes:
         stream: Whose records, from batch 0 on.
@@ -42,23 +32,20 @@ class BatchReader:
         ConfigurationError: if the arguments make no sense, or shards would drift into different epochs.
     """
 
-    def __init__(self, stream: RecordStream, options: BatchOptions) -> None:
-        size, drop, epochs = options.size, options.drop_remainder, options.epochs
-        ahead = whole("prefetch", options.ahead)
-        # Without an end, batch 0 is the next one, not the rest of an epoch, which may have none.
-        cut = cut_of(size, drop, skip_finished_epoch=epochs is None)
-        self.stream = stream = stream.past_finished(cut)
-        loader = stream.batch(size, drop, epochs, padding_field=options.padding_field)
-        self.numbering = stream.run.numbering(replace(cut, epochs=epochs))
+    def __init__(self, stream: RecordStream, cut: Cut, padding_field: str | None, prefetch: int) -> None:
+        ahead = whole("prefetch", prefetch)
+        self.stream = stream = stream.past_finished(replace(cut, epochs=1))
+        loader = stream.batch(cut.size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
+        self.numbering = stream.run.numbering(cut)
         self.furthest = -1
-        self._options = options
+        self._options = cut, padding_field, prefetch
         self._loader = loader.prefetch(ahead) if ahead else loader
         self._batches: StreamIterator | None = None
         self._next = 0  # what `_batches` delivers next
         self._lock = ProcessLock()
 
     def __reduce__(self) -> Any:
-        return BatchReader, (self.stream, self._options)
+        return BatchReader, (self.stream, *self._options)
 
     def batch(self, number: int) -> Any:  # a tree like the record's
         """Read one batch, or raise an IndexError."""
@@ -85,4 +72,4 @@ class BatchReader:
         """Return a reader of the same stream whose batch 0 is the one after the cursor."""
         run = self.stream.run
         start = read_cursor(run.identity(), state, rebind)
-        return BatchReader(RecordStream(replace(run, start=start)), self._options)
+        return BatchReader(RecordStream(replace(run, start=start)), *self._options)

@@ -22,15 +22,10 @@ _MANY_RECORDS: Final = 2**40
 
 
 class _Pipeline(threading.local):
-    """The function that `cacheable` calls and that is compared with the one that built a cache.
-
-    Attributes:
-        dataset: The pipeline.
-        functions: The Python functions that it calls, of which its graph says nothing.
-    """
+    """The function that `cacheable` calls and that is compared with the one that built a cache."""
 
     dataset: Dataset = None
-    functions: list[Any] | None = None
+    functions: list[Any] | None = None  # Python's that the dataset calls, of which its graph says nothing
 
     def __call__(self, graph: str) -> Dataset:
         return self.dataset

@@ -25,19 +25,12 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
 class Component:
-    """A component of an element: how its columns become arrays, and those become its tensor.
+    """A component of an element: how its columns become arrays, and those become its tensor."""
 
-    Attributes:
-        name: Of the field.
-        dtypes: Of the arrays.
-        is_plain: Whether the arrays are the component's batch already, so that unbatching makes its records.
-        is_ragged_rank_0: Whether its spec must be changed to that of a ragged tensor of ragged rank 0.
-    """
-
-    name: str
-    dtypes: list[str]
-    is_plain = False
-    is_ragged_rank_0 = False
+    name: str  # of the field
+    dtypes: list[str]  # of the arrays
+    is_plain = False  # whether the arrays are a batch already, so that `unbatch` makes records of them
+    is_ragged_rank_0 = False  # whether its spec must be made that of a ragged tensor of ragged rank 0
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         """Return the arrays."""

@@ -56,11 +56,7 @@ class StoredComponent:
 
 
 def components_of(element_spec: TypeSpec) -> tuple[Spec, list[StoredComponent]]:
-    """Return how the elements of a dataset are stored.
-
-    Raises:
-        UnsupportedDataError: if a component can't be; names it, and what to do.
-    """
+    """Return how the elements of a dataset are stored; refuse components that can't be."""
     components: list[StoredComponent] = []
     spec = Spec(_node_of(element_spec, "", components))
     if not components:

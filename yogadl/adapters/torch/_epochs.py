@@ -26,24 +26,16 @@ _REMEMBERED: Final = 64  # iterators whose workers may still be starting
 
 @dataclass(frozen=True)
 class WorkerId:
-    """Which worker of how many a process is, and of which iterator of a DataLoader.
-
-    Args:
-        worker: Its number.
-        workers: How many there are.
-        seed: What DataLoader drew for the iterator; seldom the same for two.
-        started: The ordinal of its process among all that the parent has started, less its number. It is
-            the same for the workers of one iterator, which are started one after another; if another
-            thread starts fewer than `workers` processes in between, it differs by less than between two
-            iterators.
-        parent: The process that iterates over the DataLoader.
-    """
+    """Which worker of how many a process is, and of which iterator of a DataLoader."""
 
     worker: int = 0
     workers: int = 1
-    seed: int = 0
+    seed: int = 0  # what DataLoader drew for the iterator; seldom the same for two
+    # The ordinal of the process among all that the parent has started, less the worker's number: the same for
+    # the workers of one iterator, which are started one after another. If another thread starts fewer than
+    # `workers` processes in between, it differs by less than between two iterators.
     started: int = 0
-    parent: int = 0
+    parent: int = 0  # the process that iterates over the DataLoader
 
     @staticmethod
     def here() -> "WorkerId | None":
@@ -60,9 +52,6 @@ class SharedEpochs:
     """Give each iterator of a dataset the next epoch; copies made by pickling or forking count together.
 
     A copy in another training process counts for itself. The file is removed with the original.
-
-    Args:
-        first: Where the first iterator starts.
     """
 
     def __init__(self, first: Point) -> None:

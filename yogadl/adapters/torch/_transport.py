@@ -36,33 +36,20 @@ Buffers = list[NDArray[np.uint8]]
 
 
 class FilledSegment(NamedTuple):
-    """One segment of shared memory, and where in it the buffers of a batch begin and end.
-
-    Args:
-        number: The segment's number.
-        size: Its size in bytes.
-        handle: What another process maps it with; only the first time that it is sent.
-        spans: Where each buffer begins and ends.
-    """
+    """One segment of shared memory, and where in it the buffers of a batch begin and end."""
 
     number: int
     size: int
-    handle: Any  # multiprocessing's, without annotations
+    handle: Any  # multiprocessing's, to map it with; only the first time that it is sent
     spans: list[tuple[int, int]]
 
 
 class SharedBatch(NamedTuple):
-    """A batch in shared memory, as a worker sends it.
-
-    Args:
-        worker: The worker's number.
-        segments: Its buffers, segment by segment. The last buffer of the first is the pickled structure.
-        dropped: The numbers of segments that the worker will not use again.
-    """
+    """A batch in shared memory, as a worker sends it."""
 
     worker: int
-    segments: list[FilledSegment]
-    dropped: list[int]
+    segments: list[FilledSegment]  # the last buffer of the first is the pickled structure
+    dropped: list[int]  # the numbers of segments that the worker will not use again
 
 
 class _Segment(NamedTuple):
@@ -72,11 +59,7 @@ class _Segment(NamedTuple):
 
 
 class Packer:
-    """Pack batches in a worker. A segment is used again once the other side has returned it.
-
-    Args:
-        worker: The worker's number.
-    """
+    """Pack batches in a worker. A segment is used again once the training loop has returned it."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
