@@ -5,9 +5,9 @@ Every column of a table is a field of the records; there is no loop over records
 docs/sources.md.
 """
 
-from yogadl.adapters._checks import require
+from yogadl.adapters import _checks
 
-require("pyarrow", "tables are read through Arrow: pip install pyarrow")
+_checks.require("pyarrow", "tables are read through Arrow: pip install pyarrow")
 
 from yogadl.adapters.arrays._source import parquet, source
 

@@ -3,9 +3,9 @@
 The names of this module need Grain. Its own guide, page by page over a cache: docs/grain.md.
 """
 
-from yogadl.adapters._checks import require
+from yogadl.adapters import _checks
 
-require("grain", "Grain's loaders and datasets need Grain: pip install 'yogadl[grain]'")
+_checks.require("grain", "Grain's loaders and datasets need Grain: pip install 'yogadl[grain]'")
 
 from yogadl.adapters.grain._items import DataSource
 from yogadl.adapters.grain._loader import make_dataloader, map_dataset

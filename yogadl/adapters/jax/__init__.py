@@ -3,9 +3,9 @@
 The names of this module need JAX. What goes on to a device, many hosts, checkpoints: docs/jax.md.
 """
 
-from yogadl.adapters._checks import require
+from yogadl.adapters import _checks
 
-require("jax", "make_jax_iterator needs JAX: pip install 'yogadl[jax]'")
+_checks.require("jax", "make_jax_iterator needs JAX: pip install 'yogadl[jax]'")
 
 from yogadl.adapters.jax._loader import make_jax_iterator
 from yogadl.adapters.jax._shards import shards

@@ -3,9 +3,11 @@
 The names of this module need Keras 3. How to train, evaluate and go on after a stop: docs/keras.md.
 """
 
-from yogadl.adapters._checks import require
+from yogadl.adapters import _checks
 
-require("keras", "PyDataset and Checkpoint need Keras 3 and a backend for it: pip install 'yogadl[keras]'")
+_checks.require(
+    "keras", "PyDataset and Checkpoint need Keras 3 and a backend for it: pip install 'yogadl[keras]'"
+)
 
 from yogadl.adapters.keras._loader import PyDataset
 from yogadl.adapters.keras._source import source

@@ -9,9 +9,9 @@ reads rows, `_pack` makes arrays of them, `_components` the components of elemen
 epoch, and `_state` lets checkpoints say which epoch is next. `_cache` is both in one line.
 """
 
-from yogadl.adapters._checks import require
+from yogadl.adapters import _checks
 
-require(
+_checks.require(
     "tensorflow", "tf.data pipelines and make_tf_dataset need TensorFlow: pip install 'yogadl[tensorflow]'"
 )
 

@@ -4,9 +4,9 @@ The names of this module need PyTorch. Which of them to take, how to go on after
 Accelerate, Lightning and the HF Trainer: docs/pytorch.md.
 """
 
-from yogadl.adapters._checks import require
+from yogadl.adapters import _checks
 
-require("torch", "datasets and DataLoaders of PyTorch need PyTorch: pip install 'yogadl[torch]'")
+_checks.require("torch", "datasets and DataLoaders of PyTorch need PyTorch: pip install 'yogadl[torch]'")
 
 from yogadl.adapters.torch._dataset import Dataset
 from yogadl.adapters.torch._iterable import IterableDataset
