@@ -3,10 +3,13 @@
 import importlib
 import sys
 import warnings
+from typing import Final
 
 from yogadl._arguments import whole
 from yogadl._stream import Cut, RecordStream
 from yogadl.errors import ConfigurationError, MissingDependencyError
+
+SHARD_ARGUMENTS: Final = "pass shard_rank= and num_shards= to ref.stream"
 
 
 def require(framework: str, message: str) -> None:
@@ -63,6 +66,3 @@ def warn_if_unsharded(stream: RecordStream, ranks: int, mend: str) -> None:
             UserWarning,
             stacklevel=1,  # a line of this file, not of the caller: Python then shows it once a process
         )
-
-
-SHARD_ARGUMENTS = "pass shard_rank= and num_shards= to ref.stream"
