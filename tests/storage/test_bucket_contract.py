@@ -1,11 +1,21 @@
 """The buckets that need no store keep the contract."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from yogadl.storage._buckets import bucket as module
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.testing import BucketContract, MemoryBucket
+
+
+def test_a_bucket_has_the_verbs_that_its_module_says() -> None:
+    said = module.__doc__ or ""
+    methods = {name for name in vars(module.Bucket) if not name.startswith("_")}
+    verbs = methods - {"url", "origin", "hurried"}  # which ask the store nothing
+    assert set(re.findall(r"`(\w+)`", said)) == verbs
+    assert f"{['five', 'six', 'seven'][len(verbs) - 5]} verbs" in said
 
 
 class TestLocalBucket(BucketContract):

@@ -14,7 +14,6 @@ from yogadl.storage._buckets.retry import (
     TransientError,
     UnavailableError,
     UnreachableError,
-    persist,
 )
 
 
@@ -34,7 +33,7 @@ class Failing:
 
 def test_what_fails_some_times_is_done() -> None:
     failing = Failing(4)
-    assert persist(Retrier(RetryPolicy(1, 60)), failing) == "done"
+    assert Retrier(RetryPolicy(1, 60)).call(failing) == "done"
     assert failing.calls == 5
 
 
@@ -42,7 +41,7 @@ def test_what_always_fails_ends_with_what_it_said() -> None:
     failing = Failing(1_000_000)
     begun = time.monotonic()
     with pytest.raises(StorageError, match=r"can't read it: it is busy \(tried \d+ times") as caught:
-        persist(Retrier(RetryPolicy(1, 1)), failing)
+        Retrier(RetryPolicy(1, 1)).call(failing)
     assert time.monotonic() - begun < 30
     assert 2 < failing.calls < 20
     assert not isinstance(caught.value, TransientError)
@@ -54,19 +53,19 @@ def test_another_error_is_raised_at_once() -> None:
         raise StorageError(errno.EACCES, "no")
 
     with pytest.raises(StorageError, match="no"):
-        persist(Retrier(RetryPolicy(1, 60)), attempt)
+        Retrier(RetryPolicy(1, 60)).call(attempt)
 
 
 def test_patience_is_counted_anew_when_something_came_forward() -> None:
-    trials = Attempts(Retrier(RetryPolicy(1, 0.3)))
+    attempts = Attempts(Retrier(RetryPolicy(1, 0.3)))
     for _ in range(6):
-        trials.failed(TransientError(errno.EAGAIN, "busy"))
-        trials.restart()
+        attempts.failed(TransientError(errno.EAGAIN, "busy"))
+        attempts.restart()
 
 
 def test_a_short_trouble_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "yogadl"):
-        persist(Retrier(RetryPolicy(1, 60)), Failing(3))
+        Retrier(RetryPolicy(1, 60)).call(Failing(3))
     assert not caplog.records
 
 
@@ -87,16 +86,16 @@ def test_what_was_never_reached_is_given_up_long_before_patience_ends(
     with pytest.raises(
         UnavailableError, match=r"tried \d+ times; nothing has ever answered there: check the endpoint"
     ):
-        persist(Retrier(RetryPolicy(1, 100_000)), unreachable)
+        Retrier(RetryPolicy(1, 100_000)).call(unreachable)
 
 
 def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yogadl.storage._buckets.retry._MISTAKEN_S", 0.1)
-    contact = Retrier(RetryPolicy(1, 2))
-    persist(contact, lambda: None)
+    retrier = Retrier(RetryPolicy(1, 2))
+    retrier.call(lambda: None)
     begun = time.monotonic()
     with pytest.raises(UnavailableError, match=r"times; see whether the store is up"):
-        persist(contact, unreachable)
+        retrier.call(unreachable)
     assert time.monotonic() - begun > 0.5
 
 

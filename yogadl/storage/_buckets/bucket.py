@@ -1,7 +1,8 @@
-"""Declare what a bucket is: seven verbs that every object store has. All else is written once, above it.
+"""Declare what a bucket is: six verbs that every object store has.
 
-A bucket is a flat space of names below a root (a prefix in S3 or GCS, a folder). An object appears whole or
-not at all, and reads see the newest one. `put_if_absent` is the one operation that decides between writers.
+They are `get`, `put`, `put_if_absent`, `head`, `list` and `delete`; all else is written once, above them. A
+bucket is a flat space of names below a root (a prefix in S3 or GCS, a folder). An object appears whole or not
+at all, and reads see the newest one. `put_if_absent` is the one operation that decides between writers.
 """
 
 import errno
@@ -21,7 +22,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ReplacedError(StorageError):
-    """Say that an object is no longer the one whose tag was given."""
+    """The object is no longer the one whose tag was given."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Object:
 
 @dataclass(frozen=True)
 class Body:
-    """The bytes of an object, or of a range of it, as they come in.
+    """The bytes of an object, or of a range of it, as they arrive.
 
     Attributes:
-        object: Whose they are; `size_bytes` is that of the whole object.
-        chunks: Its bytes, of which none is left out and all are of this one object: a connection that breaks
-            off is taken up again where it broke. Raises `StorageError` where that fails, `ReplacedError` if
-            the object was replaced meanwhile. Each is up to a MiB; to be used up before the body is closed.
+        object: The object; `size_bytes` is that of all of it.
+        chunks: All the bytes, of this one object: after a broken connection the rest is requested again.
+            Raises `StorageError` where that fails, `ReplacedError` if the object was replaced meanwhile. Each
+            is up to a MiB. Only to be read before the body is closed.
     """
 
     object: Object
@@ -60,10 +61,9 @@ class Bucket(Protocol):
     """Keep objects by name.
 
     Safe to use from several threads and after a fork; picklable, without credentials that were not passed as
-    arguments. Every error is a `StorageError` that names the object and says what to do; what may
-    be tried again is tried again inside, bounded in time. `repr` is the URL and holds no secret.
-    A name is a path without ``.`` and ``..``, and no other's folder; what can't be one is a
-    `ConfigurationError`.
+    arguments. Every error is a `StorageError` that names the object and says what to do; transient failures
+    are retried inside, bounded in time. `repr` is the URL and holds no secret. A name is a path without ``.``
+    and ``..``, and no other's folder; anything else is a `ConfigurationError`.
     """
 
     @property
@@ -72,10 +72,10 @@ class Bucket(Protocol):
 
     @property
     def origin(self) -> str:
-        """The root, and where its store answers: no other place has the same. Nothing is asked to know it."""
+        """The root and its store's endpoint, which together are unique. Takes no request."""
 
     def hurried(self) -> "Bucket":
-        """Return the same bucket as who would rather go without an answer asks it: it waits a few seconds."""
+        """Return the same bucket, but waiting a few seconds only: for questions that have another answer."""
 
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
@@ -91,14 +91,14 @@ class Bucket(Protocol):
     def put(self, name: str, content: bytes | Path) -> Object:
         """Write an object, replacing any other of that name; a path's file is sent as it is.
 
-        A put that raised may still come to pass: what the network held back can arrive late.
+        A put that raised may still take effect: the network can deliver it late.
         """
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         """Write an object unless there is one; return whether this call did.
 
-        The answer is true to what happened even if the store's own answer was lost, as long as no two
-        writers put the same bytes: each content carries a token of its writer's.
+        This holds even if the store's answer was lost, as long as no two writers put the same bytes: so each
+        content has a token of its writer's.
         """
 
     def head(self, name: str) -> Object | None:
@@ -120,7 +120,7 @@ def read(
 
 
 def is_own(bucket: Bucket, name: str, content: bytes) -> bool:
-    """Return whether an object holds just these bytes: whether a put whose answer was lost came to pass."""
+    """Return whether an object has exactly these bytes: whether a put whose answer was lost succeeded."""
     return read(bucket, name, 0, len(content) + 1) == content
 
 
@@ -143,7 +143,7 @@ def is_name(name: str) -> bool:
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return how names begin that are looked for, if names can begin so; empty for all.
+    """Return the prefix of the names to list, if it can be one; empty for all.
 
     Raises:
         ConfigurationError: if no name can.
@@ -154,7 +154,7 @@ def checked_prefix(prefix: str) -> str:
 
 
 def check_range(name: str, start: int, stop: int | None) -> None:
-    """Raise `ConfigurationError` for what is no range of an object."""
+    """Raise `ConfigurationError` if this can't be a range of an object."""
     if start < 0 or (stop is not None and stop < start):
         raise ConfigurationError(f"no range of {name!r}: from {start} up to {stop}")
 

@@ -1,4 +1,4 @@
-"""Find out whether a store can decide between writers at all."""
+"""Test whether a store honours conditional writes."""
 
 import secrets
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from yogadl.errors import ConfigurationError
 from yogadl.storage._buckets.bucket import Bucket
 
-# One name for all, so that probing leaves one small object behind; no dataset's id begins with a dot.
+# One name for all tests, which leave one small object behind; no dataset's id begins with a dot.
 PROBE: Final = ".yogadl/put-if-absent"
 
 
 def check_conditions(bucket: Bucket) -> None:
-    """Make sure that the bucket's `put_if_absent` writes only if there is nothing.
+    """Make sure that the bucket's `put_if_absent` writes only if there is no such object.
 
     Writes one small object, once.
 

@@ -1,12 +1,9 @@
-"""Speak Google Cloud Storage's verbs through google-cloud-storage: the only file that knows it."""
+"""Reach Google Cloud Storage through google-cloud-storage, which only this file imports."""
 
 import contextlib
-import errno
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -14,23 +11,31 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from yogadl._version import library_version
-from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
-from yogadl.storage._buckets.bucket import Body, Object, replaced
-from yogadl.storage._buckets.per_process import PerProcess
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._buckets.bucket import Body, Object
 from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
-from yogadl.storage._buckets.store import BadResponseError, Page, PastEndError, size_of_whole
-from yogadl.storage._buckets.store_bucket import StoreBucket, checked_endpoint, given, remade
-from yogadl.storage._buckets.store_errors import Refusal, Verb, passing, refusal, strange, unreached
+from yogadl.storage._buckets.store import (
+    CONNECT_TIMEOUT_S,
+    CONNECTIONS,
+    BadResponseError,
+    Page,
+    PerProcess,
+    Sdk,
+    checked_endpoint,
+    range_header,
+    refuse_range,
+    size_of_whole,
+)
+from yogadl.storage._buckets.store_bucket import StoreBucket
+from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient, unreachable
 
-_CONNECT_TIMEOUT_S: Final = 10.0
-_CONNECTIONS: Final = 64
-# A file goes in pieces of this size, each tried again for itself; one is held in memory.
+# Files are uploaded in pieces of this size, each retried by itself; one is held in memory.
 _PIECE_BYTES: Final = 2**25
 _GIVE_CREDENTIALS: Final = (
     "run 'gcloud auth application-default login', set GOOGLE_APPLICATION_CREDENTIALS, or read a public "
     "bucket with anonymous=True"
 )
-# Whoever has it may go on with an upload.
+# A secret: whoever has it may continue the upload.
 _SESSION: Final = re.compile(r"upload_id=[^&\s'\")]+")
 _AS_IT_IS: Final = {"content_type": "application/octet-stream", "checksum": "crc32c"}
 _PERMISSIONS: Final = {
@@ -69,24 +74,20 @@ class GCSBucket(StoreBucket):
         patience: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         connect = partial(_client, checked_endpoint(endpoint_url), anonymous, dict(client_options or {}))
-        # A client could say it, but to make one may take asking for credentials.
+        # A client could tell, but to make one may take a request for credentials.
         of_client = (client_options or {}).get("client_options")
         endpoint = f"{endpoint_url or os.environ.get('STORAGE_EMULATOR_HOST')} {of_client}"
         super().__init__(
-            _GCS(bucket, endpoint, connect, user_project, kms_key_name, patience.silence_s), prefix, patience
-        )
-        self._options = given(
+            _GCS(bucket, endpoint, connect, user_project, kms_key_name, patience.silence_s),
+            bucket,
+            prefix,
+            patience=patience,
             endpoint_url=endpoint_url,
             anonymous=anonymous,
             user_project=user_project,
             kms_key_name=kms_key_name,
             client_options=client_options,
-            patience=None if patience == DEFAULT_RETRY else patience,
         )
-        self._place = bucket, prefix
-
-    def __reduce__(self) -> Any:
-        return remade, (GCSBucket, self._place, self._options, self._contact.answered.is_set())
 
 
 def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any]) -> Any:
@@ -104,7 +105,7 @@ def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any
             given["client_options"] = {**given.get("client_options", {}), "api_endpoint": endpoint_url}
         client = storage.Client(**given)
     except DefaultCredentialsError:
-        raise  # an error of the attempt: they may come later
+        raise  # credentials may appear later: an error of this attempt only
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
             f"google-cloud-storage can't make a client with these options: {error}"
@@ -112,19 +113,9 @@ def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any
     session = client._http
     session.headers.update(options.get("extra_headers", {}))
     if not session.is_mtls:  # which has an adapter of its own
-        # The SDK's holds ten connections, fewer than a download has in flight.
         for scheme in ("https://", "http://"):
-            session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS))
+            session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS))
     return client
-
-
-def _refuse_without_sdk() -> None:
-    try:
-        import google.cloud.storage  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            "buckets in Google Cloud Storage need google-cloud-storage: pip install 'yogadl[gcs]'"
-        ) from error
 
 
 class _GCS:
@@ -144,10 +135,10 @@ class _GCS:
         self._client = PerProcess(connect)
         self._user_project = user_project
         self._kms_key_name = kms_key_name
-        # Each attempt is one of the SDK's: above, they are repeated.
+        # Retries are made above.
         self._once = {
             "retry": None,
-            "timeout": (min(_CONNECT_TIMEOUT_S, silence_s), silence_s),
+            "timeout": (min(CONNECT_TIMEOUT_S, silence_s), silence_s),
         }
 
     @property
@@ -162,18 +153,19 @@ class _GCS:
     def open(
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
     ) -> Iterator[Body | None]:
-        with self._translated(Verb.READ, name):
+        with _SDK.translated(Verb.READ, self._what(name)):
             answer = self._get(name, start, stop, tag)
         with contextlib.closing(answer):
             if answer.status_code == 404:
                 yield None
                 return
-            with self._translated(Verb.READ, name):
+            with _SDK.translated(Verb.READ, self._what(name)):
                 found = _object_sent(name, answer.headers, start, stop)
-            yield Body(found, self._chunks(answer.raw, name, chunk_bytes))
+            read = partial(answer.raw.read, chunk_bytes, decode_content=False)
+            yield Body(found, _SDK.chunks(self._what(name), read))
 
     def put(self, name: str, content: bytes | Path) -> Object:
-        with self._translated(Verb.WRITE, name):
+        with _SDK.translated(Verb.WRITE, self._what(name)):
             if isinstance(content, Path):
                 blob = self._blob(name)
                 blob.upload_from_filename(str(content), **_AS_IT_IS, **self._once)
@@ -182,23 +174,23 @@ class _GCS:
         return _object(blob)
 
     def create(self, name: str, content: bytes) -> bool:
-        with self._translated(Verb.WRITE, name, (412,)) as answered:
+        with _SDK.translated(Verb.WRITE, self._what(name), (412,)) as answer:
             self._write(name, content, if_generation_match=0)
-        return answered.status != 412
+        return answer.status != 412
 
     def head(self, name: str) -> Object | None:
-        with self._translated(Verb.READ, name):
+        with _SDK.translated(Verb.READ, self._what(name)):
             blob = self._bucket().get_blob(name, **self._once)
         return None if blob is None else _object(blob)
 
     def page(self, prefix: str, mark: str | None) -> Page:
-        with self._translated(Verb.LIST, prefix):
+        with _SDK.translated(Verb.LIST, self._what(prefix)):
             listed = self._bucket().list_blobs(prefix=prefix, page_token=mark, **self._once)
             page = next(listed.pages, ())
             return Page([_object(blob) for blob in page], listed.next_page_token)
 
     def delete(self, name: str) -> None:
-        with self._translated(Verb.DELETE, name, (404,)):
+        with _SDK.translated(Verb.DELETE, self._what(name), (404,)):
             self._blob(name).delete(**self._once)
 
     def _bucket(self) -> Any:
@@ -213,15 +205,14 @@ class _GCS:
         return blob
 
     def _get(self, name: str, start: int, stop: int | None, tag: str | None) -> Any:
-        """Ask for the bytes themselves: what the SDK reads it can only push into a file."""
+        """Request the bytes without the SDK, which can only write them into a file."""
         from google.api_core.exceptions import from_http_response
 
         client = self._client()
         asked = {"alt": "media", "ifGenerationMatch": tag, "userProject": self._user_project}
-        # Accepting gzip means: send them as they are stored.
+        # With gzip accepted they are sent as they are stored.
         headers = {"Accept-Encoding": "gzip", "User-Agent": f"yogadl/{library_version()}"}
-        if start or stop is not None:
-            headers["Range"] = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
+        headers |= range_header(start, stop)
         answer = client._http.get(
             f"{client.api_endpoint}/download/storage/v1/b/{self._bucket_name}/o/{quote(name, safe='')}",
             params={key: value for key, value in asked.items() if value is not None},
@@ -232,83 +223,85 @@ class _GCS:
         if answer.status_code in (200, 206, 404):
             return answer
         with contextlib.closing(answer):
-            if answer.status_code == 412:
-                raise replaced(self.url, name)
-            if answer.status_code == 416:
-                raise PastEndError(errno.EINVAL, f"{self.url}/{name} ends before byte {start}")
+            refuse_range(answer.status_code, self.url, name, start)
             raise from_http_response(answer)
 
-    def _chunks(self, raw: Any, name: str, chunk_bytes: int) -> Iterator[bytes]:
-        with self._translated(Verb.READ, name):
-            while chunk := raw.read(chunk_bytes, decode_content=False):
-                yield chunk
-
-    @contextlib.contextmanager
-    def _translated(self, verb: Verb, name: str, expected: tuple[int, ...] = ()) -> Iterator["_Answered"]:
-        """Raise any error of the SDK as one of ours, but for the expected HTTP statuses, which are noted."""
-        _refuse_without_sdk()
-        from google.api_core.exceptions import GoogleAPICallError
-        from google.auth.exceptions import GoogleAuthError
-        from google.resumable_media import DataCorruption
-        from requests.exceptions import RequestException
-        from urllib3.exceptions import HTTPError
-
-        answered = _Answered()
-        try:
-            yield answered
-        except GoogleAPICallError as error:
-            answered.status = error.code or 0
-            if answered.status not in expected:
-                raise _refused(error, verb, f"{self.url}/{name}") from error
-        except GoogleAuthError as error:
-            raise _unknown(error, verb, f"{self.url}/{name}") from error
-        except (KeyError, json.JSONDecodeError, BadResponseError) as error:
-            raise strange(verb, f"{self.url}/{name}", error) from error
-        except (RequestException, HTTPError, DataCorruption) as error:
-            raise _broken_off(error, verb, f"{self.url}/{name}") from error
+    def _what(self, name: str) -> str:
+        return f"{self.url}/{name}"
 
 
-@dataclass
-class _Answered:
-    """The HTTP status of an answer that was none of success; 0 if there was none."""
+def _errors() -> tuple[type[Exception], ...]:
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import GoogleAuthError
+    from google.resumable_media import DataCorruption
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
 
-    status: int = 0
+    return GoogleAPICallError, GoogleAuthError, RequestException, HTTPError, DataCorruption
+
+
+def _status_of(error: Any) -> int:
+    from google.api_core.exceptions import GoogleAPICallError
+
+    return (error.code or 0) if isinstance(error, GoogleAPICallError) else 0
+
+
+def _translation(error: Any, verb: Verb, what: str) -> StorageError:
+    """Make one of our errors of one of the SDK's."""
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import GoogleAuthError
+
+    match error:
+        case GoogleAPICallError():
+            return _refused(error, verb, what)
+        case GoogleAuthError():
+            return _no_credentials(error, verb, what)
+    return _broken_off(error, verb, what)
+
+
+_SDK: Final = Sdk(
+    "google.cloud.storage",
+    "buckets in Google Cloud Storage need google-cloud-storage: pip install 'yogadl[gcs]'",
+    _errors,
+    _status_of,
+    _translation,
+)
 
 
 def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     status = error.code or 0
     detail = f"{status} {_said(error)}"
-    if status in (408, 409, 429) or (status >= 500 and status != 501):
-        return passing(verb, what, detail)
+    if is_transient(status):
+        return transient(verb, what, detail)
     if status == 404:
-        return refusal(Refusal.NO_BUCKET, verb, what, "", detail)
+        return refused(Refusal.NO_BUCKET, verb, what, "", detail)
     if status == 401:
-        return refusal(Refusal.WRONG_SECRET, verb, what, "", detail)
+        return refused(Refusal.WRONG_SECRET, verb, what, "", detail)
     if status == 403:
-        return refusal(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
-    return refusal(Refusal.OTHER, verb, what, "", detail)
+        return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+    return refused(Refusal.OTHER, verb, what, "", detail)
 
 
 def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
-    """Say what it means that no answer came, or none to its end."""
+    """Make the error of an answer that did not come, or was cut short."""
     from requests import exceptions
     from urllib3.exceptions import NewConnectionError
 
     detail = _SESSION.sub("upload_id=...", str(error))
     if isinstance(error, exceptions.MissingSchema | exceptions.InvalidSchema | exceptions.InvalidURL):
-        return refusal(Refusal.NO_URL, verb, what, "", detail)
+        return refused(Refusal.NO_URL, verb, what, "", detail)
     if isinstance(error, exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in detail:
-        return refusal(Refusal.NOT_TRUSTED, verb, what, "", detail)
+        return refused(Refusal.NOT_TRUSTED, verb, what, "", detail)
     reason = getattr(error.args[0], "reason", None) if error.args else None
     if isinstance(error, exceptions.SSLError | exceptions.ProxyError) or isinstance(
         reason, NewConnectionError
     ):
-        return unreached(verb, what, detail)
-    return passing(verb, what, detail)
+        return unreachable(verb, what, detail)
+    return transient(verb, what, detail)
 
 
 def _said(error: Any) -> str:
-    """Return the store's own words; around them the SDK puts URLs that grant the right to write."""
+    """Return the store's message, without the URLs that the SDK adds, which allow anybody to write."""
     try:
         said: str = error.response.json()["error"]["message"]
     except (AttributeError, ValueError, LookupError, TypeError):
@@ -316,18 +309,18 @@ def _said(error: Any) -> str:
     return said
 
 
-def _unknown(error: Any, verb: Verb, what: str) -> StorageError:
-    """Say what is wrong with the credentials, of which the store was never told."""
+def _no_credentials(error: Any, verb: Verb, what: str) -> StorageError:
+    """Make the error of credentials that never reached the store."""
     from google.auth.exceptions import DefaultCredentialsError, TransportError
     from requests.exceptions import RequestException
 
     if isinstance(error, TransportError) and isinstance(error.__cause__, RequestException):
         return _broken_off(error.__cause__, verb, what)
     if isinstance(error, TransportError) or error.retryable:
-        return passing(verb, what, str(error))
+        return transient(verb, what, str(error))
     if isinstance(error, DefaultCredentialsError):
-        return refusal(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
-    return refusal(Refusal.EXPIRED, verb, what, "or this machine's clock is wrong", str(error))
+        return refused(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
+    return refused(Refusal.EXPIRED, verb, what, "or this machine's clock is wrong", str(error))
 
 
 def _object_sent(name: str, headers: Mapping[str, str], start: int, stop: int | None) -> Object:

@@ -86,7 +86,7 @@ class LocalBucket:
             _stamp(temporary)
             is_first = self._link(temporary, name)
             temporary.unlink()
-        # A network file system repeats a request whose answer was lost, and then finds what it did itself.
+        # A network file system repeats a request whose answer was lost, and then finds its own link.
         return is_first or is_own(self, name, content)
 
     def head(self, name: str) -> Object | None:
@@ -98,7 +98,7 @@ class LocalBucket:
         below, _, _ = checked_prefix(prefix).rpartition("/")
         names = [name for name in self._names(below) if name.startswith(prefix)]
         for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores have it
-            found = self._found(name, stat_any)  # what is no file is refused once it is read
+            found = self._found(name, stat_any)  # anything but a file is refused when it is read
             if found is not None:  # else it was deleted meanwhile
                 yield _object(name, found)
 
@@ -106,14 +106,14 @@ class LocalBucket:
         self._folder.remove(_checked(name))
 
     def _found(self, name: str, look: Callable[[Path, str], Found]) -> Found | None:
-        """Return what is seen of a file, ``None`` if there is none."""
+        """Return what `look` returns for a file, ``None`` if there is none."""
         root, path = self._folder.root, self._folder.path(_checked(name))
         try:
             try:
                 return look(root, name)
             except FileNotFoundError:
-                # A network file system may remember for a minute that there was none; opening the folder
-                # makes it ask.
+                # A network file system may cache its absence for a minute; opening the folder revalidates
+                # the cache.
                 os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
                 return look(root, name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -172,10 +172,10 @@ def _checked(name: str) -> str:
 
 
 def _stamp(path: Path) -> None:
-    """Make the time of a new file, and so its tag, its own.
+    """Give a new file a time, and so a tag, that no other has.
 
-    File systems give the same time to all that is written within some milliseconds, and the inode of a file
-    that was removed to the next one. The milliseconds stay: they are the file system's clock, not ours.
+    File systems give one time to all files written within some milliseconds, and reuse the inodes of removed
+    files. The milliseconds stay: they are the file system's clock, not ours.
     """
     modified = path.stat().st_mtime_ns
     os.utime(path, ns=(modified, modified - modified % _MILLISECOND_NS + secrets.randbelow(_MILLISECOND_NS)))

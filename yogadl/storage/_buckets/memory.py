@@ -19,7 +19,7 @@ class MemoryBucket:
 
     def __init__(self, *, chunk_bytes: int = 2**20) -> None:
         self._chunk_bytes = chunk_bytes
-        self._kept: dict[str, tuple[Object, bytes]] = {}
+        self._objects: dict[str, tuple[Object, bytes]] = {}
         self._tags = itertools.count(1)
         self._writing = threading.Lock()
 
@@ -42,7 +42,7 @@ class MemoryBucket:
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        found = self._kept.get(checked_name(name))
+        found = self._objects.get(checked_name(name))
         if found is None:
             yield None
             return
@@ -60,27 +60,27 @@ class MemoryBucket:
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         with self._writing:
-            found = self._kept.get(checked_name(name))
+            found = self._objects.get(checked_name(name))
             if found is None:
                 self._put(name, bytes(content))
             return found is None or found[1] == content
 
     def head(self, name: str) -> Object | None:
-        found = self._kept.get(checked_name(name))
+        found = self._objects.get(checked_name(name))
         return None if found is None else found[0]
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         checked_prefix(prefix)
-        kept = list(self._kept.values())  # at once: others may write meanwhile
+        kept = list(self._objects.values())  # at once: others may write meanwhile
         yield from sorted((known for known, _ in kept if known.name.startswith(prefix)), key=_name)
 
     def delete(self, name: str) -> None:
         with self._writing:
-            self._kept.pop(checked_name(name), None)
+            self._objects.pop(checked_name(name), None)
 
     def _put(self, name: str, content: bytes) -> Object:
         known = Object(name, len(content), str(next(self._tags)), time.time())
-        self._kept[name] = (known, content)
+        self._objects[name] = (known, content)
         return known
 
 

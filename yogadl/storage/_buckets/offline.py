@@ -1,4 +1,4 @@
-"""Refuse whatever would ask a bucket's store, for who reads what this machine has and nothing else."""
+"""Refuse every request to a store, for reading from the mirror alone (``offline=True``)."""
 
 import errno
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from yogadl.storage._buckets.retry import UnavailableError
 
 
 class OfflineError(UnavailableError):
-    """Say that a store was not asked, since nobody is to ask it."""
+    """The store was not asked, because of ``offline=True``."""
 
 
 class OfflineBucket:
-    """A bucket that is never asked: every verb is an error at once. Implements `Bucket`.
+    """A bucket whose every verb raises at once. Implements `Bucket`.
 
     Args:
         bucket: The bucket that it stands for.

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from yogadl.errors import ConfigurationError
@@ -12,13 +12,16 @@ from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._buckets.s3 import S3Bucket
 
+# By scheme, what opens a store's bucket, given the bucket's name, a prefix and options.
+_STORES: Final[dict[str, Callable[..., Bucket]]] = {"s3": S3Bucket, "gs": GCSBucket}
+
 
 def open_bucket(url: str, **options: Any) -> Bucket:
-    """Return the bucket at a URL. Nothing is asked of it yet.
+    """Return the bucket at a URL, without any request to it.
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``file:///folder``.
-        options: Of `S3Bucket` or `GCSBucket`, by name.
+        options: Those of the bucket's class, by name.
 
     Raises:
         ConfigurationError: if it is no such URL, or an option is unknown.
@@ -26,20 +29,21 @@ def open_bucket(url: str, **options: Any) -> Bucket:
     scheme, separator, rest = url.partition("://")
     name, _, prefix = rest.partition("/")
     if separator and scheme == "file" and name in ("", "localhost"):
-        return _made(LocalBucket, url, (Path("/" + unquote(prefix)),), options)
-    if separator and scheme in ("s3", "gs") and name:
-        return _made(S3Bucket if scheme == "s3" else GCSBucket, url, (name, prefix), options)
-    raise ConfigurationError(
-        f"no bucket's URL: {url!r}; give s3://bucket/prefix, gs://bucket/prefix or file:///folder"
-    )
+        return _opened(LocalBucket, url, (Path("/" + unquote(prefix)),), options)
+    if separator and scheme in _STORES and name:
+        return _opened(_STORES[scheme], url, (name, prefix), options)
+    known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
+    raise ConfigurationError(f"no bucket's URL: {url!r}; give {known} or file:///folder")
 
 
-def _made(make: Callable[..., Bucket], url: str, place: tuple[Any, ...], options: dict[str, Any]) -> Bucket:
-    known = list(inspect.signature(make).parameters)[len(place) :]
+def _opened(
+    kind: Callable[..., Bucket], url: str, location: tuple[Any, ...], options: dict[str, Any]
+) -> Bucket:
+    known = list(inspect.signature(kind).parameters)[len(location) :]
     unknown = sorted(options.keys() - set(known))
     if unknown:
         named = ["patience_s" if name == "patience" else name for name in known]  # as `open_storage` has it
         raise ConfigurationError(
             f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"
         )
-    return make(*place, **options)
+    return kind(*location, **options)

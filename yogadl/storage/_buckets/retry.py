@@ -1,4 +1,4 @@
-"""Try again what may well succeed the next time, bounded in time."""
+"""Repeat operations on a store that failed for a passing reason, with backoff and a limit in time."""
 
 import logging
 import random
@@ -13,24 +13,24 @@ from yogadl.errors import ConfigurationError, StorageError
 _log: Final = logging.getLogger("yogadl")
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 10.0
-# Shorter troubles are a store's everyday life; longer ones somebody may be waiting on.
-_WORTH_A_WORD_S: Final = 5.0
-# A port that refuses, a name that nobody knows: until a store has answered once, most likely a mistake.
+# Failures that pass sooner are not logged.
+_LOG_AFTER_S: Final = 5.0
+# A refused port or an unknown host is most likely a mistyped endpoint, until the store has answered once.
 _MISTAKEN_S: Final = 4.0
 
 Result = TypeVar("Result")
 
 
 class TransientError(StorageError):
-    """Say what just failed and may succeed the next time: a reset, a stall, a 500 or 503."""
+    """A failure after which a new attempt may succeed: a reset connection, a stall, a 500 or 503."""
 
 
 class UnreachableError(TransientError):
-    """Say that nobody was there to talk to: a port that refuses, an unknown host, one that speaks no TLS."""
+    """No connection could be made: a refused port, an unknown host, a server without TLS."""
 
 
 class UnavailableError(StorageError):
-    """Say that a store was waited for in vain."""
+    """The store did not answer within the time of its `RetryPolicy`."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class RetryPolicy:
     """How long to wait for a store.
 
     Args:
-        silence_s: A connection on which nothing came for so long is given up, and taken up again.
-        total_s: For so long one operation is tried again, from its first failure since it last came forward;
-            at most for some seconds as long as the store can't even be reached and never has been.
+        silence_s: A connection on which nothing arrives for so long is closed, and the request repeated.
+        total_s: One operation is repeated for so long, counted from its first failure since it last made
+            progress; only for some seconds while no connection could ever be made to this store.
 
     Raises:
         ConfigurationError: if either is not above 0.
@@ -51,7 +51,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"silence_s": self.silence_s, "patience_s": self.total_s}
-        for name, value in given.items():  # whatever the caller took for a number
+        for name, value in given.items():  # not checked by a type before: it comes from the user
             if isinstance(value, bool) or not (isinstance(value, int | float) and value > 0):
                 raise ConfigurationError(
                     f"a store needs some time to answer: {name} must be a number of seconds above 0, not "
@@ -60,47 +60,63 @@ class RetryPolicy:
 
 
 DEFAULT_RETRY: Final = RetryPolicy()
-# For a question that can go without an answer.
+# For a question to which there is another answer.
 HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
 
 
 class Retrier:
-    """Whether a store has ever answered, and how long to wait for it. Safe to use from several threads.
+    """Run operations on one store under a `RetryPolicy`. Safe to use from several threads.
 
     Args:
-        patience: How long to wait for a store that has; what can't be reached and never answered is given up
-            within seconds.
-        answered: Set once it has; shared by all who ask the same store.
+        policy: How long to go on.
+        answered: Set once the store has answered anything; shared by all who ask the same store.
     """
 
-    def __init__(self, patience: RetryPolicy, answered: threading.Event | None = None) -> None:
-        self.patience = patience
+    def __init__(self, policy: RetryPolicy, answered: threading.Event | None = None) -> None:
+        self.policy = policy
         self.answered = answered or threading.Event()
+
+    def call(self, attempt: Callable[[], Result]) -> Result:
+        """Return what `attempt` returns, called again while it raises `TransientError`.
+
+        Raises:
+            UnavailableError: if the policy's time is over.
+            StorageError: any other that `attempt` raises.
+        """
+        attempts = Attempts(self)
+        while True:
+            try:
+                result = attempt()
+            except TransientError as error:
+                attempts.failed(error)
+            else:
+                self.answered.set()
+                return result
 
 
 class Attempts:
-    """The trials of one operation, which end when patience does. Not for several threads."""
+    """The attempts at one operation. Not for several threads."""
 
-    def __init__(self, contact: Retrier) -> None:
-        self._contact = contact
-        self._patience = contact.patience
+    def __init__(self, retrier: Retrier) -> None:
+        self._policy = retrier.policy
+        self._answered = retrier.answered
         self.restart()
 
     def restart(self) -> None:
-        """Forget the failures so far: something came forward."""
+        """Forget the failures so far, since the operation has made progress."""
         self._failures = 0
-        self._is_said = False
+        self._is_logged = False
         self._begun = time.monotonic()
 
     def failed(self, error: TransientError) -> None:
-        """Sleep before the next trial, longer each time, at random: clients must not all come back at once.
+        """Sleep before the next attempt, longer each time; at random, so that clients do not return in step.
 
         Raises:
-            AwayError: if patience is at its end.
+            UnavailableError: if the policy's time is over.
         """
         if not isinstance(error, UnreachableError):
-            self._contact.answered.set()
-        has_answered = self._contact.answered.is_set()
+            self._answered.set()
+        has_answered = self._answered.is_set()
         if self._failures == 0:
             self._first_failed = time.monotonic()
         longest = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
@@ -108,9 +124,9 @@ class Attempts:
         self._failures += 1
         now = time.monotonic()
         waited = now - self._first_failed
-        # What can't be reached may take its time to say so: that counts, too.
+        # Counted from the beginning of the attempt: to fail to connect may itself take long.
         is_mistaken = not has_answered and now - self._begun + delay > _MISTAKEN_S
-        if is_mistaken or waited + delay > self._patience.total_s:
+        if is_mistaken or waited + delay > self._policy.total_s:
             advice = "see whether the store is up and can be reached, then try again"
             if not has_answered:
                 advice = (
@@ -119,25 +135,7 @@ class Attempts:
             raise UnavailableError(
                 error.errno, f"{error.strerror} (tried {self._failures} times; {advice})"
             ) from error
-        if waited > _WORTH_A_WORD_S and not self._is_said:
-            self._is_said = True
-            _log.warning("%s; trying again for up to %.0f s", error.strerror, self._patience.total_s)
+        if waited > _LOG_AFTER_S and not self._is_logged:
+            self._is_logged = True
+            _log.warning("%s; trying again for up to %.0f s", error.strerror, self._policy.total_s)
         time.sleep(delay)
-
-
-def persist(contact: Retrier, attempt: Callable[[], Result]) -> Result:
-    """Return what `attempt` returns, called again while it raises `TransientError`.
-
-    Raises:
-        AwayError: if patience is at its end.
-        StorageError: any that `attempt` raises otherwise.
-    """
-    trials = Attempts(contact)
-    while True:
-        try:
-            result = attempt()
-        except TransientError as error:
-            trials.failed(error)
-        else:
-            contact.answered.set()
-            return result

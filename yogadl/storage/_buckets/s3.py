@@ -1,35 +1,40 @@
-"""Speak S3's verbs through boto3: the only file that knows it."""
+"""Reach S3 through boto3, which only this file imports."""
 
 import base64
 import contextlib
-import errno
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from yogadl._version import library_version
-from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
-from yogadl.storage._buckets.bucket import Body, Object, replaced
-from yogadl.storage._buckets.per_process import PerProcess
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._buckets.bucket import Body, Object
 from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
-from yogadl.storage._buckets.store import BadResponseError, Page, PastEndError, size_of_whole
-from yogadl.storage._buckets.store_bucket import StoreBucket, checked_endpoint, given, remade
-from yogadl.storage._buckets.store_errors import Refusal, Verb, passing, refusal, strange, unreached
+from yogadl.storage._buckets.store import (
+    CONNECT_TIMEOUT_S,
+    CONNECTIONS,
+    Page,
+    PerProcess,
+    Sdk,
+    checked_endpoint,
+    range_header,
+    refuse_range,
+    size_of_whole,
+)
+from yogadl.storage._buckets.store_bucket import StoreBucket
+from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient, unreachable
 
-_CONNECT_TIMEOUT_S: Final = 10.0
-_CONNECTIONS: Final = 64
-# A file's parts are tried again by the SDK, each for itself; all else is, above, in one place.
-_TRIALS_OF_A_PART: Final = 6
+# The SDK retries the parts of a file, each by itself; all else is retried above, in one place.
+_ATTEMPTS_PER_PART: Final = 6
 _GIVE_CREDENTIALS: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile=, or read a public bucket with "
     "anonymous=True"
 )
 _METHODS: Final = ("get_object", "put_object", "head_object", "list_objects_v2", "delete_object")
-_TROUBLES: Final = {
+_REFUSALS: Final = {
     "NoSuchBucket": Refusal.NO_BUCKET,
     "InvalidAccessKeyId": Refusal.WRONG_SECRET,
     "SignatureDoesNotMatch": Refusal.WRONG_SECRET,
@@ -89,23 +94,21 @@ class S3Bucket(StoreBucket):
     ) -> None:
         options = dict(client_options or {}, endpoint_url=checked_endpoint(endpoint_url))
         connect = partial(_client, profile, anonymous, options, patience.silence_s)
-        super().__init__(_S3(bucket, connect, dict(extra_args or {})), prefix, patience)
-        self._options = given(
+        super().__init__(
+            _S3(bucket, connect, dict(extra_args or {})),
+            bucket,
+            prefix,
+            patience=patience,
             endpoint_url=endpoint_url,
             profile=profile,
             anonymous=anonymous,
             client_options=client_options,
             extra_args=extra_args,
-            patience=None if patience == DEFAULT_RETRY else patience,
         )
-        self._place = bucket, prefix
-
-    def __reduce__(self) -> Any:
-        return remade, (S3Bucket, self._place, self._options, self._contact.answered.is_set())
 
 
 def _client(
-    profile: str | None, anonymous: bool, options: Mapping[str, Any], silence_s: float, trials: int
+    profile: str | None, anonymous: bool, options: Mapping[str, Any], silence_s: float, attempts: int
 ) -> Any:
     import boto3
     from botocore import UNSIGNED
@@ -114,11 +117,11 @@ def _client(
 
     config = Config(
         user_agent_extra=f"yogadl/{library_version()}",
-        connect_timeout=min(_CONNECT_TIMEOUT_S, silence_s),
+        connect_timeout=min(CONNECT_TIMEOUT_S, silence_s),
         read_timeout=silence_s,
-        max_pool_connections=_CONNECTIONS,
-        retries={"mode": "standard", "total_max_attempts": trials},
-        # What is checked is checked above, by sha256; and many stores refuse checksums that trail a body.
+        max_pool_connections=CONNECTIONS,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        # Contents are checked by sha256 elsewhere, and many stores refuse checksums that trail a body.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         **({"signature_version": UNSIGNED} if anonymous else {}),
@@ -134,7 +137,7 @@ def _client(
 
 
 def _checked(connect: Callable[[], Any], extra_args: Iterable[str]) -> Any:
-    """Return a client that takes these arguments, each for one of the methods called here at least."""
+    """Return a client, if each argument is one of at least one method that is called here."""
     client = connect()
     known = {name for method in _METHODS for name in _arguments_of(client, method)}
     unknown = sorted(set(extra_args) - known)
@@ -149,13 +152,6 @@ def _arguments_of(client: Any, method: str) -> Mapping[str, Any]:
     return arguments
 
 
-def _refuse_without_sdk() -> None:
-    try:
-        import boto3  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError("buckets in S3 need boto3: pip install 'yogadl[s3]'") from error
-
-
 class _S3:
     """One attempt at each verb. Implements `Store`."""
 
@@ -163,7 +159,7 @@ class _S3:
         self._bucket = bucket
         self._extra_args = extra_args
         self._client = PerProcess(partial(_checked, partial(connect, 1), tuple(extra_args)))
-        self._uploader = PerProcess(partial(connect, _TRIALS_OF_A_PART))
+        self._uploader = PerProcess(partial(connect, _ATTEMPTS_PER_PART))
 
     @property
     def url(self) -> str:
@@ -171,7 +167,7 @@ class _S3:
 
     @property
     def endpoint(self) -> str:
-        with self._translated(Verb.READ, ""):
+        with _SDK.translated(Verb.READ, self._what("")):
             endpoint: str = self._client().meta.endpoint_url
             return endpoint
 
@@ -184,34 +180,34 @@ class _S3:
             yield None
             return
         with contextlib.closing(answer["Body"]):
-            with self._translated(Verb.READ, name):
+            with _SDK.translated(Verb.READ, self._what(name)):
                 size = size_of_whole(answer.get("ContentRange"), answer["ContentLength"], start, stop)
                 found = Object(name, size, _tag(answer), answer["LastModified"].timestamp())
-            yield Body(found, self._chunks(answer["Body"], name, chunk_bytes))
+            yield Body(found, _SDK.chunks(self._what(name), partial(answer["Body"].read, chunk_bytes)))
 
     def put(self, name: str, content: bytes | Path) -> Object:
         if isinstance(content, Path):
             return self._put_file(name, content)
-        with self._translated(Verb.WRITE, name):
+        with _SDK.translated(Verb.WRITE, self._what(name)):
             answer = self._call("put_object", Key=name, Body=content, ContentMD5=_md5(content))
             written = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
             return Object(name, len(content), _tag(answer), written.timestamp())
 
     def create(self, name: str, content: bytes) -> bool:
-        with self._translated(Verb.WRITE, name, (412,)) as answered:
+        with _SDK.translated(Verb.WRITE, self._what(name), (412,)) as answer:
             self._call("put_object", Key=name, Body=content, ContentMD5=_md5(content), IfNoneMatch="*")
-        return answered.status != 412
+        return answer.status != 412
 
     def head(self, name: str) -> Object | None:
         found: Object | None = None
-        with self._translated(Verb.READ, name, (404,)):
+        with _SDK.translated(Verb.READ, self._what(name), (404,)):
             answer = self._call("head_object", Key=name)
             found = Object(name, answer["ContentLength"], _tag(answer), answer["LastModified"].timestamp())
         return found
 
     def page(self, prefix: str, mark: str | None) -> Page:
         going_on = {} if mark is None else {"ContinuationToken": mark}
-        with self._translated(Verb.LIST, prefix):
+        with _SDK.translated(Verb.LIST, self._what(prefix)):
             answer = self._call("list_objects_v2", Prefix=prefix, **going_on)
             found = [
                 Object(each["Key"], each["Size"], _tag(each), each["LastModified"].timestamp())
@@ -220,20 +216,15 @@ class _S3:
             return Page(found, answer.get("NextContinuationToken"))
 
     def delete(self, name: str) -> None:
-        with self._translated(Verb.DELETE, name, (404,)):
+        with _SDK.translated(Verb.DELETE, self._what(name), (404,)):
             self._call("delete_object", Key=name)
 
     def _get(self, name: str, start: int, stop: int | None, tag: str | None) -> Any:
-        wanted = {} if tag is None else {"IfMatch": tag}
-        if start or stop is not None:
-            wanted["Range"] = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
-        with self._translated(Verb.READ, name, (404, 412, 416)) as answered:
-            answered.content = self._call("get_object", Key=name, **wanted)
-        if answered.status == 412:
-            raise replaced(self.url, name)
-        if answered.status == 416:
-            raise PastEndError(errno.EINVAL, f"{self.url}/{name} ends before byte {start}")
-        return answered.content
+        wanted = range_header(start, stop) | ({} if tag is None else {"IfMatch": tag})
+        with _SDK.translated(Verb.READ, self._what(name), (404, 412, 416)) as answer:
+            answer.content = self._call("get_object", Key=name, **wanted)
+        refuse_range(answer.status, self.url, name, start)
+        return answer.content
 
     def _put_file(self, name: str, path: Path) -> Object:
         from boto3.s3.transfer import S3Transfer
@@ -241,11 +232,11 @@ class _S3:
         extra = {
             key: value for key, value in self._extra_args.items() if key in S3Transfer.ALLOWED_UPLOAD_ARGS
         }
-        with self._translated(Verb.WRITE, name):
+        with _SDK.translated(Verb.WRITE, self._what(name)):
             self._uploader().upload_file(str(path), self._bucket, name, ExtraArgs=extra)
         found = self.head(name)
         if found is None:
-            raise passing(Verb.WRITE, f"{self.url}/{name}", "it is not there although the store took it")
+            raise transient(Verb.WRITE, f"{self.url}/{name}", "it is not there although the store took it")
         return found
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
@@ -256,57 +247,48 @@ class _S3:
         answer: dict[str, Any] = getattr(client, method)(Bucket=self._bucket, **arguments)
         return answer
 
-    def _chunks(self, body: Any, name: str, chunk_bytes: int) -> Iterator[bytes]:
-        with self._translated(Verb.READ, name):
-            while chunk := body.read(chunk_bytes):
-                yield chunk
-
-    @contextlib.contextmanager
-    def _translated(self, verb: Verb, name: str, expected: tuple[int, ...] = ()) -> Iterator["_Answered"]:
-        """Raise any error of boto3 as one of ours, but for the expected HTTP statuses, which are noted."""
-        _refuse_without_sdk()
-        from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        answered = _Answered()
-        try:
-            yield answered
-        except (BotoCoreError, ClientError, Boto3Error) as error:
-            # When a file's upload fails boto3 keeps nothing but the text of the error that it handled.
-            cause = error.__context__ if isinstance(error, Boto3Error) and error.__context__ else error
-            if isinstance(cause, ClientError):
-                answered.status = _status(cause)
-                if answered.status in expected and _code(cause) != "NoSuchBucket":
-                    return
-            raise _translation(cause, verb, f"{self.url}/{name}") from error
-        except (KeyError, BadResponseError) as error:
-            raise strange(verb, f"{self.url}/{name}", error) from error
+    def _what(self, name: str) -> str:
+        return f"{self.url}/{name}"
 
 
-@dataclass
-class _Answered:
-    """What a request came to: its content, or the HTTP status of an error that was expected."""
+def _errors() -> tuple[type[Exception], ...]:
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
 
-    content: Any = None
-    status: int = 0
+    return BotoCoreError, ClientError, Boto3Error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error behind that of a file's upload, of which boto3 keeps no more than the text."""
+    from boto3.exceptions import Boto3Error
+
+    return error.__context__ if isinstance(error, Boto3Error) and error.__context__ else error
+
+
+def _status_of(error: BaseException) -> int:
+    from botocore.exceptions import ClientError
+
+    cause = _cause(error)
+    return _status(cause) if isinstance(cause, ClientError) and _code(cause) != "NoSuchBucket" else 0
 
 
 def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | ConfigurationError:
-    """Say in our words what an error of boto3's means."""
+    """Make one of our errors of one of boto3's."""
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
 
+    error = _cause(error)
     match error:
         case exceptions.ClientError():
             return _refused(error, verb, what)
         case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
-            return refusal(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
+            return refused(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
         case exceptions.TokenRetrievalError() | exceptions.SSOError():
-            return refusal(Refusal.EXPIRED, verb, what, "", str(error))
+            return refused(Refusal.EXPIRED, verb, what, "", str(error))
         case exceptions.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return refusal(Refusal.NOT_TRUSTED, verb, what, "", str(error))
+            return refused(Refusal.NOT_TRUSTED, verb, what, "", str(error))
         case exceptions.EndpointConnectionError() | exceptions.ProxyConnectionError() | exceptions.SSLError():
-            return unreached(verb, what, str(error))
+            return unreachable(verb, what, str(error))
         case (
             exceptions.HTTPClientError()
             | exceptions.ConnectionError()
@@ -314,24 +296,29 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
             | exceptions.CredentialRetrievalError()
             | ResponseParserError()
         ):
-            return passing(verb, what, str(error))
+            return transient(verb, what, str(error))
         case exceptions.ParamValidationError():
             return ConfigurationError(f"can't {verb.value} {what}: {error}")
-    return refusal(Refusal.OTHER, verb, what, "", str(error))
+    return refused(Refusal.OTHER, verb, what, "", str(error))
+
+
+_SDK: Final = Sdk(
+    "boto3", "buckets in S3 need boto3: pip install 'yogadl[s3]'", _errors, _status_of, _translation
+)
 
 
 def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     status, code = _status(error), _code(error)
     detail = f"{status} {code}: {error.response.get('Error', {}).get('Message', '')}"
-    if code in _TRANSIENT or status in (408, 409, 429) or (status >= 500 and status != 501):
-        return passing(verb, what, detail)
-    if code in _TROUBLES:
-        return refusal(_TROUBLES[code], verb, what, "", detail)
+    if code in _TRANSIENT or is_transient(status):
+        return transient(verb, what, detail)
+    if code in _REFUSALS:
+        return refused(_REFUSALS[code], verb, what, "", detail)
     if status in (401, 403):
-        return refusal(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
-    # An answer to HEAD has no body that says more.
+        return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+    # An answer to HEAD has no body with a code in it.
     mend = "the credentials may be wrong or have expired" if code == "400" else ""
-    return refusal(Refusal.OTHER, verb, what, mend, detail)
+    return refused(Refusal.OTHER, verb, what, mend, detail)
 
 
 def _status(error: Any) -> int:
@@ -345,11 +332,11 @@ def _code(error: Any) -> str:
 
 
 def _tag(answer: Mapping[str, Any]) -> str:
-    # Without its quotes, which not all stores want back in If-Match.
+    # Without its quotes: some stores refuse them in If-Match.
     tag: str = answer["ETag"]
     return tag.strip('"')
 
 
 def _md5(content: bytes) -> str:
-    """Digest a body for the store to check on arrival, as the one digest that every store knows."""
+    """Return a body's MD5, the one checksum that every store can check on arrival."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()

@@ -1,28 +1,42 @@
-"""Declare what a bucket needs of a store's SDK: one attempt at each verb."""
+"""Declare a store, which makes one attempt at each verb, and write once what the SDKs of all stores need."""
 
+import errno
+import json
+import os
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
 
-from yogadl.errors import StorageError
-from yogadl.storage._buckets.bucket import Body, Object
+from yogadl._lock import ProcessLock
+from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
+from yogadl.storage._buckets.bucket import Body, Object, replaced
+from yogadl.storage._buckets.store_errors import Verb, bad_response
+
+CONNECT_TIMEOUT_S: Final = 10.0
+# The SDKs' own pools hold ten, fewer than a download has in flight.
+CONNECTIONS: Final = 64
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
+Value = TypeVar("Value")
+
 
 class PastEndError(StorageError):
-    """Say that a range begins behind the end of its object."""
+    """A range begins behind the end of its object."""
 
 
 class BadResponseError(Exception):
-    """Say what in an answer is not as it must be."""
+    """Part of an answer is missing or wrong."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """Some of the objects of a list, and the mark from which to list on; ``None`` at its end."""
+    """Some of the objects of a list, and the mark of the next page; ``None`` for the last."""
 
     objects: list[Object]
     mark: str | None
@@ -42,7 +56,7 @@ class Store(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """Where it answers, as far as that can be known without asking; buckets of two may have one name."""
+        """Where it answers, as far as known without a request; two stores may have buckets of one name."""
 
     def open(
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
@@ -63,6 +77,122 @@ class Store(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove an object, if it is there."""
+
+
+@dataclass
+class Answer:
+    """What a request returned, or the HTTP status of an error that was expected; 0 if there was none."""
+
+    content: Any = None
+    status: int = 0
+
+
+@dataclass(frozen=True)
+class Sdk:
+    """How an SDK is found, and what its errors mean.
+
+    Args:
+        package: What is imported of it.
+        missing: What to say if it is not installed.
+        errors: Returns the classes of its errors.
+        status_of: Returns the HTTP status that an error is about, 0 if none.
+        translate: Makes one of our errors of one of its own, given what was to be done, and with what: a URL.
+    """
+
+    package: str
+    missing: str
+    errors: Callable[[], tuple[type[Exception], ...]]
+    status_of: Callable[[Any], int]
+    translate: Callable[[Any, Verb, str], StorageError | ConfigurationError]
+
+    @contextmanager
+    def translated(self, verb: Verb, what: str, expected: tuple[int, ...] = ()) -> Iterator[Answer]:
+        """Raise the SDK's errors as ours; an expected HTTP status is noted in the answer instead."""
+        try:
+            import_module(self.package)
+        except ImportError as error:
+            raise MissingDependencyError(self.missing) from error
+        answer = Answer()
+        try:
+            yield answer
+        except (KeyError, json.JSONDecodeError, BadResponseError) as error:
+            raise bad_response(verb, what, error) from error
+        except self.errors() as error:
+            status = self.status_of(error)
+            if status not in expected:
+                raise self.translate(error, verb, what) from error
+            answer.status = status
+
+    def chunks(self, what: str, read: Callable[[], bytes]) -> Iterator[bytes]:
+        """Yield what `read` returns, until that is nothing."""
+        with self.translated(Verb.READ, what):
+            while chunk := read():
+                yield chunk
+
+
+class PerProcess(Generic[Value]):
+    """A value for each process, such as a client with its connections. Safe to use from several threads.
+
+    Args:
+        make: Makes the value; pickled with this.
+    """
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._values: dict[int, Value] = {}  # by process id
+        self._lock = ProcessLock()
+
+    def __call__(self) -> Value:
+        """Return this process's value."""
+        found = self._values.get(os.getpid())
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._values.get(os.getpid())
+            if found is None:
+                # A parent's value stays in place: to drop it here could end the parent's connections.
+                found = self._values[os.getpid()] = self._make()
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerProcess, (self._make,)
+
+
+def checked_endpoint(url: Any) -> str | None:  # whatever the caller took for a URL
+    """Return where a store answers, if that is a URL.
+
+    Raises:
+        ConfigurationError: if it is not; says what it might be.
+    """
+    if url is None:
+        return None
+    text = str(url)
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if is_url and not re.search(r"\s", text):
+        return text
+    near = f"http://{text} or https://{text}" if text and "://" not in text else "http://minio:9000"
+    raise ConfigurationError(
+        f"endpoint_url is not where a store answers: {text!r}; give scheme, host and port, such as {near}"
+    )
+
+
+def range_header(start: int, stop: int | None) -> dict[str, str]:
+    """Return the header that asks for a range; none for a whole object."""
+    if not start and stop is None:
+        return {}
+    return {"Range": f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"}
+
+
+def refuse_range(status: int, url: str, name: str, start: int) -> None:
+    """Raise the error that an HTTP status stands for: another tag than asked for, or no such range."""
+    if status == 412:
+        raise replaced(url, name)
+    if status == 416:
+        raise PastEndError(errno.EINVAL, f"{url}/{name} ends before byte {start}")
 
 
 def size_of_whole(content_range: str | None, content_length: int, start: int, stop: int | None) -> int:

@@ -1,14 +1,12 @@
-"""Make a bucket of a store's SDK: trying again, resuming and checking are written once, here."""
+"""Make a bucket of a store: retries, resumed reads, names and pickling are written once, here."""
 
 import errno
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Final
 
-from yogadl.errors import ConfigurationError, StorageError
+from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import (
     Body,
     Object,
@@ -18,67 +16,46 @@ from yogadl.storage._buckets.bucket import (
     is_own,
     replaced,
 )
-from yogadl.storage._buckets.resuming import Resuming
-from yogadl.storage._buckets.retry import HURRIED_RETRY, Retrier, RetryPolicy, persist
+from yogadl.storage._buckets.retry import (
+    DEFAULT_RETRY,
+    HURRIED_RETRY,
+    Attempts,
+    Retrier,
+    RetryPolicy,
+    TransientError,
+)
 from yogadl.storage._buckets.store import Page, PastEndError, Store
 
-Result = TypeVar("Result")
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """Return the options that were given, so that a bucket pickles in few bytes."""
-    return {name: value for name, value in options.items() if value}
-
-
-def remade(
-    make: Callable[..., "StoreBucket"],
-    place: tuple[str, str],
-    options: dict[str, Any],
-    is_reached: bool = False,
-) -> "StoreBucket":
-    """Make a bucket anew that was pickled; a store that answered whoever pickled it is there."""
-    bucket = make(*place, **options)
-    if is_reached:
-        bucket._contact.answered.set()
-    return bucket
-
-
-def checked_endpoint(url: Any) -> str | None:  # whatever the caller took for a URL
-    """Return where a store answers, if that is a URL.
-
-    Raises:
-        ConfigurationError: if it is not; says what it might be.
-    """
-    if url is None:
-        return None
-    text = str(url)
-    try:
-        parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_url = False
-    if is_url and not re.search(r"\s", text):
-        return text
-    near = f"http://{text} or https://{text}" if text and "://" not in text else "http://minio:9000"
-    raise ConfigurationError(
-        f"endpoint_url is not where a store answers: {text!r}; give scheme, host and port, such as {near}"
-    )
+_CHUNK_BYTES: Final = 2**20
+# A connection that is reset loses the chunk that it was in: after a first reset, chunks are small.
+_SMALL_CHUNK_BYTES: Final = 2**16
 
 
 class StoreBucket:
-    """A bucket in a store, below a prefix. Implements `Bucket`.
+    """A bucket in a store, below a prefix. Implements `Bucket`; a store's class adds its options.
 
     Args:
         store: The store.
-        prefix: The root; empty for all of the store.
-        patience: How long to wait for it.
+        name: The bucket's name.
+        prefix: The root; empty for all of the bucket.
+        patience: How long to wait for the store.
+        options: All others that the class was given; those that are empty are not pickled.
     """
 
-    def __init__(self, store: Store, prefix: str, patience: RetryPolicy) -> None:
+    def __init__(
+        self, store: Store, name: str, prefix: str, *, patience: RetryPolicy, **options: Any
+    ) -> None:
         self._store = store
         self._root = f"{checked_name(prefix.strip('/'))}/" if prefix.strip("/") else ""
-        self._contact = Retrier(patience)
-        self._is_there = False
+        self._retrier = Retrier(patience)
+        self._exists = False
+        self._location = name, prefix
+        self._options = {option: value for option, value in options.items() if value}
+        if patience != DEFAULT_RETRY:
+            self._options["patience"] = patience
+
+    def __reduce__(self) -> Any:
+        return _reopened, (type(self), self._location, self._options, self._retrier.answered.is_set())
 
     @property
     def url(self) -> str:
@@ -92,14 +69,13 @@ class StoreBucket:
         return f"{self._store.endpoint} {self.url}"
 
     def hurried(self) -> "StoreBucket":
-        remake: Any = self.__reduce__()
-        make, place, options, _ = remake[1]
-        patience = self._contact.patience
-        hurry = RetryPolicy(
-            min(HURRIED_RETRY.silence_s, patience.silence_s), min(HURRIED_RETRY.total_s, patience.total_s)
+        policy = self._retrier.policy
+        hurried = RetryPolicy(
+            min(HURRIED_RETRY.silence_s, policy.silence_s), min(HURRIED_RETRY.total_s, policy.total_s)
         )
-        bucket: StoreBucket = make(*place, **{**options, "patience": hurry})
-        bucket._contact = Retrier(hurry, self._contact.answered)
+        kind: Callable[..., StoreBucket] = type(self)
+        bucket = kind(*self._location, **{**self._options, "patience": hurried})
+        bucket._retrier.answered = self._retrier.answered
         return bucket
 
     @contextmanager
@@ -107,9 +83,9 @@ class StoreBucket:
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        resuming = Resuming(self._store, self._key(name), tag, self._contact)
+        reading = ResumedRead(self._store, self._key(name), tag, self._retrier)
         try:
-            found = None if start == stop else resuming.open(start, stop)
+            found = None if start == stop else reading.open(start, stop)
         except PastEndError:
             found, stop = None, start
         try:
@@ -122,23 +98,23 @@ class StoreBucket:
                 self._check_bucket(self._key(name))
                 yield None
             else:
-                yield Body(self._below_root(found), resuming.chunks())
+                yield Body(self._below_root(found), reading.chunks())
         finally:
-            resuming.close()
+            reading.close()
 
     def put(self, name: str, content: bytes | Path) -> Object:
         key = self._key(name)
-        return self._below_root(self._persist(lambda: self._store.put(key, content)))
+        return self._below_root(self._retrier.call(lambda: self._store.put(key, content)))
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         key = self._key(name)
-        # There may be an object because an attempt succeeded whose answer was lost: an earlier one of
-        # ours, or one that somebody on the way repeated.
-        return self._persist(lambda: self._store.create(key, content)) or is_own(self, name, content)
+        # The object may be there because an earlier attempt of ours, or one repeated by a proxy, succeeded
+        # although its answer was lost.
+        return self._retrier.call(lambda: self._store.create(key, content)) or is_own(self, name, content)
 
     def head(self, name: str) -> Object | None:
         key = self._key(name)
-        found = self._persist(lambda: self._store.head(key))
+        found = self._retrier.call(lambda: self._store.head(key))
         if found is None:
             self._check_bucket(key)
             return None
@@ -157,27 +133,120 @@ class StoreBucket:
 
     def delete(self, name: str) -> None:
         key = self._key(name)
-        self._persist(lambda: self._store.delete(key))
+        self._retrier.call(lambda: self._store.delete(key))
 
     def _page(self, prefix: str, mark: str | None) -> Page:
-        return self._persist(lambda: self._store.page(prefix, mark))
+        return self._retrier.call(lambda: self._store.page(prefix, mark))
 
     def _check_bucket(self, missing: str) -> None:
         """Make sure that an object is missing by itself, not with its bucket: stores answer 404 to both."""
-        if self._is_there:
+        if self._exists:
             return
         try:
-            self._page(missing, None)  # of little, most often nothing
+            self._page(missing, None)  # few objects or none have this prefix
         except StorageError as error:
-            if error.errno != errno.EACCES:  # who may not list must do without this check
+            if error.errno != errno.EACCES:  # without the permission to list this can't be checked
                 raise
-        self._is_there = True
-
-    def _persist(self, attempt: Callable[[], Result]) -> Result:
-        return persist(self._contact, attempt)
+        self._exists = True
 
     def _key(self, name: str) -> str:
         return checked_name(self._root + checked_name(name))
 
     def _below_root(self, found: Object) -> Object:
         return Object(found.name[len(self._root) :], found.size_bytes, found.tag, found.modified)
+
+
+def _reopened(
+    kind: Callable[..., StoreBucket], location: tuple[str, str], options: dict[str, Any], has_answered: bool
+) -> StoreBucket:
+    """Unpickle a bucket; a store that has answered whoever pickled it exists."""
+    bucket = kind(*location, **options)
+    if has_answered:
+        bucket._retrier.answered.set()
+    return bucket
+
+
+class ResumedRead:
+    """One read of an object or a range, over as many connections as it takes. Not for several threads.
+
+    Args:
+        store: Where it is.
+        name: Its whole name.
+        tag: The tag it must have; ``None`` for that which is there now.
+        retrier: How long to go on without progress.
+    """
+
+    def __init__(self, store: Store, name: str, tag: str | None, retrier: Retrier) -> None:
+        self._store = store
+        self._name = name
+        self._tag = tag
+        self._retrier = retrier
+        self._attempts = Attempts(retrier)
+        self._connection = ExitStack()
+        self._at = self._stop = 0
+
+    def open(self, start: int, stop: int | None) -> Object | None:
+        """Begin to read; return the object, ``None`` if there is none."""
+        self._at = start
+        body = self._open_again(stop, _CHUNK_BYTES)
+        if body is None:
+            return None
+        self._body = body
+        self._tag = body.object.tag
+        self._stop = min(body.object.size_bytes, stop if stop is not None else body.object.size_bytes)
+        return body.object
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes."""
+        safe = self._at  # up to where progress has been counted
+        while self._at < self._stop:
+            try:
+                for chunk in self._body.chunks:
+                    self._at += len(chunk)
+                    if self._at - safe >= _SMALL_CHUNK_BYTES:
+                        safe = self._at
+                        self._attempts.restart()
+                    yield chunk
+                self._check_end()
+            except TransientError as error:
+                self._attempts.failed(error)
+                self._body = self._reopened()
+
+    def close(self) -> None:
+        """Return the connection to the pool, or close it if it has more to send."""
+        self._connection.close()
+
+    def _reopened(self) -> Body:
+        try:
+            body = self._open_again(self._stop, _SMALL_CHUNK_BYTES)
+        except PastEndError:
+            body = None
+        if body is None:
+            raise replaced(self._store.url, self._name)
+        return body
+
+    def _open_again(self, stop: int | None, chunk_bytes: int) -> Body | None:
+        self._connection.close()
+        while True:
+            try:
+                body = self._connection.enter_context(
+                    self._store.open(self._name, self._at, stop, tag=self._tag, chunk_bytes=chunk_bytes)
+                )
+            except TransientError as error:
+                self._attempts.failed(error)
+                continue
+            self._retrier.answered.set()
+            # Some stores ignore If-Match.
+            if body is not None and self._tag not in (None, body.object.tag):
+                raise replaced(self._store.url, self._name)
+            return body
+
+    def _check_end(self) -> None:
+        where = f"{self._store.url}/{self._name}"
+        if self._at < self._stop:
+            raise TransientError(errno.EIO, f"{where} broke off at byte {self._at} of {self._stop}")
+        if self._at > self._stop:
+            raise StorageError(
+                errno.EIO,
+                f"the store sent {self._at - self._stop} bytes more of {where} than it was asked for",
+            )

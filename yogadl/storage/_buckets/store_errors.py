@@ -1,4 +1,4 @@
-"""Say what a store refused, and what to do about it; the words are the same for every SDK."""
+"""Make the errors of stores: what was refused and what to do about it, in the same words for every SDK."""
 
 import enum
 import errno
@@ -35,12 +35,12 @@ class Refusal(enum.Enum):
     )
     NOT_TRUSTED = (errno.EPROTO, "the endpoint's certificate can't be verified: check the endpoint's address")
     NO_URL = (errno.EINVAL, "the endpoint is no URL: give its scheme, host and port, as in http://minio:9000")
-    STRANGE = (errno.EPROTO, "the answer is none of such a store: check the endpoint's address")
+    BAD_RESPONSE = (errno.EPROTO, "the answer is none of such a store: check the endpoint's address")
     OTHER = (errno.EIO, "the store refused")
 
 
 class CredentialsError(StorageError):
-    """Say that the store takes nothing from us, whatever is asked of it."""
+    """The store accepts no request with these credentials, or there are none."""
 
 
 _OF_CREDENTIALS: Final = (Refusal.NO_CREDENTIALS, Refusal.WRONG_SECRET, Refusal.EXPIRED)
@@ -48,24 +48,24 @@ _OF_CREDENTIALS: Final = (Refusal.NO_CREDENTIALS, Refusal.WRONG_SECRET, Refusal.
 _MOST_DETAIL: Final = 300
 
 
-def refusal(trouble: Refusal, verb: Verb, what: str, mend: str, detail: str) -> StorageError:
+def refused(refusal: Refusal, verb: Verb, what: str, mend: str, detail: str) -> StorageError:
     """Make the error of a refusal.
 
     Args:
-        trouble: Why.
+        refusal: Why.
         verb: What was to be done.
         what: With what: a URL.
         mend: What to do, in the SDK's words; may be empty.
         detail: What the store said.
     """
-    number, reason = trouble.value
+    number, reason = refusal.value
     if mend:
         reason += f": {mend}"
-    kind = CredentialsError if trouble in _OF_CREDENTIALS else StorageError
+    kind = CredentialsError if refusal in _OF_CREDENTIALS else StorageError
     return kind(number, f"can't {verb.value} {what}: {reason} ({_short(detail)})")
 
 
-def strange(verb: Verb, what: str, error: Exception) -> StorageError:
+def bad_response(verb: Verb, what: str, error: Exception) -> StorageError:
     """Make the error of an answer that no store of this kind would give.
 
     Args:
@@ -73,17 +73,22 @@ def strange(verb: Verb, what: str, error: Exception) -> StorageError:
         what: With what: a URL.
         error: What of the answer was missing or wrong.
     """
-    return refusal(Refusal.STRANGE, verb, what, "", f"missing or wrong: {error}")
+    return refused(Refusal.BAD_RESPONSE, verb, what, "", f"missing or wrong: {error}")
 
 
-def passing(verb: Verb, what: str, detail: str) -> TransientError:
-    """Make the error of what may succeed the next time."""
+def transient(verb: Verb, what: str, detail: str) -> TransientError:
+    """Make the error of what may succeed at the next attempt."""
     return TransientError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
 
 
-def unreached(verb: Verb, what: str, detail: str) -> UnreachableError:
-    """Make the error of a store at whose address nobody answers: it may be away, or be somewhere else."""
+def unreachable(verb: Verb, what: str, detail: str) -> UnreachableError:
+    """Make the error of an address to which no connection can be made."""
     return UnreachableError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+
+
+def is_transient(status: int) -> bool:
+    """Return whether a request that was answered with this HTTP status may succeed at the next attempt."""
+    return status in (408, 409, 429) or (status >= 500 and status != 501)
 
 
 def _short(detail: str) -> str:
