@@ -14,7 +14,6 @@ from yogadl._format.manifest import Manifest
 from yogadl._key import DatasetKey
 from yogadl.storage._buckets.bucket import Body, Bucket, Object
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._mirror.eviction import reader_lock
 from yogadl.storage._mirror.mirror import Mirror
 
 RECORDS = 2_000
@@ -65,7 +64,7 @@ def litter_in(mirror: Mirror) -> list[str]:
 def last_used(mirror: Mirror, manifest: Manifest, seconds: float) -> None:
     """Set when a cache was used last."""
     name = f"{manifest.key.id}/tables/{manifest.table_sha256}.parts"
-    os.utime(reader_lock(mirror.location, name), (seconds, seconds))
+    os.utime(mirror.location.reader_lock(name), (seconds, seconds))
 
 
 class Watched:

@@ -19,7 +19,7 @@ from yogadl.storage import _doctor
 from yogadl.storage._buckets.bucket import Object
 from yogadl.storage._buckets.memory import MemoryBucket
 from yogadl.storage._buckets.retry import RetryPolicy
-from yogadl.storage._doctor import Finding, State, examine_bucket, examine_process
+from yogadl.storage._doctor import Finding, Outcome, examine_bucket, examine_process
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def test_a_store_whose_conditions_fail_only_under_a_crowd_is_found_out() -> None
             return super().put_if_absent(name, content) or "doctor" in name
 
     found = by_what(examine_bucket(Racy()))
-    assert found["put-if-absent"].state is State.PROBLEM
+    assert found["put-if-absent"].state is Outcome.PROBLEM
     assert "8 of 8 writers at once" in found["put-if-absent"].text
 
 
@@ -263,7 +263,7 @@ def test_limits_of_the_process_are_said_with_what_raises_them() -> None:
         found = by_what(examine_process())["open files"]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert found.state is State.PROBLEM
+    assert found.state is Outcome.PROBLEM
     assert found.mend == "ulimit -n 65536"
 
 

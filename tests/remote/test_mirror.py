@@ -32,7 +32,6 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _mounts
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._mirror import eviction, location, transfer
-from yogadl.storage._mirror.eviction import reader_lock
 from yogadl.storage._mirror.flock import Claim, is_free, locked
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
@@ -141,7 +140,7 @@ def test_a_file_altered_in_the_bucket_is_named(suffix: str, bucket: LocalBucket,
     with pytest.raises(CacheFormatError, match=f"{found} in .* has other bytes"):
         mirror.bring(manifest)
     assert litter_in(mirror) == []
-    assert is_free(reader_lock(mirror.location, f"a/tables/{manifest.table_sha256}.parts"))
+    assert is_free(mirror.location.reader_lock(f"a/tables/{manifest.table_sha256}.parts"))
 
 
 @pytest.mark.parametrize("suffix", [".mdb", ".parts"])
@@ -411,7 +410,7 @@ def test_a_reader_that_had_not_mapped_anything_brings_what_vanished(
     shutil.rmtree(mirror.location.root)
     assert (reader.columns(rows()["i"])[1] == rows()["row"]).all()
     assert parts_in(mirror, "a") == PARTS or parts_in(mirror, "a") == len(brought.table)
-    assert not is_free(reader_lock(mirror.location, f"a/tables/{manifest.table_sha256}.parts"))
+    assert not is_free(mirror.location.reader_lock(f"a/tables/{manifest.table_sha256}.parts"))
 
 
 # The place.

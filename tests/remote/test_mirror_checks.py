@@ -15,7 +15,6 @@ from yogadl.cli import main
 from yogadl.errors import CacheFormatError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._mirror.eviction import reader_lock
 from yogadl.storage._mirror.flock import is_free
 from yogadl.storage._mirror.mirror import Mirror
 
@@ -191,7 +190,7 @@ def test_a_mended_mirror_is_no_larger_and_free_to_be_evicted(bucket: LocalBucket
     flip(part_of(mirror.folder.root))
     mirror.mend(manifest)
     assert {path: path.stat().st_size for path in mirror.folder.root.rglob("*.*")} == before
-    assert is_free(reader_lock(mirror.location, f"a/tables/{manifest.table_sha256}.parts"))
+    assert is_free(mirror.location.reader_lock(f"a/tables/{manifest.table_sha256}.parts"))
 
 
 def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket: LocalBucket, tmp_path: Path) -> None:

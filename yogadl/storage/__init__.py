@@ -136,12 +136,12 @@ def open_storage(
     if near:
         meant = f"{'gs' if near[1][0] in 'gG' else 's3'}://{text[near.end() :]}"
         raise ConfigurationError(f"no storage's location: {text!r}; did you mean {meant!r}?")
-    terms = LeasePolicy(lease_ttl_s, wait_s)
+    policy = LeasePolicy(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
         return _in_bucket(
-            text, options, mirror, mirror_limit, terms, patience_s, exclusive=exclusive, mapped=mapped,
+            text, options, mirror, mirror_limit, policy, patience_s, exclusive=exclusive, mapped=mapped,
             offline=offline,
         )  # fmt: skip
     of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, "patience_s": patience_s, **options}
@@ -152,7 +152,7 @@ def open_storage(
     if given:
         raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}")
     path = Path(text)
-    return CacheStorage(shared_backend(path, terms, mapped) if shared else local_backend(path, mapped))
+    return CacheStorage(shared_backend(path, policy, mapped) if shared else local_backend(path, mapped))
 
 
 def _in_bucket(
@@ -160,7 +160,7 @@ def _in_bucket(
     options: dict[str, Any],
     mirror: str | os.PathLike[str] | None,
     mirror_limit: int | str | None,
-    terms: LeasePolicy,
+    policy: LeasePolicy,
     patience_s: float | None,
     *,
     exclusive: bool,
@@ -176,13 +176,13 @@ def _in_bucket(
     if not isinstance(options.get("patience", DEFAULT_RETRY), RetryPolicy):
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
     if patience_s is not None:
-        patience = RetryPolicy(total_s=patience_s)
-        options |= {} if url.startswith("file://") else {"patience": patience}  # a folder is never away
+        retry = RetryPolicy(total_s=patience_s)
+        options |= {} if url.startswith("file://") else {"patience": retry}  # a folder needs none
     bucket = open_bucket(url, **options)
     if offline:
         bucket = OfflineBucket(bucket)
-    place = Mirror(bucket, mirror, mirror_limit)
-    return CacheStorage(remote_backend(bucket, place, terms, exclusive=exclusive, mapped=mapped))
+    copies = Mirror(bucket, mirror, mirror_limit)
+    return CacheStorage(remote_backend(bucket, copies, policy, exclusive=exclusive, mapped=mapped))
 
 
 def __getattr__(name: str) -> Any:  # whatever was asked for

@@ -61,20 +61,20 @@ def local_backend(path: Path, mapped: bool = True) -> Backend:
     return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), FileLocks(folder))
 
 
-def shared_backend(path: Path, terms: LeasePolicy, mapped: bool = True) -> Backend:
+def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Backend:
     """Return a storage's backend in a folder that several machines share, one builder at a time by lease.
 
     The file locks of a network file system may not hold between machines. Caches lie as in a local folder,
     and each can be opened as the other, as long as nobody builds.
     """
-    from yogadl.storage._bucket_root import SharedRoot
     from yogadl.storage._buckets.local import LocalBucket
     from yogadl.storage._leases.coordinator import LeaseCoordinator
     from yogadl.storage._leases.lease import Leases
+    from yogadl.storage._shared_root import SharedRoot
 
     folder = _made_folder(path)
     root = SharedRoot(folder)
-    coordinator = LeaseCoordinator(root, Leases(LocalBucket(folder.root), terms))
+    coordinator = LeaseCoordinator(root, Leases(LocalBucket(folder.root), policy))
     return Backend(Catalogue(root, FolderOpener(root, folder, mapped)), coordinator)
 
 

@@ -1,197 +1,18 @@
-"""Keep caches in a bucket, or in a folder that machines share: a `Root` by the verbs that every store has."""
+"""Keep caches in a folder that several machines share, such as one on NFS."""
 
 import contextlib
-import itertools
 import secrets
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from yogadl._format.manifest import MAX_MANIFEST_BYTES
-from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._buckets.bucket import Bucket, read
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mirror.transfer import upload
+from yogadl.storage._folder import Folder
+from yogadl.storage._remote import BucketRoot
 from yogadl.storage._reserve import given_up_if_full, make_reserve
-from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
-from yogadl.storage._scratch import scratch_folder
-
-# Below the root; no dataset is called so.
-_CLOCK: Final = ".yogadl/clock"
-_CLOCK_IS_GOOD_FOR_S: Final = 600.0
-_DAY_S: Final = 86_400.0
-
-
-class BucketRoot:
-    """What a `Root` does with small files, in a bucket. Safe to use from threads and after a fork; picklable.
-
-    Nothing is written but by the methods that say so; to read takes the permissions to get and to list.
-
-    Args:
-        bucket: The bucket.
-    """
-
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-        self._clock: tuple[float, float] | None = None  # the store's, and ours at that moment
-
-    @property
-    def location(self) -> str:
-        """The URL of the bucket's root."""
-        return self._bucket.url
-
-    def where(self, name: str) -> str:
-        """Return the URL of an object."""
-        return f"{self._bucket.url}/{name}"
-
-    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
-        """Return the content of an object, or ``None`` if there is none.
-
-        Raises:
-            CacheFormatError: if it is larger.
-        """
-        with self._bucket.get(name) as body:
-            if body is None:
-                return None
-            if body.object.size_bytes > most_bytes:
-                raise too_large(self.where(name), most_bytes)
-            return b"".join(body.chunks)
-
-    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        """Return the content of an object that may be large, but no more than `most_bytes`."""
-        return read(self._bucket, name, 0, most_bytes)
-
-    def size(self, name: str) -> int | None:
-        """Return how many bytes an object has, or ``None`` if there is none."""
-        found = self._bucket.head(name)
-        return None if found is None else found.size_bytes
-
-    def write(self, name: str, content: bytes) -> None:
-        """Put an object in place of any other of that name."""
-        self._bucket.put(name, content)
-
-    def write_if_absent(self, name: str, content: bytes) -> bool:
-        """Put an object unless there is one; return whether this call did."""
-        return self._bucket.put_if_absent(name, content)
-
-    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
-        """Move a small object, by a copy; return whether there was one."""
-        content = self.read(name)
-        if content is None:
-            return False
-        self.write(new_name, content)
-        check()
-        self._bucket.delete(name)
-        return True
-
-    def names(self, below: str, suffix: str = "") -> list[str]:
-        """Return the names of all objects below a folder, with that ending, in order."""
-        found = (entry.name for entry in self.entries(below))
-        return sorted(name for name in found if name.endswith(suffix))
-
-    def entries(self, below: str) -> Iterator[Entry]:
-        """Yield what is known of all objects below a folder."""
-        for found in self._bucket.list(f"{below}/"):
-            yield Entry(found.name, found.size_bytes, found.modified)
-
-    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
-        """Return every folder that has one of these folders inside, and whether all was looked at."""
-        found, count = set(), 0
-        for entry in itertools.islice(self._bucket.list(), most_files):
-            count += 1
-            segments = entry.name.split("/")[:-1]
-            for number, segment in enumerate(segments):
-                if number and segment in names:
-                    found.add("/".join(segments[:number]))
-        return sorted(found), count != most_files
-
-    def now(self) -> float:
-        """Return the time by the store's clock, as a small object says that is written to read it.
-
-        The clock of this machine may be hours off, so nothing goes by it.
-        """
-        if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_IS_GOOD_FOR_S:
-            written = self._bucket.put(_CLOCK, secrets.token_bytes(8))
-            # Up to a second more: the dates of HTTP count whole ones, and nothing may be from the future.
-            self._clock = written.modified + 1.0, time.monotonic()
-        then, at = self._clock
-        return then + time.monotonic() - at
-
-    def age_s(self, name: str, now: float) -> float:
-        """Return how long ago an object was written; 0 if it is gone."""
-        found = self._bucket.head(name)
-        return 0.0 if found is None else now - found.modified
-
-    def keep(self, name: str) -> bool:
-        """Return whether an object is too young for pruning to take it within a day."""
-        found = self._bucket.head(name)
-        return found is not None and self.now() - found.modified < _DAY_S
-
-    def remove(self, name: str) -> None:
-        """Remove an object if it is there."""
-        self._bucket.delete(name)
-
-    def remove_folder(self, name: str) -> None:
-        """Remove all objects below a folder."""
-        for entry in list(self.entries(name)):
-            self._bucket.delete(entry.name)
-
-
-class MirroredRoot(BucketRoot):
-    """A bucket whose parts are made, and kept, in this machine's mirror. Implements `Root`.
-
-    Args:
-        bucket: The bucket.
-        mirror: The mirror.
-    """
-
-    def __init__(self, bucket: Bucket, mirror: Mirror) -> None:
-        super().__init__(bucket)
-        self._mirror = mirror
-
-    def __reduce__(self) -> Any:
-        return MirroredRoot, (self._bucket, self._mirror)
-
-    @property
-    def bucket(self) -> Bucket:
-        """The bucket: parts go there, one after the other; the mirror keeps what it has room for."""
-        return self._bucket
-
-    def adopt(self, files: Mapping[str, Path]) -> None:
-        """Send finished files to their places, in this order; keep them in the mirror if there is room."""
-        for name, path in files.items():
-            upload(self._bucket, name, path)
-        self._mirror.adopt(files)
-        for path in files.values():
-            path.unlink()
-
-    def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
-        """Clear the mirror, which is this machine's alone, of killed builds."""
-        if not dry_run:
-            self._mirror.sweep()
-        return contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def workplace(self, below: str) -> Iterator[Path]:
-        """Give a new folder on the mirror's disk, which is gone afterwards."""
-        with scratch_folder(self._mirror.scratch()) as folder:
-            yield folder
-
-    @contextlib.contextmanager
-    def local(self, name: str) -> Iterator[Path]:
-        """Give the path of a copy of an object as it is in the bucket now, whatever the mirror has."""
-        with scratch_folder(self._mirror.scratch()) as folder:
-            path = folder / "copy"
-            with self._bucket.get(name) as body:
-                if body is None:
-                    raise CacheFormatError(f"{self.where(name)} is missing; build the dataset again")
-                _write(path, body.chunks)
-            yield path
+from yogadl.storage._root import MAX_READ_BYTES
 
 
 class SharedRoot(BucketRoot):
@@ -249,7 +70,7 @@ class SharedRoot(BucketRoot):
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
-        """Give a new folder, which is gone afterwards: who lost the right to build may still be at work."""
+        """Give a new folder, which is gone afterwards: a builder that lost its lease may still be at work."""
         make_reserve(self._folder)
         name = f"{below}/{secrets.token_hex(8)}"
         try:
@@ -261,14 +82,3 @@ class SharedRoot(BucketRoot):
     def local(self, name: str) -> AbstractContextManager[Path]:
         """Give the path of a file."""
         return self._folder.local(name)
-
-
-def _write(path: Path, chunks: Iterator[bytes]) -> None:
-    try:
-        with path.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-    except StorageError:
-        raise  # of the bucket, which says all
-    except OSError as error:
-        raise storage_error(error, f"can't write {path}") from error

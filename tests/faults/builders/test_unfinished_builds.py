@@ -13,7 +13,7 @@ from processes import fork, in_child, until, wait
 
 import yogadl
 from yogadl.storage import CacheStorage
-from yogadl.storage._bucket_root import BucketRoot
+from yogadl.storage._remote import BucketRoot
 
 RECORDS = 400
 PART_BYTES = 20_000  # some fifty records

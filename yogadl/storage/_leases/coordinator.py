@@ -1,47 +1,55 @@
-"""Give the right to build, or to prune, in a bucket or in a folder that machines share, by lease."""
+"""Decide by leases who builds or prunes in a bucket, or in a folder that machines share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from yogadl._key import DatasetKey
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._leases.lease import Leases
-from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._root import Root
 
 
 class LeaseCoordinator:
-    """The right to build below a root that machines share. Implements `BuildCoordinator`.
+    """Exclude other builders below a root that machines share. Implements `BuildCoordinator`.
 
     Args:
         root: The root.
-        leases: Below the same root.
-        probes: Whether to make sure first that the store can decide between builders.
-        mirror: Where this machine keeps its copies, if it does; told that a version may have changed.
+        leases: Those below the same root.
+        probes: Whether to test first that the store honours conditional writes.
+        changed: Called with a version that was built, or may have been. Picklable.
     """
 
     def __init__(
-        self, root: Root, leases: Leases, probes: bool = False, mirror: Mirror | None = None
+        self,
+        root: Root,
+        leases: Leases,
+        *,
+        probes: bool = False,
+        changed: Callable[[DatasetKey], object] | None = None,
     ) -> None:
         self.leases = leases
         self._root = root
         self._probes = probes
         self._is_probed = False
-        self._mirror = mirror
+        self._changed = changed
 
     def __reduce__(self) -> Any:
-        return LeaseCoordinator, (self._root, self.leases, self._probes, self._mirror)
+        return partial(LeaseCoordinator, probes=self._probes, changed=self._changed), (
+            self._root,
+            self.leases,
+        )
 
     @contextmanager
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator[BuildExclusion | None]:
-        """Hold the right to build this version, waiting for whoever holds it now.
+        """Exclude other builders of this version, waiting for the one that builds it now.
 
         Raises:
-            ConfigurationError: if the store can't decide between builders.
+            ConfigurationError: if the store ignores conditions of writes.
             LeaseError: if it takes longer than this storage waits.
         """
         self._probe()
@@ -49,15 +57,15 @@ class LeaseCoordinator:
             try:
                 yield lease
             finally:
-                if self._mirror is not None:
-                    self._mirror.renew(key, None)
+                if self._changed is not None:
+                    self._changed(key)
 
     @contextmanager
     def pruning(self, dataset_id: str) -> Iterator[BuildExclusion | None]:
-        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there.
+        """Exclude builders of a dataset to prune it; give ``None`` if one builds or prunes now.
 
         Raises:
-            ConfigurationError: if the store can't decide between builders.
+            ConfigurationError: if the store ignores conditions of writes.
         """
         self._probe()
         with self.leases.pruning(dataset_id, self._root.now()) as lease:
@@ -69,5 +77,5 @@ class LeaseCoordinator:
             self._is_probed = True
 
     def has_builder(self, dataset_id: str) -> bool:
-        """Return whether somebody is building a version of this dataset."""
+        """Return whether a version of this dataset is being built."""
         return self.leases.is_held(dataset_id, self._root.now())

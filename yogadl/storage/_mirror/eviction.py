@@ -1,13 +1,12 @@
-"""Make room in a mirror: count what is there and what is promised, remove what nobody reads, oldest first.
+"""Evict files from a mirror to make room: those that nothing reads, least recently used first.
 
-A reader registers with the part table of its cache: it holds a shared lock on the table's lock file for as
-long as it lives, whatever the number of parts. So the tables whose locks are held say which parts must stay,
-and how many bytes are promised to those that are still being brought. All this happens while the mirror's
-gate is held alone, and readers register while they share it: nobody comes in between.
+A reader holds a shared lock on the lock file of its cache's part table for as long as it lives, whatever the
+number of parts. So the tables whose locks are held name the parts that must stay, and those that are still
+being downloaded, whose bytes are reserved. Eviction holds the mirror's gate exclusively, and readers register
+while they share it, so neither interferes with the other.
 """
 
 import errno
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -22,26 +21,20 @@ from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._mirror.flock import is_free
 from yogadl.storage._mirror.location import MirrorLocation
-from yogadl.storage._mirror.manifests import remove_with
 from yogadl.storage._mirror.partial_file import names_of, remove_abandoned
 
-# What is left free on a disk that nothing else limits: a hundredth of it, or this.
+# So much of the disk stays free, or a hundredth of it if that is less.
 _SPARE_BYTES: Final = 2**30
-# A file is locked a moment after it was made, and one that is adopted is not locked at all.
+# Files younger than this may not be locked yet; adopted ones never are.
 _ABANDONED_S: Final = 600.0
-# What `st_blocks` counts, on any file system: a file that is being filled has holes.
+# The unit of `st_blocks` on any file system; unlike `st_size` that excludes holes.
 _STAT_BLOCK_BYTES: Final = 512
 _KINDS: Final = (".mdb", ".idx", ".parts")
 
 
-def reader_lock(location: MirrorLocation, table_name: str) -> Path:
-    """Return the lock that a reader of the cache with this part table holds."""
-    return location.root / "locks" / f"{hashlib.sha256(table_name.encode()).hexdigest()[:32]}.lock"
-
-
 @dataclass(frozen=True)
-class _File:
-    """One file that may go."""
+class _MirroredFile:
+    """A file that may be evicted."""
 
     name: str
     size_bytes: int
@@ -50,55 +43,55 @@ class _File:
 
 @dataclass
 class _Contents:
-    """What a mirror has and owes, by name.
+    """What a mirror has and has reserved room for, by name.
 
     Args:
         present: The files that are there.
-        last_used_ns: When each was used last that a table names.
-        kept: Which of them, and of those to come, somebody reads.
-        promised: The size of each file that a reader is still waiting for.
+        last_used_ns: When each that a table names was last used.
+        in_use: Those that some reader has open or is going to download.
+        reserved: The size of each that a reader is going to download.
         unfinished_bytes: How much of those is on the disk already.
     """
 
-    present: dict[str, _File] = field(default_factory=dict)
+    present: dict[str, _MirroredFile] = field(default_factory=dict)
     last_used_ns: dict[str, int] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    promised: dict[str, int] = field(default_factory=dict)
+    in_use: set[str] = field(default_factory=set)
+    reserved: dict[str, int] = field(default_factory=dict)
     unfinished_bytes: int = 0
 
-    def age(self, file: _File) -> tuple[int, bool, str]:
+    def age(self, file: _MirroredFile) -> tuple[int, bool, str]:
         """Return what sorts files by when they were used last; a table comes after what it names."""
         return self.last_used_ns.get(file.name, file.written_ns), _is_table(file.name), file.name
 
 
 def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int | None, what: str) -> None:
-    """Remove files that nobody reads, least recently used first, until `wanted` fits.
+    """Evict files that nothing reads, least recently used first, until `wanted` fits.
 
-    The caller holds the gate alone.
+    The caller holds the gate exclusively.
 
     Args:
         place: The mirror.
-        wanted: Name and size of each file that is about to be brought.
+        wanted: Name and size of each file that is about to be downloaded.
         limit_bytes: What the mirror may hold; ``None`` if only the disk limits it.
         what: What they are for, for messages.
 
     Raises:
-        StorageError: if they can't fit; then nothing is removed.
+        StorageError: if they can't fit; then nothing is evicted.
     """
     contents = _contents(location, wanted)
-    promised = contents.promised | {
+    reserved = contents.reserved | {
         name: size for name, size in wanted.items() if name not in contents.present
     }
     here_bytes = sum(file.size_bytes for file in contents.present.values())
     most_bytes, because = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
-    excess_bytes = here_bytes + sum(promised.values()) - most_bytes
+    excess_bytes = here_bytes + sum(reserved.values()) - most_bytes
     free = [
-        file for name, file in contents.present.items() if name not in contents.kept and name not in wanted
+        file for name, file in contents.present.items() if name not in contents.in_use and name not in wanted
     ]
     missing_bytes = excess_bytes - sum(file.size_bytes for file in free)
     if missing_bytes > 0:
-        in_use_bytes = sum(size for name, size in promised.items() if name not in wanted) + sum(
-            file.size_bytes for name, file in contents.present.items() if name in contents.kept
+        in_use_bytes = sum(size for name, size in reserved.items() if name not in wanted) + sum(
+            file.size_bytes for name, file in contents.present.items() if name in contents.in_use
         )
         raise StorageError(
             errno.ENOSPC,
@@ -112,8 +105,11 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
             break
         excess_bytes -= location.caches.remove(file.name)
         if _is_table(file.name):
-            reader_lock(location, file.name).unlink(missing_ok=True)
-            remove_with(location.caches, file.name)
+            location.reader_lock(file.name).unlink(missing_ok=True)
+            stem = file.name.removesuffix(_names.TABLE_SUFFIX)
+            for name in location.caches.names(file.name.rpartition("/")[0], _names.MANIFEST_SUFFIX):
+                if name.startswith(f"{stem}."):  # a manifest of this table: see `Mirror.keep`
+                    location.caches.remove(name)
 
 
 def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | None) -> tuple[int, str]:
@@ -127,8 +123,8 @@ def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | No
 
 
 def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
-    """Look at every file of the mirror; remove what killed processes have left, but of what is wanted."""
-    to_go_on_with = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
+    """List every file of the mirror; remove leftovers of killed processes, unless of wanted files."""
+    resumable = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
     for name, path in _files(location.caches.root):
         try:
@@ -136,10 +132,10 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
         except FileNotFoundError:
             continue  # finished or removed just now
         if name.endswith(_KINDS):
-            contents.present[name] = _File(name, found.st_size, found.st_mtime_ns)
+            contents.present[name] = _MirroredFile(name, found.st_size, found.st_mtime_ns)
         elif path.name.startswith(".") and path.suffix in (".tmp", ".lock"):
             is_old = time.time() - found.st_ctime > _ABANDONED_S
-            if path in to_go_on_with or not (is_old and _is_removed(path)):
+            if path in resumable or not (is_old and _is_removed(path)):
                 contents.unfinished_bytes += min(found.st_size, found.st_blocks * _STAT_BLOCK_BYTES)
     for name in filter(_is_table, list(contents.present)):
         _count_table(location, name, contents)
@@ -147,7 +143,7 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
 
 
 def _is_removed(path: Path) -> bool:
-    """Remove what a process has left, unless that lives; return whether it is gone."""
+    """Remove the leftover of a process, unless that lives; return whether it is gone."""
     if path.suffix == ".tmp":
         return remove_abandoned(path)
     if not is_free(path):
@@ -157,12 +153,12 @@ def _is_removed(path: Path) -> bool:
 
 
 def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> None:
-    """Take a table into account: its parts stay if it is in use, and else are as old as its last use."""
-    lock = reader_lock(location, name)
+    """Count a table's parts as in use if it is, else as last used when it was."""
+    lock = location.reader_lock(name)
     named = _named_by(location, name, contents.present[name].size_bytes)
     if not is_free(lock):
-        contents.kept |= {name, *named}
-        contents.promised |= {part: size for part, size in named.items() if part not in contents.present}
+        contents.in_use |= {name, *named}
+        contents.reserved |= {part: size for part, size in named.items() if part not in contents.present}
         return
     try:
         last_used_ns = lock.stat().st_mtime_ns
@@ -183,7 +179,7 @@ def _named_by(location: MirrorLocation, name: str, size_bytes: int) -> dict[str,
         content = location.caches.view(name, size_bytes)
         table = PartTable.from_file(ArrayFile.from_buffer(content or b"", name), name)
     except CacheFormatError:
-        return {}  # whoever reads it brings it again
+        return {}  # its next reader downloads it again
     sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
     return {_names.part(dataset_id, sha256): size for sha256, size in sizes} | {
         name: 0

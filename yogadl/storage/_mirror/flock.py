@@ -19,7 +19,7 @@ from yogadl.storage._folder import storage_error
 _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.1
 _BUSY: Final = (errno.EWOULDBLOCK, errno.EACCES)
-# How often who makes a file says that it still does.
+# How often the holder of a claim touches its lock file.
 _TOUCH_EVERY_S: Final = 1.0
 
 
@@ -92,7 +92,7 @@ def is_free(path: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # not ours to know
+        return False  # it can't be known
     try:
         return try_lock(descriptor, path, exclusive=True)
     finally:
@@ -100,10 +100,10 @@ def is_free(path: Path) -> bool:
 
 
 class Claim:
-    """The right to make one file: held by one process at a time, as long as it gets on.
+    """Lets one process at a time download a file, as long as it makes progress.
 
     Args:
-        path: The file to be made.
+        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,17 +113,17 @@ class Claim:
         self._touched_s = time.monotonic()
 
     def touch(self) -> None:
-        """Say that the file is still being made."""
+        """Note that the download makes progress."""
         now = time.monotonic()
         if self._descriptor >= 0 and now - self._touched_s > _TOUCH_EVERY_S:
             self._touched_s = now
             os.utime(self._descriptor)
 
     def take(self, is_made: Callable[[], bool], stall_s: float) -> bool:
-        """Wait for the right, or until somebody else has made the file; return whether it is to be made.
+        """Wait for the claim, or until another process has the file; return whether to download it.
 
-        Who holds the right and does not get on for `stall_s` is not waited for any longer: then the file is
-        made twice, which does no harm.
+        A holder without progress for `stall_s` is not waited for any longer: then the file is downloaded
+        twice, which does no harm.
         """
         seen, since = -1, time.monotonic()
         for _ in polls(None):
@@ -143,10 +143,10 @@ class Claim:
         raise AssertionError("unreachable")
 
     def release(self) -> None:
-        """Give the right back."""
+        """Release the claim."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            # The name first: whoever waits for this very file finds that it has no name any more.
+            # Unlinked before unlocking: a process that waits for this lock then finds that it has no name.
             if _is_at(descriptor, self.lock_path):
                 self.lock_path.unlink(missing_ok=True)
             fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -1,6 +1,7 @@
-"""Choose the folder of a mirror, and keep what all processes that share it must agree on."""
+"""Choose the folder of a mirror, and keep the settings that all processes share."""
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -23,20 +24,20 @@ _log = logging.getLogger("yogadl")
 # The file that tells a mirror from any other folder, and holds its limit.
 _SETTINGS: Final = "mirror.json"
 _OURS: Final = frozenset({_SETTINGS, "gate.lock", "locks", "caches", "builds", "hosts", "lost+found"})
-# With less than this a place has no room worth speaking of.
-_ROOM_BYTES: Final = 10**9
+# A disk with less free space is not chosen.
+_MIN_FREE_BYTES: Final = 10**9
 _OTHER_TEMPORARY: Final = "/var/tmp"
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-# Whoever holds the gate looks at files, removes some, or writes a few bytes.
+# The gate is held to look at files, to remove some, or to write a few bytes.
 _GATE_LIMIT_S: Final = 300.0
 
 
 @dataclass(frozen=True)
 class MirrorLocation:
-    """Where a mirror lies.
+    """The folder of a mirror.
 
     Args:
-        root: Its folder; everything else is below.
+        root: Its path; everything else is below.
     """
 
     root: Path
@@ -52,8 +53,12 @@ class MirrorLocation:
         return self.root / "builds"
 
     def gate(self, *, exclusive: bool) -> AbstractContextManager[None]:
-        """Hold the gate: alone to remove files, with others to register a reader."""
+        """Hold the lock that all processes share: exclusively to evict, shared to register a reader."""
         return locked(self.root / "gate.lock", exclusive=exclusive, limit_s=_GATE_LIMIT_S)
+
+    def reader_lock(self, table_name: str) -> Path:
+        """Return the lock that a reader of the cache with this part table holds."""
+        return self.root / "locks" / f"{hashlib.sha256(table_name.encode()).hexdigest()[:32]}.lock"
 
     def limit_bytes(self) -> int | None:
         """Return how many bytes the mirror may hold; ``None`` where only the disk limits it."""
@@ -61,7 +66,7 @@ class MirrorLocation:
         return found if type(found) is int and found > 0 else None
 
     def set_limit(self, limit_bytes: int) -> None:
-        """Say how many bytes the mirror may hold, to all processes that share it."""
+        """Set how many bytes the mirror may hold, for all processes that share it."""
         if self.limit_bytes() != limit_bytes:
             with self.gate(exclusive=True):
                 self._write({"limit_bytes": limit_bytes})
@@ -99,7 +104,7 @@ class MirrorLocation:
         try:
             found = json.loads(Folder(self.root).read(_SETTINGS) or b"{}")
         except ValueError:
-            return {}  # damaged: as if nobody had set anything
+            return {}  # damaged: treated as empty
         return found if isinstance(found, dict) else {}
 
     def _write(self, settings: dict[str, Any]) -> None:
@@ -162,7 +167,7 @@ def default_location(*, makes: bool = True) -> MirrorLocation:
 
 
 def _problem_with(root: Path, makes: bool) -> str | None:
-    """Say why a mirror that nobody asked for can't be here."""
+    """Return why the default mirror can't be here, ``None`` if it can."""
     parent = root.parent
     try:
         home = os.path.realpath(os.path.expanduser("~"))
@@ -174,7 +179,7 @@ def _problem_with(root: Path, makes: bool) -> str | None:
         if kind in _IN_MEMORY:
             return "is in memory"
         found = os.statvfs(parent)
-        if found.f_bavail * found.f_frsize < _ROOM_BYTES:
+        if found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:
             return "is full"
         if makes:
             root.mkdir(mode=0o700, exist_ok=True)

@@ -1,11 +1,12 @@
-"""Keep copies of a bucket's caches on this machine, for all its processes: each is brought once, and checked.
+"""Keep copies of a bucket's caches on this machine, for all its processes: downloaded once, and checked.
 
-A mirror lies in a folder of its own, outlives the processes that use it, and needs no server. Whatever is in
-it is also in a bucket: a part is named by the sha256 of its bytes, and comes in by a download or once it has
-been uploaded. So anything that nobody reads may go.
+A mirror lies in a folder of its own, outlives the processes that use it, and needs no server. Its files are
+in a bucket, too: a part is named by the sha256 of its bytes, and was downloaded or uploaded. So any file that
+nothing reads may be evicted.
 """
 
 import contextlib
+import hashlib
 import logging
 import os
 import secrets
@@ -14,19 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl._format.manifest import Manifest
+from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._size import bytes_of
-from yogadl.errors import StorageError
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._cached import Published
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._mirror import manifests
 from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation, chosen_location, default_location
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.transfer import Progress
+from yogadl.storage._parts import open_table
 from yogadl.storage._scratch import sweep
 
 _log = logging.getLogger("yogadl")
@@ -42,8 +44,8 @@ class Mirror:
     Args:
         bucket: Where the caches are.
         folder: Where the copies are to be; ``None`` for this machine's temporary storage.
-        limit: How much it may hold, in bytes or as ``"200GB"``; it is kept in the folder, where the last one
-            to give it decides. ``None`` leaves it as it is: what the disk holds, if nobody ever gave one.
+        limit: How much it may hold, in bytes or as ``"200GB"``; it is stored in the folder, where the
+            last value given counts. ``None`` leaves it as it is: without one, the disk alone limits it.
 
     Raises:
         ConfigurationError: if `limit` is no size.
@@ -66,11 +68,11 @@ class Mirror:
 
     @property
     def location(self) -> MirrorLocation:
-        """Where it lies, made if missing.
+        """Its folder, made if missing.
 
         Raises:
             ConfigurationError: if the folder chosen holds other files.
-            StorageError: if there is no place for it.
+            StorageError: if no folder can be used.
         """
         if self._found is None:
             with self._lock:
@@ -88,17 +90,17 @@ class Mirror:
         return location
 
     def location_if_made(self) -> MirrorLocation | None:
-        """Return where it lies, or ``None`` if it is not there yet: nothing is made.
+        """Return its folder, or ``None`` if there is none yet; makes nothing.
 
         Raises:
-            StorageError: if there is no place for it.
+            StorageError: if no folder can be used.
         """
         location = default_location(makes=False) if self._chosen is None else chosen_location(self._chosen)
         return location if location.is_made() else None
 
     @property
     def folder(self) -> Folder:
-        """Where the copies lie, laid out as in a local storage, but for manifests."""
+        """The folder of the copies, laid out as a local storage is, but for manifests."""
         return self.location.caches
 
     def scratch(self) -> Path:
@@ -106,7 +108,7 @@ class Mirror:
         return _made(self.location.builds)
 
     def sweep(self) -> None:
-        """Remove what killed builds have left on this machine, if there is a mirror."""
+        """Remove leftovers of killed builds on this machine, if there is a mirror."""
         location = self.location_if_made()
         if location is not None:
             sweep(location.builds)
@@ -119,16 +121,16 @@ class Mirror:
         indexes: bool = False,
         progress: Progress | None = None,
     ) -> MirroredCache:
-        """Make a cache local: what is missing is downloaded once a machine, and checked as it comes in.
+        """Make a cache local: missing files are downloaded once a machine, and checked.
 
         Args:
             manifest: The cache.
             first: Numbers of the parts that are wanted before all others, in this order.
             indexes: Whether the parts' indexes are wanted, too.
-            progress: Called with bytes brought and bytes to bring; a bar on a terminal if not given.
+            progress: Called with bytes downloaded and bytes in all; a bar on a terminal if not given.
 
         Returns:
-            What a reader reads. As long as it lives, nothing of it is evicted.
+            The files for a reader. As long as this lives, none of them is evicted.
 
         Raises:
             CacheFormatError: if the bucket has not what the manifest names; says which part.
@@ -146,14 +148,14 @@ class Mirror:
         return cache
 
     def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> list[str]:
-        """Make a cache local, indexes and all, and compare what was here before with its checksums.
+        """Make a cache local, with its indexes, and compare files that were here before with their checksums.
 
         Args:
             manifest: The cache.
             progress: Called with bytes that are here and checked, and bytes of the whole cache.
 
         Returns:
-            The names of the files that were damaged here, and were brought anew.
+            The names of the files that were damaged here, and were downloaded again.
 
         Raises:
             CacheFormatError: if the bucket has not what the manifest names; says which part.
@@ -165,18 +167,18 @@ class Mirror:
             if progress is not None:
                 progress(min(done, whole), whole)
 
-        def brought_more(done: int, missing: int) -> None:
+        def downloaded(done: int, missing: int) -> None:
             if progress is not None:
                 progress(whole - missing + done, whole)
 
         with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
             cache.mend(compared)
-            cache.complete(range(len(cache.table)), brought_more)
+            cache.complete(range(len(cache.table)), downloaded)
             cache.complete_indexes(range(len(cache.table)))
             return cache.mended
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
-        """Compare what is here of a cache with its checksums, and bring anew what is damaged.
+        """Compare the files that are here of a cache with their checksums; download damaged ones again.
 
         Returns:
             How many files are here, and the names of those that were damaged.
@@ -187,40 +189,79 @@ class Mirror:
         """
         location = self.location_if_made()
         if location is None or not location.caches.names(manifest.key.id):
-            return 0, []  # and nothing is made or brought
+            return 0, []  # and nothing is made or downloaded
         with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
             return cache.mend(), cache.mended
 
     def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
-        """Return the manifest of a version, the newest known here if none is named, if it is here whole.
+        """Return a version's manifest if the mirror has it and all parts that it names; asks no bucket.
 
-        Nothing is asked of the bucket.
+        Args:
+            key: The version.
+            digest: Which manifest; ``None`` for the newest that is known here.
         """
         location = self._location_if_any()
-        if location is not None and digest is None:
-            digest = manifests.newest(location.caches, self._bucket.origin, key)
-        return None if location is None or digest is None else manifests.load(location.caches, key, digest)
+        if location is None:
+            return None
+        caches = location.caches
+        if digest is None:
+            digest = self._newest(caches, key)
+        if digest is None:
+            return None
+        for name in caches.names(f"{key.id}/tables", f".{digest}{_names.MANIFEST_SUFFIX}"):
+            content = caches.read(name)
+            if content is not None and digest_of(content) == digest:
+                with contextlib.suppress(CacheFormatError):  # of another version, or a newer library
+                    manifest = read_manifest(content, key, caches.where(name))
+                    return Published(manifest, digest, content) if _is_whole(caches, manifest) else None
+        return None
 
     def keep(self, published: Published) -> None:
-        """Keep the manifest of a version that was brought, if there is room."""
-        with _unless_it_fails(published.manifest.key):
-            manifests.save(self.location.caches, published)
+        """Save the manifest of a version whose files are here, if there is room.
+
+        It lies beside its part table under its digest, and is evicted with the table.
+        """
+        key, table_sha256 = published.manifest.key, published.manifest.table_sha256
+        stem = _names.table(key.id, table_sha256).removesuffix(_names.TABLE_SUFFIX)
+        name = f"{stem}.{published.digest}{_names.MANIFEST_SUFFIX}"
+        with _unless_it_fails(key):
+            if self.folder.size(name) is None:
+                self.folder.write(name, published.content)
 
     def keep_newest(self, published: Published) -> None:
-        """Note that this was the newest of its version, unless one is noted."""
+        """Note that this is the newest manifest of its version, unless one is noted."""
         key = published.manifest.key
         with _unless_it_fails(key):
-            if manifests.newest(self.location.caches, self._bucket.origin, key) is None:
-                manifests.note_newest(self.location.caches, self._bucket.origin, key, published.digest)
+            if self._newest(self.folder, key) is None:
+                self.folder.write(self._newest_name(key), published.digest.encode())
 
     def renew(self, key: DatasetKey, digest: str | None) -> None:
-        """Note which manifest is a version's newest in place of the one noted; ``None`` if nobody knows."""
+        """Replace the note of which manifest of a version is the newest, if there is one.
+
+        Args:
+            key: The version.
+            digest: The newest manifest's; ``None`` if that is not known.
+        """
         location = self._location_if_any()
         if location is None:
             return
         with _unless_it_fails(key):
-            if manifests.newest(location.caches, self._bucket.origin, key) not in (None, digest):
-                manifests.note_newest(location.caches, self._bucket.origin, key, digest)
+            if self._newest(location.caches, key) in (None, digest):
+                return
+            if digest is None:
+                location.caches.remove(self._newest_name(key))
+            else:
+                location.caches.write(self._newest_name(key), digest.encode())
+
+    def _newest(self, caches: Folder, key: DatasetKey) -> str | None:
+        """Return the digest of the manifest that a version had when its store was last asked."""
+        content = caches.read(self._newest_name(key))
+        return None if content is None else content.decode(errors="replace")
+
+    def _newest_name(self, key: DatasetKey) -> str:
+        # For each store apart: two may have buckets of one name.
+        digest = hashlib.sha256(f"{key.version} {self._bucket.origin}".encode()).hexdigest()
+        return f"{key.id}/newest/{digest[:32]}"
 
     def _location_if_any(self) -> MirrorLocation | None:
         try:
@@ -257,9 +298,18 @@ class Mirror:
         return True
 
 
+def _is_whole(folder: Folder, manifest: Manifest) -> bool:
+    try:
+        table = open_table(folder, manifest)
+    except CacheFormatError:
+        return False
+    sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
+    return all(folder.size(_names.part(manifest.key.id, sha256)) == size for sha256, size in sizes)
+
+
 @contextlib.contextmanager
 def _unless_it_fails(key: DatasetKey) -> Iterator[None]:
-    """Do without: the bucket will be asked."""
+    """Log an error and go on: without the mirror's manifest the bucket is asked."""
     try:
         yield
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""Hold the files of one cache in a mirror: bring what is missing, and keep all of it from being evicted."""
+"""Hold the files of one cache in a mirror: download missing ones, and protect all from eviction."""
 
 import hashlib
 import logging
@@ -15,45 +15,45 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._mirror.eviction import evict_for, reader_lock
-from yogadl.storage._mirror.fetch import fetch, mend, warn_of_damage
+from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.flock import open_lock, wait_for_lock
 from yogadl.storage._mirror.location import MirrorLocation
-from yogadl.storage._mirror.transfer import Download, Progress
+from yogadl.storage._mirror.repair import mend, warn_of_damage
+from yogadl.storage._mirror.transfer import Download, Progress, fetch
 from yogadl.storage._parts import open_table, read_index
 from yogadl.storage._progress import shown_bytes
 
 _log = logging.getLogger("yogadl")
 
-# A lock that evictors alone take, for a moment.
+# Only eviction holds this lock exclusively, for a moment.
 _LOCK_LIMIT_S: Final = 60.0
-# Of more indexes the bucket is asked by listing them.
+# For more indexes their sizes are listed, not asked for one by one.
 _FEW_INDEXES: Final = 16
 
 
 class MirroredCache:
-    """The files of one cache in a mirror, which stay there as long as this lives: what a `Reader` reads.
+    """The files of one cache in a mirror, for a `Reader`; they stay there as long as this object lives.
 
     Safe to use from threads and after a fork; the cache may be evicted once the last process that has it has
-    closed it or ended, however that was. Not picklable.
+    closed it or ended in any way. Not picklable.
 
     Args:
         bucket: Where the cache is.
-        place: The mirror.
-        manifest: The cache. Its part table is brought now, its parts by `complete`.
+        location: Of the mirror.
+        manifest: The cache. Its part table is downloaded now, its parts by `complete`.
 
     Attributes:
-        mended: The names of the files that were found damaged, and were brought anew.
+        mended: The names of the files that were damaged, and were downloaded again.
     """
 
     def __init__(self, bucket: Bucket, location: MirrorLocation, manifest: Manifest) -> None:
         self.folder = location.caches
         self.mended: list[str] = []
         self._bucket = bucket
-        self._place = location
+        self._location = location
         self._manifest = manifest
         self._table_name = _names.table(manifest.key.id, manifest.table_sha256)
-        self._lock_path = reader_lock(location, self._table_name)
+        self._lock_path = location.reader_lock(self._table_name)
         self._lock = ProcessLock()
         self._release = self._hold()
         try:
@@ -67,11 +67,11 @@ class MirroredCache:
         raise TypeError("what a mirror holds for this process can't be pickled; bring it again over there")
 
     def close(self) -> None:
-        """Let it be evicted, as far as this process is concerned."""
+        """Give up this process's hold, so that the cache can be evicted."""
         self._release()
 
     def path(self, sha256: str) -> str:
-        """Return the path of a part's file, brought again if somebody has removed it."""
+        """Return the path of a part's file, downloaded again if somebody has removed it."""
         number = self._numbers[sha256]
         if not self._is_there(number):
             with self._lock:
@@ -82,7 +82,7 @@ class MirroredCache:
         return str(self.folder.path(_names.part(self._manifest.key.id, sha256)))
 
     def index(self, number: int) -> PartIndex:
-        """Return the index of a part, brought again if somebody has removed or damaged it.
+        """Return the index of a part, downloaded again if somebody has removed or damaged it.
 
         Raises:
             CacheFormatError: if the bucket has not what the part table names.
@@ -97,22 +97,22 @@ class MirroredCache:
             return read_index(self.folder, self._manifest.key, self.table, number)
 
     def complete(self, numbers: Sequence[int], progress: Progress | None = None) -> None:
-        """Bring those of these parts that are not there, in this order."""
-        with self._place.gate(exclusive=False):
+        """Download those of these parts that are not there, in this order."""
+        with self._location.gate(exclusive=False):
             missing = self._missing(numbers)
         if not missing:
             return
         key = str(self._manifest.key)
-        with self._place.gate(exclusive=True):
+        with self._location.gate(exclusive=True):
             missing = self._missing(numbers)
             sizes = {one.name: one.size_bytes or 0 for one in missing}
-            evict_for(self._place, sizes, self._place.limit_bytes(), key)
+            evict_for(self._location, sizes, self._location.limit_bytes(), key)
         _log.info("yogadl: bringing %s of %s", in_words(sum(sizes.values())), key)
         with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
             fetch(self._bucket, missing, show)
 
     def complete_indexes(self, numbers: Sequence[int]) -> None:
-        """Bring those of these parts' indexes that are not there: who checks what it reads needs them."""
+        """Download those of these parts' indexes that are not there: checked reads need them."""
         key = self._manifest.key
         missing = [number for number in numbers if not self._has_index(number)]
         if not missing:
@@ -121,13 +121,13 @@ class MirroredCache:
         if len(missing) > _FEW_INDEXES:  # one request for the sizes of a thousand files
             sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
         wanted = {self._index_names(number)[0]: self._index(number, sizes) for number in missing}
-        with self._place.gate(exclusive=True):
+        with self._location.gate(exclusive=True):
             room = {name: one.size_bytes or 0 for name, one in wanted.items()}
-            evict_for(self._place, room, self._place.limit_bytes(), str(key))
+            evict_for(self._location, room, self._location.limit_bytes(), str(key))
         fetch(self._bucket, list(wanted.values()))
 
     def mend(self, progress: Progress | None = None) -> int:
-        """Compare every file that is there with its checksum, and bring anew what is damaged.
+        """Compare every file that is there with its checksum, and download damaged ones again.
 
         Args:
             progress: Called with bytes compared and bytes to compare.
@@ -146,11 +146,11 @@ class MirroredCache:
         return len(held) + len({self._index_names(number) for number in indexes}) + 1  # and the table
 
     def _hold(self) -> Callable[[], object]:
-        """Register as a reader; return what ends that."""
-        with self._place.gate(exclusive=False):
+        """Register as a reader; return the function that ends that."""
+        with self._location.gate(exclusive=False):
             descriptor = open_lock(self._lock_path)
             release = weakref.finalize(self, os.close, descriptor)
-            release.atexit = False  # it goes with the process
+            release.atexit = False  # the process's end closes it
             wait_for_lock(descriptor, self._lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
             os.utime(descriptor)  # when it was used last
         return release
@@ -163,7 +163,7 @@ class MirroredCache:
         try:
             return open_table(self.folder, manifest)
         except CacheFormatError:
-            # Damaged on this machine. What the bucket has is checked again.
+            # Damaged here; the bucket's is checked once it is downloaded.
             warn_of_damage(path)
             self.folder.remove(self._table_name)
             fetch(self._bucket, [wanted])
@@ -175,7 +175,7 @@ class MirroredCache:
         return self.folder.size(name) == int(self.table.size_bytes[number])
 
     def _missing(self, numbers: Sequence[int]) -> list[Download]:
-        """Return what is to be brought of these parts; of two that are equal, one."""
+        """Return the downloads of missing parts; one for two that are equal."""
         missing = {self.table.sha256[number]: number for number in numbers if not self._is_there(number)}
         return [self._part(number) for number in missing.values()]
 
@@ -185,7 +185,7 @@ class MirroredCache:
         return Download(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
 
     def _index_names(self, number: int) -> tuple[str, ...]:
-        """Return what the index of a part may be called in the bucket; here it has the first name."""
+        """Return the names that a part's index may have in the bucket; here it has the first."""
         dataset_id, table = self._manifest.key.id, self.table
         return _names.indexes(dataset_id, table.sha256[number], table.index_sha256[number])
 
@@ -193,7 +193,7 @@ class MirroredCache:
         return self.folder.size(self._index_names(number)[0]) is not None
 
     def _index(self, number: int, sizes: dict[str, int] | None) -> Download:
-        """Return what the index of a part must be, given the sizes of what is in the bucket, if known."""
+        """Return the download of a part's index, given the sizes of the bucket's files, if known."""
         names = self._index_names(number)
         if sizes is None:
             sizes = {name: found.size_bytes for name in names if (found := self._bucket.head(name))}
@@ -202,7 +202,7 @@ class MirroredCache:
         return Download(name, index_sha256, sizes.get(name), path)
 
     def _drop_if_damaged(self, number: int) -> bool:
-        """Remove the index of a part if it is damaged; nobody has it open. Return whether it was."""
+        """Remove the index of a part if it is damaged, which no reader keeps open; return whether it was."""
         name = self._index_names(number)[0]
         content = self.folder.read(name)
         if content is None or hashlib.sha256(content).hexdigest() == self.table.index_sha256[number]:

@@ -1,9 +1,9 @@
-"""Fill a file that another process goes on with if this one is killed.
+"""Write a file whose download another process can resume if this one is killed.
 
-The file lies beside its final name, and notes beside it say which of its ranges are there. A range is noted
-once it is written, not once it is on the disk: what a killed process wrote is there, what a machine without
-power had yet to write is not. So notes count only until the machine is started again. Whatever is noted, the
-bytes of the whole file are compared with their sha256 before it gets its name.
+The file lies beside its final name, with notes of the ranges that it has. A range is noted when it is
+written, not when it is synced: the writes of a killed process are in the page cache, but may be lost when the
+machine goes down. So notes count only until the next boot. In any case the whole file is compared with its
+sha256 before it gets its name.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from yogadl.storage._mirror.flock import try_lock
 
 _BYTES: Final = ".tmp"
 _NOTES: Final = ".ranges.tmp"
-# Linux has it; elsewhere the sha256 alone tells what was lost.
+# On Linux only; elsewhere the sha256 alone detects what was lost.
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NOTED_BYTES: Final = 2**20
-# Whatever lies there in place of a file: no link is followed, no pipe waited for.
+# No link is followed, and no pipe waited for, that lies there in place of a file.
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -35,11 +35,11 @@ class PartialFile:
 
     Args:
         path: The file.
-        descriptor: It, open; this process holds its lock.
-        notes: The file that says what is there; ``None`` if nobody is to go on with it.
+        descriptor: The file, open; this process holds its lock.
+        notes: The file with its ranges; ``None`` if it can't be resumed.
 
     Attributes:
-        found: The ranges that were there before, from and up to, and the tag of the object that each is of.
+        found: The ranges that it had at first, from and up to, and the tag of the object that each is of.
     """
 
     def __init__(self, path: Path, descriptor: int, notes: Path | None) -> None:
@@ -56,7 +56,7 @@ class PartialFile:
             os.ftruncate(descriptor, 0)
 
     def note(self, span: tuple[int, int], tag: str) -> None:
-        """Note that a range is there, and of which object it is; from any thread."""
+        """Note a range that was written, and of which object it is; from any thread."""
         if self._notes is not None:
             with self._lock, self._notes.open("ab", buffering=0) as file:
                 first = b"" if file.tell() else _line(_boot())
@@ -64,7 +64,7 @@ class PartialFile:
 
     def finish(self, path: Path) -> None:
         """Give the file its name; its bytes must be on the disk."""
-        self._drop_notes()  # first, or they would be those of the next file of that name
+        self._drop_notes()  # first, or the next file of that name would have them
         self.path.replace(path)
 
     def drop(self) -> None:
@@ -82,14 +82,14 @@ class PartialFile:
 
 @contextlib.contextmanager
 def open_partial(path: Path, *, is_noted: bool) -> Iterator[PartialFile]:
-    """Give the file that is to become `path`, as far as a process that was killed has filled it.
+    """Open the file that is to become `path`, as far as a killed process has filled it.
 
-    It is gone afterwards, unless it was finished, or this process is killed as well. A lock on it tells that
-    it is being written; who finds that another process has it gets a file of its own.
+    It is removed afterwards, unless it was finished, or this process is killed as well. It is locked while it
+    is written; if another process has it locked, a separate file is made.
 
     Args:
         path: What it is to become.
-        is_noted: Whether it is noted what is there.
+        is_noted: Whether to note its ranges.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _taken(path, is_noted) or _own(path)
@@ -100,17 +100,17 @@ def open_partial(path: Path, *, is_noted: bool) -> Iterator[PartialFile]:
 
 
 def names_of(path: Path) -> tuple[Path, Path]:
-    """Return the files that there are of an unfinished one: its bytes, and the notes on them."""
+    """Return the paths of an unfinished file: its bytes, and the notes of its ranges."""
     return path.with_name(f".{path.name}{_BYTES}"), path.with_name(f".{path.name}{_NOTES}")
 
 
 def remove_abandoned(path: Path) -> bool:
-    """Remove what is left of an unfinished file, unless somebody is at it; return whether it is gone."""
+    """Remove an unfinished file or its notes, unless a process writes it; return whether it is gone."""
     stem = path.name.removesuffix(_NOTES).removesuffix(_BYTES)
     notes = path.with_name(stem + _NOTES)
     if path == notes:
         if path.with_name(stem + _BYTES).exists():
-            return False  # they go together
+            return False  # removed together with the bytes
         path.unlink(missing_ok=True)
         return True
     try:
@@ -118,7 +118,7 @@ def remove_abandoned(path: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # not ours to remove
+        return False  # no permission
     try:
         is_free = _locked(descriptor, path)
         if is_free and _is_at(descriptor, path):
@@ -130,7 +130,7 @@ def remove_abandoned(path: Path) -> bool:
 
 
 def _taken(path: Path, is_noted: bool) -> PartialFile | None:
-    """Go on with what a killed process has left, or begin; ``None`` if a process that lives is at it."""
+    """Resume the file of a killed process, or begin; ``None`` if a live process writes it."""
     name, notes = names_of(path)
     while True:
         try:
@@ -138,7 +138,7 @@ def _taken(path: Path, is_noted: bool) -> PartialFile | None:
         except OSError as error:
             if error.errno not in NO_FILE:
                 raise
-            name.unlink()  # a link, say, which leads elsewhere
+            name.unlink()  # such as a link
             continue
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -146,7 +146,7 @@ def _taken(path: Path, is_noted: bool) -> PartialFile | None:
                 continue
             if not _locked(descriptor, name):
                 break
-            if _is_at(descriptor, name):  # else its writer has finished it just now
+            if _is_at(descriptor, name):  # else its writer has just finished it
                 partial = PartialFile(name, descriptor, notes if is_noted else None)
                 descriptor = -1
                 return partial
@@ -164,7 +164,7 @@ def _own(path: Path) -> PartialFile:
 
 
 def _locked(descriptor: int, path: Path) -> bool:
-    """Take a file's lock, which goes with this process; return whether it was free, and there are locks."""
+    """Lock a file until this process ends; return whether it was free, and the file system has locks."""
     try:
         return try_lock(descriptor, path, exclusive=True)
     except StorageError:
@@ -179,7 +179,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _noted(notes: Path) -> dict[tuple[int, int], str]:
-    """Return what is noted since this machine was started, as far as it is whole."""
+    """Return the ranges noted since the last boot, but for a truncated last line."""
     found = {}
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         with open(os.open(notes, _FLAGS | os.O_RDONLY), "rb") as file:

@@ -1,7 +1,7 @@
-"""Receive one object into an open file, by ranges in parallel, and hash it while it comes in.
+"""Download one object into an open file, by ranges in parallel, and hash it meanwhile.
 
-What is received goes straight to the file, and is hashed from there, out of the page cache, while the next
-ranges come in. So the memory needed is that of the bodies' chunks, however large the object is.
+Chunks are written at once, and hashed from the page cache while the next ranges arrive. So the memory needed
+is that of the chunks, however large the object is.
 """
 
 import hashlib
@@ -17,25 +17,25 @@ from yogadl.storage._buckets.bucket import Bucket, replaced
 from yogadl.storage._mirror.partial_file import PartialFile
 from yogadl.storage._root import MAX_READ_BYTES, too_large
 
-# A get costs about a millisecond of processor time; with ranges that are too large few are under way, and
-# what comes last is hashed last (benchmarks/transfer.py).
+# A get costs about a millisecond of processor time; ranges that are too large leave few in parallel, and the
+# last one is hashed after all others (benchmarks/transfer.py).
 _LEAST_RANGE_BYTES: Final = 8 * 2**20
 _MOST_RANGE_BYTES: Final = 32 * 2**20
 _RANGES: Final = 16
 _HASH_BYTES: Final = 2**20
-# What is written at once, from a multiple of it on, the page cache keeps in large pages, and those are read
-# a third faster (benchmarks/transfer.py).
+# Writes of this size at multiples of it get large pages in the page cache, which are read a third faster
+# (benchmarks/transfer.py).
 _WRITE_BYTES: Final = 4 * 2**20
-# The disk begins to write once so much is there, so that little is left to wait for at the end.
+# Synced each time that so much is written, so that little is left to sync at the end.
 _SYNC_BYTES: Final = 64 * 2**20
 _MOST_CHUNKS: Final = 512  # that one call can write
 
-# Called with the number of bytes that have come in.
+# Called with the number of bytes that have arrived.
 Report = Callable[[int], None]
 
 
 class StoppedError(Exception):
-    """Say that this need not go on, since another object has failed."""
+    """The download of another object has failed, so this one need not go on."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Receiver:
             ReplacedError: if it was replaced between two ranges, of which one may have been there before.
         """
         if not size_bytes or size_bytes > _LEAST_RANGE_BYTES:
-            # What a manifest says may be anything: it is looked at before it is cut into ranges.
+            # A size in a manifest may be anything: it is compared before the object is cut into ranges.
             size_bytes = self._size_of(name, size_bytes)
         if partial.found:
-            os.ftruncate(partial.descriptor, size_bytes)  # whatever somebody did to it
-        file, spans = _File(partial), ranges_of(size_bytes)
+            os.ftruncate(partial.descriptor, size_bytes)  # somebody may have changed it
+        file, spans = _Writer(partial), ranges_of(size_bytes)
         received: list[Future[str]] = []
         try:
             for span in spans:
@@ -83,7 +83,7 @@ class Receiver:
                 file.hash(sha256, start, stop, buffer)
             return sha256.hexdigest()
         finally:
-            # Nobody may write to this descriptor once the caller has closed it.
+            # No thread may write to this descriptor after the caller has closed it.
             for one in received:
                 one.cancel()
             wait(received)
@@ -98,8 +98,10 @@ class Receiver:
             raise too_large(f"{name} in {self.bucket!r}", MAX_READ_BYTES)
         return found.size_bytes
 
-    def _fill(self, name: str, size_bytes: int, span: tuple[int, int], file: "_File", report: Report) -> str:
-        """Write one range to its place in the file, and return the tag of the object it is of."""
+    def _fill(
+        self, name: str, size_bytes: int, span: tuple[int, int], file: "_Writer", report: Report
+    ) -> str:
+        """Write one range to the file, and return the tag of its object."""
         if self.is_stopped():
             raise StoppedError
         position, stop = span
@@ -130,19 +132,19 @@ class Receiver:
 
 
 def has_ranges(size_bytes: int | None) -> bool:
-    """Return whether an object of so many bytes is asked for in several ranges."""
+    """Return whether an object of so many bytes is downloaded in several ranges."""
     return size_bytes is not None and size_bytes > _LEAST_RANGE_BYTES
 
 
 def ranges_of(size_bytes: int) -> list[tuple[int, int]]:
-    """Return the ranges, from and up to, that an object of so many bytes is asked for in."""
+    """Return the ranges, from and up to, that an object of so many bytes is downloaded in."""
     length = min(_MOST_RANGE_BYTES, max(_LEAST_RANGE_BYTES, size_bytes // _RANGES))
     length = -(-length // _WRITE_BYTES) * _WRITE_BYTES
     return [(start, min(start + length, size_bytes)) for start in range(0, size_bytes, length)]
 
 
 def _gathered(chunks: Iterator[bytes], report: Report) -> Iterator[list[bytes]]:
-    """Put chunks together to what is written at once; report each."""
+    """Group chunks into writes; report each."""
     gathered: list[bytes] = []
     size_bytes = 0
     for chunk in chunks:
@@ -156,7 +158,7 @@ def _gathered(chunks: Iterator[bytes], report: Report) -> Iterator[list[bytes]]:
         yield gathered
 
 
-class _File:
+class _Writer:
     """An open file that several threads fill."""
 
     def __init__(self, partial: PartialFile) -> None:
@@ -176,9 +178,9 @@ class _File:
         return size_bytes
 
     def sync_meanwhile(self) -> None:
-        """Put what is there on the disk, if that is much, while other threads receive.
+        """Sync the file, if much was written since, while other threads receive.
 
-        One at a time: several that sync one file hold each other up (benchmarks/transfer.py).
+        One thread at a time: several that sync one file slow each other down (benchmarks/transfer.py).
         """
         if self._unsynced_bytes >= _SYNC_BYTES and self._syncing.acquire(blocking=False):
             try:
@@ -192,6 +194,6 @@ class _File:
         while start < stop:
             count = os.preadv(self._descriptor, [buffer[: stop - start]], start)
             if not count:
-                return  # the hash will tell that bytes are missing
+                return  # the hash will differ
             sha256.update(buffer[:count])
             start += count

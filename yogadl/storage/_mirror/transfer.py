@@ -1,7 +1,7 @@
-"""Bring objects of a bucket to files and back: in parallel, resumed, and checked before anybody sees them.
+"""Download objects of a bucket to files and upload files: in parallel, resumed, and checked.
 
-A download goes to a temporary name beside its file and gets its own name once every byte is on the disk
-and their sha256 is right. What a killed process has brought of it is gone on with.
+A download has a temporary name beside its file's until all bytes are on the disk and their sha256 is right.
+One that a killed process has begun is resumed.
 """
 
 import contextlib
@@ -11,28 +11,32 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError, replaced
 from yogadl.storage._folder import storage_error, sync_folder
+from yogadl.storage._mirror.flock import Claim
 from yogadl.storage._mirror.partial_file import open_partial
 from yogadl.storage._mirror.receive import Receiver, StoppedError, has_ranges
 
+# A process that fetches a file and receives nothing for so long is not waited for.
+_STALL_S: Final = 60.0
 # Called with bytes done and bytes in all.
 Progress = Callable[[int, int], None]
-# Called now and then while bytes come in.
+# Called now and then while bytes arrive.
 Touch = Callable[[], None]
 
-# How many ranges, and how many objects, are under way at once. One connection to a distant store brings
-# little, and more than two a processor are in each other's way (benchmarks/transfer.py).
+# How many ranges, and how many objects, are requested at once. One connection to a distant store is slow, and
+# more than two a processor compete for it (benchmarks/transfer.py).
 _LEAST_CONNECTIONS: Final = 4
 _MOST_CONNECTIONS: Final = 32
-# How often an object is asked for that somebody replaces, or that has other bytes than its name says.
+# How often an object is requested again that was replaced meanwhile, or whose bytes do not fit its name.
 _MOST_REPLACED: Final = 5
 _MOST_WRONG: Final = 2
-_TELL_S: Final = 0.2
+_PROGRESS_EVERY_S: Final = 0.2
 
 T = TypeVar("T")
 
@@ -54,7 +58,9 @@ class Download:
     path: Path
 
 
-# Held while a file is made; gives None if that is not needed any more.
+# Returns whether a file need not be downloaded any more.
+IsMade = Callable[[Download], bool]
+# Held during a file's download; gives None if that is not needed any more.
 Guard = Callable[[Download], contextlib.AbstractContextManager[Touch | None]]
 
 
@@ -66,16 +72,16 @@ def download_all(
     progress: Progress | None = None,
     guard: Guard | None = None,
 ) -> None:
-    """Bring objects to files, begun in this order; each is there whole, durable and checked, or not at all.
+    """Download objects to files, in this order; each file appears whole, durable and checked, or not at all.
 
-    Safe to use from several threads and after a fork. The first error ends it; what is finished stays.
+    Safe to use from several threads and after a fork. The first error ends it; finished files stay.
 
     Args:
         bucket: Where they lie.
         wanted: Which ones.
-        connections: How many ranges are asked for at once; as many as suit this machine if not given.
-        progress: Called with bytes brought and bytes in all, from the thread that called this.
-        guard: Held while a file is made.
+        connections: How many ranges are requested at once; chosen by the number of processors if not given.
+        progress: Called with bytes downloaded and bytes in all, from the thread that called this.
+        guard: Held during a file's download.
 
     Raises:
         CacheFormatError: if an object is missing, or its bytes are not those that were asked for.
@@ -85,7 +91,34 @@ def download_all(
     connections = connections or _connections()
     with ThreadPoolExecutor(connections, "yogadl-ranges") as ranges:
         receiver = Receiver(bucket, ranges, total.stopped.is_set)
-        in_parallel(_Downloader(receiver, total, guard or _unguarded).bring, wanted, connections, total)
+        in_parallel(_Downloader(receiver, total, guard or _unguarded).download, wanted, connections, total)
+
+
+def is_made(wanted: Download) -> bool:
+    """Return whether a file is there, and of its size where that is known."""
+    try:
+        size_bytes = wanted.path.stat().st_size
+    except FileNotFoundError:
+        return False
+    return wanted.size_bytes in (None, size_bytes)
+
+
+def fetch(
+    bucket: Bucket, wanted: Sequence[Download], progress: Progress | None = None, is_made: IsMade = is_made
+) -> None:
+    """Download files, but wait for those that another process of this machine downloads.
+
+    Args:
+        bucket: Where they lie.
+        wanted: Which ones.
+        progress: Called with bytes downloaded and bytes in all.
+        is_made: Returns whether a file need not be downloaded any more.
+
+    Raises:
+        CacheFormatError: if an object is missing, or its bytes are not those that were asked for.
+        StorageError: if the network or the disk fails, or the disk is full.
+    """
+    download_all(bucket, wanted, progress=progress, guard=partial(_claimed, is_made=is_made))
 
 
 def upload(bucket: Bucket, name: str, path: Path) -> Object:
@@ -113,11 +146,11 @@ def _connections() -> int:
 
 @dataclass
 class Total:
-    """Count the bytes of all objects, tell whoever asked, and stop all when one has failed.
+    """Count the bytes of all objects, report them, and stop all when one has failed.
 
     Args:
-        size_bytes: How many there are to be.
-        progress: Whoever asked.
+        size_bytes: How many there will be.
+        progress: Called with both.
     """
 
     size_bytes: int
@@ -131,8 +164,8 @@ class Total:
         with self._lock:
             self.done_bytes += size_bytes
 
-    def tell(self) -> None:
-        """Call whoever asked."""
+    def report(self) -> None:
+        """Report the progress."""
         if self.progress is not None:
             self.progress(min(self.done_bytes, self.size_bytes), self.size_bytes)
 
@@ -146,11 +179,11 @@ def in_parallel(work: Callable[[T], None], items: Sequence[T], count: int, total
         pending = {workers.submit(work, item) for item in items}
         try:
             while pending:
-                total.tell()
-                done, pending = wait(pending, _TELL_S, FIRST_EXCEPTION)
+                total.report()
+                done, pending = wait(pending, _PROGRESS_EVERY_S, FIRST_EXCEPTION)
                 for one in done:
                     one.result()
-            total.tell()
+            total.report()
         except BaseException:
             total.stopped.set()
             workers.shutdown(wait=False, cancel_futures=True)
@@ -159,14 +192,14 @@ def in_parallel(work: Callable[[T], None], items: Sequence[T], count: int, total
 
 @dataclass(frozen=True)
 class _Downloader:
-    """Bring one object at a time; many may do so at once, and share the receiver."""
+    """Downloads one object at a time; several threads may do so at once."""
 
     receiver: Receiver
     total: Total
     guard: Guard
 
-    def bring(self, wanted: Download) -> None:
-        """Bring one object, unless the guard says that this is not needed any more."""
+    def download(self, wanted: Download) -> None:
+        """Download one object, unless the guard says that this is not needed any more."""
         if self.total.stopped.is_set():
             return
         try:
@@ -174,15 +207,15 @@ class _Downloader:
                 if touch is None:
                     self.total.add(wanted.size_bytes or 0)
                 else:
-                    self._bring(wanted, touch)
+                    self._download(wanted, touch)
         except StoppedError:
-            pass  # the error that stopped it is raised
+            pass  # the error of the other object is raised
         except StorageError:
             raise
         except OSError as error:
             raise storage_error(error, f"can't write {error.filename or wanted.path}") from error
 
-    def _bring(self, wanted: Download, touch: Touch) -> None:
+    def _download(self, wanted: Download, touch: Touch) -> None:
         replaced = wrong = 0
         while True:
             counted = _Counted(self.total, touch)
@@ -191,7 +224,7 @@ class _Downloader:
                     return
                 wrong += 1
             except ReplacedError:
-                # By the very same bytes, most likely: two builders of one part.
+                # Most likely by the same bytes, by a second builder of the part.
                 replaced += 1
                 if replaced == _MOST_REPLACED:
                     raise
@@ -203,21 +236,21 @@ class _Downloader:
                 )
 
     def _try(self, wanted: Download, report: Callable[[int], None]) -> bool:
-        """Bring an object; return whether its bytes were the right ones."""
-        with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes)) as partial:
-            found = self.receiver.receive(wanted.name, wanted.size_bytes, partial, report)
+        """Download an object; return whether its bytes have the right sha256."""
+        with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes)) as file:
+            found = self.receiver.receive(wanted.name, wanted.size_bytes, file, report)
             if found != wanted.sha256:
-                if partial.found:  # that process may have been killed by what damaged its file, too
+                if file.found:  # a resumed file may be damaged: begin again
                     raise replaced(self.receiver.bucket.url, wanted.name)
                 return False
-            os.fsync(partial.descriptor)
-            partial.finish(wanted.path)
+            os.fsync(file.descriptor)
+            file.finish(wanted.path)
         sync_folder(wanted.path.parent)
         return True
 
 
 class _Counted:
-    """Count the bytes of one try, which may come to nothing."""
+    """Count the bytes of one attempt, which may fail."""
 
     def __init__(self, total: Total, touch: Touch) -> None:
         self._total = total
@@ -238,3 +271,13 @@ class _Counted:
 @contextlib.contextmanager
 def _unguarded(_: Download) -> Iterator[Touch]:
     yield lambda: None
+
+
+@contextlib.contextmanager
+def _claimed(wanted: Download, is_made: IsMade) -> Iterator[Touch | None]:
+    """Hold the claim on a file of this machine; give ``None`` if another process has downloaded it."""
+    claim = Claim(wanted.path)
+    try:
+        yield claim.touch if claim.take(lambda: is_made(wanted), _STALL_S) else None
+    finally:
+        claim.release()
