@@ -23,7 +23,7 @@ from yogadl.errors import ConfigurationError, MissingDependencyError
 from yogadl.storage._buckets.retry import RetryPolicy
 from yogadl.storage._doctor import (
     Finding,
-    State,
+    Outcome,
     examine_bucket,
     examine_folder,
     examine_mirror,
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         found.append(finding)
         if not arguments.json:
             _say(finding)
-    problems = sum(finding.state is State.PROBLEM for finding in found)
+    problems = sum(finding.state is Outcome.PROBLEM for finding in found)
     if arguments.json:
         checks = [
             {"what": one.what, "state": one.state.value, "text": one.text, "mend": one.mend or None}
@@ -75,10 +75,10 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
             bucket = bucket_at(location, arguments, **patience)
             yield from examine_bucket(bucket, writes=writes)
         except MissingDependencyError as error:
-            yield Finding("access", State.PROBLEM, str(error), str(error).rpartition(": ")[2])
+            yield Finding("access", Outcome.PROBLEM, str(error), str(error).rpartition(": ")[2])
             return
         except ConfigurationError as error:
-            yield Finding("access", State.PROBLEM, str(error), "correct the URL or the options")
+            yield Finding("access", Outcome.PROBLEM, str(error), "correct the URL or the options")
             return
         mirror = Mirror(bucket, arguments.mirror, arguments.mirror_limit)
         yield from examine_mirror(mirror, writes=writes)

@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 class BuildCoordinator(Protocol):
-    """Decide who may build, and who may remove. Picklable."""
+    """Decide which process may build, and which may remove. Picklable."""
 
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> AbstractContextManager["BuildExclusion | None"]:
-        """Hold the right to build this version, waiting for whoever holds it now, or prunes the dataset.
+        """Exclude other builders of this version, waiting for one that builds it or prunes the dataset.
 
         Args:
             key: The version.
-            unless: Asked while waiting, and once more at the end of it. As soon as it says yes, ``None`` is
-                given and nothing is held.
+            unless: Called while waiting, and once more at its end. Once it returns true, ``None`` is given
+                and nothing is held.
 
         Raises:
             LeaseError: if it takes longer than this storage waits.
         """
 
     def pruning(self, dataset_id: str) -> AbstractContextManager["BuildExclusion | None"]:
-        """Hold the right to remove files of a dataset: as long as that is held, nobody builds there.
+        """Exclude builders of a dataset, to remove files of it.
 
-        Does not wait: gives ``None`` if somebody builds or prunes.
+        Does not wait: gives ``None`` if one builds or prunes now.
         """
 
     def has_builder(self, dataset_id: str) -> bool:
-        """Return whether somebody is building a version of this dataset."""
+        """Return whether a version of this dataset is being built."""
 
 
 @frozen
@@ -46,7 +46,7 @@ class Backend:
 
     Args:
         catalogue: Where caches lie, and what opens them.
-        coordinator: Decides who may build there.
+        coordinator: Decides which process may build there.
         part_bytes: How large a part gets unless a build says otherwise; ``None`` lets it grow up to 1 GiB.
     """
 

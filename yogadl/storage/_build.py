@@ -48,7 +48,7 @@ class Build:
         key: What is built.
         part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
-        exclusion: The right to build this key, which whoever runs this holds.
+        exclusion: Of this key; held by the caller.
         origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
             known.
         say_after_s: How long a build may take before its size and its time are said.

@@ -1,4 +1,4 @@
-"""Build versions: what `submit` and `cacheable` do, over a root and the right to build."""
+"""Build versions: what `submit` and `cacheable` do, over a root and its locks or leases."""
 
 import contextlib
 import functools

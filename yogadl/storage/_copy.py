@@ -175,7 +175,7 @@ class _Files:
         return [*indexes.values(), *parts.values()]
 
     def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Progress | None) -> None:
-        """Copy files, begun in this order, as long as this process has the right to."""
+        """Copy files, begun in this order, as long as no other builder takes over."""
         bucket = self.source.bucket
         with ExitStack() as stack:
             work = Path()

@@ -1,6 +1,6 @@
-"""Find out what keeps a storage from working here, and say how to mend it.
+"""Check whether a storage works from this machine, and advise on problems.
 
-Each check really does what it is about: lists, reads, writes, locks. What it writes it removes again.
+Each check makes real requests: it lists, reads, writes, locks. It removes what it writes.
 """
 
 import errno
@@ -51,7 +51,7 @@ _ALLOW_TO_WRITE: Final = (
 )
 
 
-class State(StrEnum):
+class Outcome(StrEnum):
     """How a check ended."""
 
     OK = "ok"
@@ -67,17 +67,17 @@ class Finding:
         what: What was checked, in a word or two.
         state: How it ended.
         text: What was found.
-        mend: What to do about it, if that is needed.
+        mend: What to do about it; may be empty.
     """
 
     what: str
-    state: State
+    state: Outcome
     text: str
     mend: str = ""
 
 
 def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
-    """Check that a bucket can be reached, listed and read, and, if it may be written to, how it takes that.
+    """Check that a bucket can be reached, listed and read, and whether writes work as they must.
 
     Args:
         bucket: The bucket.
@@ -95,17 +95,17 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
         )
         first = None
     except ConfigurationError as error:
-        yield Finding("access", State.PROBLEM, str(error), "correct the URL or the options")
+        yield Finding("access", Outcome.PROBLEM, str(error), "correct the URL or the options")
         return
     else:
         took = f"{bucket.url} took {time.perf_counter() - started:.2f} s for a first answer"
-        yield Finding("access", State.OK, f"{took}: endpoint, region and credentials are right")
-        yield Finding("list", State.OK, "it is empty" if first is None else f"it has {first.name}")
+        yield Finding("access", Outcome.OK, f"{took}: endpoint, region and credentials are right")
+        yield Finding("list", Outcome.OK, "it is empty" if first is None else f"it has {first.name}")
     yield _read(bucket, first)
     if writes:
         yield from _examine_writing(bucket)
     else:
-        yield Finding("write", State.NOTE, "not tried, as asked; neither were put-if-absent and the clock")
+        yield Finding("write", Outcome.NOTE, "not tried, as asked; neither were put-if-absent and the clock")
 
 
 def _read(bucket: Bucket, first: Object | None) -> Finding:
@@ -119,7 +119,7 @@ def _read(bucket: Bucket, first: Object | None) -> Finding:
             times.append(time.perf_counter() - started)
     except StorageError as error:
         return _trouble("read", error, _ALLOW_TO_READ)
-    return Finding("read", State.OK, f"a small read takes {1000 * statistics.median(times):.0f} ms")
+    return Finding("read", Outcome.OK, f"a small read takes {1000 * statistics.median(times):.0f} ms")
 
 
 def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
@@ -140,19 +140,19 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
     except StorageError as error:
         text = f"{name} can't be removed: {_line(error)}"
         mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
-        yield Finding("delete", State.NOTE, text, mend)
+        yield Finding("delete", Outcome.NOTE, text, mend)
     else:
-        yield Finding("delete", State.OK, "what was written is gone")
+        yield Finding("delete", Outcome.OK, "what was written is gone")
 
 
 def _read_back(bucket: Bucket, name: str, content: bytes) -> Finding:
     try:
         if read(bucket, name) == content:
-            return Finding("write", State.OK, "what was written came back")
+            return Finding("write", Outcome.OK, "what was written came back")
     except StorageError as error:
         return _trouble("write", error, _ALLOW_TO_READ)
     return Finding(
-        "write", State.PROBLEM, f"other bytes came back than were written to {name}", "use another store"
+        "write", Outcome.PROBLEM, f"other bytes came back than were written to {name}", "use another store"
     )
 
 
@@ -161,13 +161,13 @@ def _clock(modified: float, before: float, after: float) -> Finding:
     skew_s = max(0.0, before - (modified + 1), modified - after)
     text = f"this machine's and the store's are {skew_s:.0f} s apart"
     if skew_s < _SKEW_NOTED_S:
-        return Finding("clock", State.OK, text)
-    state = State.NOTE if skew_s < _SKEW_WRONG_S else State.PROBLEM
+        return Finding("clock", Outcome.OK, text)
+    state = Outcome.NOTE if skew_s < _SKEW_WRONG_S else Outcome.PROBLEM
     return Finding("clock", state, text, "set this machine's by NTP: timedatectl set-ntp true")
 
 
 def _conditions(bucket: Bucket, name: str) -> Finding:
-    """See that one writer wins: of two, one after the other, and of some who write `name` at once."""
+    """Check that one writer wins: of two in turn, and of several that write `name` at once."""
     what = "put-if-absent"
     mend = "use another store, or let only one machine build, with exclusive=False"
     try:
@@ -176,23 +176,23 @@ def _conditions(bucket: Bucket, name: str) -> Finding:
             contents = [secrets.token_hex(16).encode() for _ in range(_WRITERS)]
             won = sum(writers.map(lambda content: bucket.put_if_absent(name, content), contents))
     except ConfigurationError as error:
-        return Finding(what, State.PROBLEM, str(error), mend)
+        return Finding(what, Outcome.PROBLEM, str(error), mend)
     except StorageError as error:
         return _trouble(what, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
         return Finding(
-            what, State.PROBLEM, f"{won} of {_WRITERS} writers at once were told that they won", mend
+            what, Outcome.PROBLEM, f"{won} of {_WRITERS} writers at once were told that they won", mend
         )
-    return Finding(what, State.OK, f"of {_WRITERS} writers at once one won")
+    return Finding(what, Outcome.OK, f"of {_WRITERS} writers at once one won")
 
 
 def _trouble(what: str, error: StorageError, mend: str) -> Finding:
-    """Tell an error of a store; `mend` is for what it forbids."""
+    """Make the finding of a store's error; `mend` is the advice if it forbids something."""
     if isinstance(error, CredentialsError):
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(what, State.PROBLEM, _line(error), _MENDS.get(error.errno or 0, mend))
+    return Finding(what, Outcome.PROBLEM, _line(error), _MENDS.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
@@ -205,10 +205,10 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
     try:
         location = mirror.location if writes else mirror.location_if_made()
     except (StorageError, ConfigurationError) as error:
-        yield Finding("mirror", State.PROBLEM, _line(error), "give a folder on a local disk with --mirror")
+        yield Finding("mirror", Outcome.PROBLEM, _line(error), "give a folder on a local disk with --mirror")
         return
     if location is None:
-        yield Finding("mirror", State.NOTE, "it is not there yet, and was not made, as asked")
+        yield Finding("mirror", Outcome.NOTE, "it is not there yet, and was not made, as asked")
         return
     limit_bytes = location.limit_bytes()
     limit = "only the disk limits it" if limit_bytes is None else f"it may hold {in_words(limit_bytes)}"
@@ -227,20 +227,22 @@ def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -
     kind = file_system(folder)
     if is_network(kind):
         text = f"{said}. It is on a network file system ({kind}): reads are as fast as that"
-        yield Finding(what, State.NOTE, text, "a folder on a local disk is better")
+        yield Finding(what, Outcome.NOTE, text, "a folder on a local disk is better")
     elif kind in _IN_MEMORY:
         yield Finding(
-            what, State.NOTE, f"{said}. It is in memory ({kind})", "a folder on a disk takes no memory"
+            what, Outcome.NOTE, f"{said}. It is in memory ({kind})", "a folder on a disk takes no memory"
         )
     else:
-        yield Finding(what, State.OK, f"{said}, on {kind or 'a file system of unknown kind'}")
+        yield Finding(what, Outcome.OK, f"{said}, on {kind or 'a file system of unknown kind'}")
     found = os.statvfs(folder)
     free_bytes = found.f_bavail * found.f_frsize
     text = f"{in_words(free_bytes)} are free"
     if free_bytes < _LITTLE_ROOM_BYTES:
-        yield Finding(f"{what}: room", State.PROBLEM, text, "make room, or choose a folder on a larger disk")
+        yield Finding(
+            f"{what}: room", Outcome.PROBLEM, text, "make room, or choose a folder on a larger disk"
+        )
     else:
-        yield Finding(f"{what}: room", State.OK, text)
+        yield Finding(f"{what}: room", Outcome.OK, text)
     if writes:
         yield _locks(what, folder)
 
@@ -254,37 +256,37 @@ def _locks(what: str, folder: Path) -> Finding:
         opened += [open_lock(path), open_lock(path)]
         first, second = (try_lock(descriptor, path, exclusive=True) for descriptor in opened)
     except StorageError as error:
-        return Finding(what, State.PROBLEM, _line(error), mend)
+        return Finding(what, Outcome.PROBLEM, _line(error), mend)
     finally:
         for descriptor in opened:
             os.close(descriptor)
         path.unlink(missing_ok=True)
     if not first or second:
-        return Finding(what, State.PROBLEM, f"two could lock one file in {folder}", mend)
-    return Finding(what, State.OK, "they work")
+        return Finding(what, Outcome.PROBLEM, f"two could lock one file in {folder}", mend)
+    return Finding(what, Outcome.OK, "they work")
 
 
 def examine_process() -> Iterator[Finding]:
     """Check the limits that this process runs under."""
-    yield _limit("open files", resource.RLIMIT_NOFILE, _FEW_DESCRIPTORS, State.PROBLEM, "ulimit -n 65536")
+    yield _limit("open files", resource.RLIMIT_NOFILE, _FEW_DESCRIPTORS, Outcome.PROBLEM, "ulimit -n 65536")
     # Caches are mapped: all of them together count.
-    yield _limit("address space", resource.RLIMIT_AS, sys.maxsize, State.NOTE, "ulimit -v unlimited")
-    yield _limit("size of files", resource.RLIMIT_FSIZE, 2**30, State.PROBLEM, "ulimit -f unlimited")
+    yield _limit("address space", resource.RLIMIT_AS, sys.maxsize, Outcome.NOTE, "ulimit -v unlimited")
+    yield _limit("size of files", resource.RLIMIT_FSIZE, 2**30, Outcome.PROBLEM, "ulimit -f unlimited")
     try:
         mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
         return  # not Linux
     if mappings < _FEW_MAPPINGS:
         mend = f"sysctl -w vm.max_map_count={_FEW_MAPPINGS}"
-        yield Finding("mappings", State.NOTE, f"vm.max_map_count is {mappings}", mend)
+        yield Finding("mappings", Outcome.NOTE, f"vm.max_map_count is {mappings}", mend)
 
 
-def _limit(what: str, kind: int, enough: int, state: State, mend: str) -> Finding:
+def _limit(what: str, kind: int, enough: int, state: Outcome, mend: str) -> Finding:
     most = resource.getrlimit(kind)[0]
     if most == resource.RLIM_INFINITY:
-        return Finding(what, State.OK, "no limit")
+        return Finding(what, Outcome.OK, "no limit")
     if most >= enough:
-        return Finding(what, State.OK, f"the limit is {most:,}")
+        return Finding(what, Outcome.OK, f"the limit is {most:,}")
     return Finding(what, state, f"the limit is {most:,}", mend)
 
 

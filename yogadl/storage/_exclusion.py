@@ -1,4 +1,4 @@
-"""Say what it means to hold the right to build a version."""
+"""Declare what a builder holds while it excludes all others: a lock in a folder, a lease in a bucket."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,36 +9,36 @@ from yogadl.storage._progress import Progress
 
 
 class LeaseLostError(LeaseError):
-    """Say that somebody else has taken over a build, since this process gave no sign of life for too long."""
+    """Another builder has taken over, because the heartbeat of this process stopped for too long."""
 
 
 class BuildExclusion(Protocol):
-    """The right to build one version, from when it was given until the block that asked for it ends."""
+    """The exclusive build of one version, from when it was granted to the end of the ``with`` block."""
 
     @property
     def term(self) -> int | None:
-        """Which build of this version this is, if builds are counted."""
+        """Which build of this version this is, where builds are counted: the lease's term."""
 
     @property
     def report(self) -> Progress | None:
-        """Tells those who wait how far the build is, at next to no cost; None if nobody can be told."""
+        """What tells waiting processes how far the build is, cheaply; ``None`` if it can't."""
 
     def is_lost(self) -> bool:
-        """Return whether somebody else has the right by now."""
+        """Return whether another builder has taken over."""
 
     def check(self) -> None:
-        """Make sure that the right is still held.
+        """Make sure that no other builder has taken over.
 
         Raises:
-            LeaseLostError: if somebody else has it.
+            LeaseLostError: if one has.
         """
 
 
 @contextlib.contextmanager
 def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
-    """Raise that the right was lost, if so, instead of what came of it.
+    """Raise `LeaseLostError`, if the build was lost, in place of an error that this has caused.
 
-    Who takes over a build clears away what it finds of it.
+    A builder that takes over removes the files of the one before.
     """
     try:
         yield

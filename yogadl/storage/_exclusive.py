@@ -1,4 +1,4 @@
-"""Hold the right to build a version, and let a builder that asks for its own result fail at once."""
+"""Exclude other builders of a version, and make a builder that asks for its own result fail at once."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from yogadl.storage._exclusion import BuildExclusion
 
 @dataclass(eq=False)
 class _Running:
-    """A build in progress, as whatever runs inside of it knows it."""
+    """A build in progress, as the code that runs inside it sees it."""
 
     location: str
     key: DatasetKey
@@ -28,15 +28,15 @@ _building: ContextVar[tuple[_Running, ...]] = ContextVar("building", default=())
 def exclusive_build_unless(
     backend: Backend, key: DatasetKey, unless: Callable[[], bool] | None = None
 ) -> Iterator[BuildExclusion | None]:
-    """Hold the right to build a version, waiting for whoever holds it now.
+    """Exclude other builders of a version, waiting for the one that builds it now.
 
     Args:
         backend: Where.
         key: The version.
-        unless: Asked while waiting; as soon as it says yes, ``None`` is given and nothing is held.
+        unless: Called while waiting; once it returns true, ``None`` is given and nothing is held.
 
     Raises:
-        ConfigurationError: if it is this very context that builds it.
+        ConfigurationError: if this very context builds it.
         LeaseError: if it takes longer than the storage waits.
     """
     outer, location = _building.get(), backend.root.location
@@ -56,7 +56,7 @@ def exclusive_build_unless(
 
 @contextlib.contextmanager
 def exclusive_build(backend: Backend, key: DatasetKey) -> Iterator[BuildExclusion]:
-    """Hold the right to build a version, whatever others build meanwhile; see `exclusive_build_unless`."""
+    """Exclude other builders of a version, even if it is there by then; see `exclusive_build_unless`."""
     with exclusive_build_unless(backend, key) as exclusion:
-        assert exclusion is not None  # nothing was said that would make it needless
+        assert exclusion is not None  # which only `unless` makes it
         yield exclusion

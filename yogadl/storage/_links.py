@@ -1,9 +1,8 @@
-"""Reach the files of a dataset and nothing else: no link leads out of it, and only files are opened.
+"""Open the files of a dataset and nothing else: follow no link out of it, and open nothing but files.
 
-Where a storage's folder lies, and where the whole folder of a dataset, is up to whoever keeps them: both may
-be links. What lies inside a dataset's folder may come from anybody. A link there would be read as if the
-storage had it, and what it leads to would be pruned as if nobody else needed it. A pipe would be waited for
-without end. docs/format.md says so to users.
+A storage's folder and the whole folder of a dataset may be links. The content of a dataset's folder may come
+from anybody: a link there would be read as if its target were in the storage, and pruned as if nobody else
+needed that; a pipe would block for ever. docs/format.md says so to users.
 """
 
 import errno
@@ -21,7 +20,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def checked_path(root: Path, name: str) -> str:
-    """Return where a file lies, once it is sure that no folder between it and its dataset's is a link.
+    """Return the path of a file, if no folder between it and its dataset's is a link.
 
     Args:
         root: The storage's folder.
@@ -30,11 +29,11 @@ def checked_path(root: Path, name: str) -> str:
     Raises:
         CacheFormatError: if one is.
     """
-    return _place(root, name)[0]
+    return _path(root, name)[0]
 
 
-def _place(root: Path, name: str) -> tuple[str, bool]:
-    """Return where a file lies, and whether that is inside a dataset."""
+def _path(root: Path, name: str) -> tuple[str, bool]:
+    """Return the path of a file, and whether that is inside a dataset."""
     folders = _folders_inside(name)
     for folder in folders:
         if os.path.islink(f"{root}/{folder}"):
@@ -49,7 +48,7 @@ def open_file(root: Path, name: str) -> BinaryIO:
         CacheFormatError: if it is a link inside a dataset, a pipe, a device or a socket.
         OSError: if it is a folder, or there is none.
     """
-    path, is_inside = _place(root, name)
+    path, is_inside = _path(root, name)
     try:
         descriptor = os.open(path, _FLAGS | (os.O_NOFOLLOW if is_inside else 0))
     except OSError as error:
@@ -65,15 +64,15 @@ def open_file(root: Path, name: str) -> BinaryIO:
 
 
 def stat_file(root: Path, name: str) -> os.stat_result:
-    """Return what is known of a file, under the same conditions as `open_file`."""
+    """Return the status of a file, under the same conditions as `open_file`."""
     found = stat_any(root, name)
     _check_kind(f"{root}/{name}", found)
     return found
 
 
 def stat_any(root: Path, name: str) -> os.stat_result:
-    """Return what is known of whatever has that name; of a link inside a dataset, not of what it leads to."""
-    path, is_inside = _place(root, name)
+    """Return the status of anything of that name; inside a dataset, of a link itself."""
+    path, is_inside = _path(root, name)
     return os.lstat(path) if is_inside else os.stat(path)
 
 
@@ -89,9 +88,9 @@ def files_below(
 
     Raises:
         CacheFormatError: if a folder inside a dataset is a link: what it leads to must neither be listed
-            nor be taken for absent. Other links are not followed.
+            nor count as absent. Other links are not followed.
     """
-    top, is_inside = _place(root, f"{below}/")
+    top, is_inside = _path(root, f"{below}/")
     for path, folders, files in os.walk(top, onerror=onerror):
         for folder in folders if is_inside else ():
             if os.path.islink(os.path.join(path, folder)):

@@ -1,4 +1,4 @@
-"""Give the right to build or to prune in a local folder to one process at a time, by file lock."""
+"""Let one process at a time build or prune in a local folder, by file locks."""
 
 import contextlib
 import errno
@@ -27,23 +27,23 @@ _SAY_EVERY_S: Final = 60.0
 
 
 class BuildLock:
-    """The right to build that a file lock gives: as long as its holder lives. Implements `BuildExclusion`."""
+    """An exclusive build by file lock, which lasts as long as its process. Implements `BuildExclusion`."""
 
     term = None
     report = None
 
     def is_lost(self) -> bool:
-        """Return that it is not."""
+        """Return that none has."""
         return False
 
     def check(self) -> None:
-        """Do nothing: it is held."""
+        """Do nothing: a lock can't be lost."""
 
 
 @frozen
 class FileLocks:
-    """The right to build in a folder of one machine. A lock goes with the process that holds it, however
-    that ends. Implements `BuildCoordinator`.
+    """Exclude other builders in a folder of one machine. A lock ends with its process, however that ends.
+    Implements `BuildCoordinator`.
 
     Args:
         folder: The folder.
@@ -55,10 +55,7 @@ class FileLocks:
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator["BuildExclusion | None"]:
-        """Hold the right to build this version, waiting for whoever holds it now.
-
-        The lock goes with the process that holds it, however that ends.
-        """
+        """Exclude other builders of this version, waiting for the one that builds it now."""
         whole = _names.WholeDataset(key.id)
         with self._locked(_names.lock(key), lambda: f"{key}, which {self._builder(key)}", _names.turn(key)):
             if unless is not None and unless():
@@ -74,9 +71,9 @@ class FileLocks:
                 self.folder.remove(self._holder_name(key))
 
     def _prepare(self, key: DatasetKey) -> None:
-        """Say who holds the right to build, and make the folder of the trash while there is room for it.
+        """Note which process builds, and make the folder of the trash while there is room for it.
 
-        On a full disk neither is done: what frees it holds this right, too.
+        On a full disk neither is done: what frees it holds this lock, too.
         """
         trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
         with contextlib.suppress(OSError):  # who needs it is told then
@@ -89,7 +86,7 @@ class FileLocks:
 
     @contextlib.contextmanager
     def pruning(self, dataset_id: str) -> Iterator["BuildExclusion | None"]:
-        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there."""
+        """Exclude builders of a dataset to prune it; give ``None`` if one builds or prunes now."""
         from filelock import Timeout
 
         lock = self._lock(_names.lock(_names.WholeDataset(dataset_id)))
@@ -108,7 +105,7 @@ class FileLocks:
             lock.release()
 
     def has_builder(self, dataset_id: str) -> bool:
-        """Return whether somebody is building a version of this dataset."""
+        """Return whether a version of this dataset is being built."""
         from filelock import Timeout
 
         for name in self.folder.names(f"{dataset_id}/locks", ".lock"):

@@ -25,7 +25,7 @@ WAIT: Final = ".wait"
 
 @frozen
 class WholeDataset:
-    """Stand for all of a dataset where otherwise one version does: the right to prune is one to all of it.
+    """Stand for all of a dataset where otherwise one version does: it is pruned as one.
 
     Args:
         id: What the dataset is called.
@@ -100,7 +100,7 @@ def unresumable(key: DatasetKey, token: str) -> str:
 
 
 def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
-    """Return the folder of an attempt whose partitions are written by tasks, which hold no right to build."""
+    """Return the folder of an attempt whose partitions are written by tasks, which hold no lease or lock."""
     return f"{builds(key)}/run-{run}-{partitions}"
 
 
@@ -145,12 +145,12 @@ def leases(key: DatasetKey | WholeDataset) -> str:
 
 
 def lease(key: DatasetKey | WholeDataset, term: int) -> str:
-    """Return the name of the lease that gives the right to build, or to prune, for the so-manieth time."""
+    """Return the name of the lease on building or pruning that has this term: the first is 1."""
     return f"{leases(key)}/{term:010d}"
 
 
 def split_lease(name: str) -> tuple[int, str] | None:
-    """Return epoch and ending (none or ``.beat``, ``.end``, ``.wait``) of the name of a lease's object."""
+    """Return term and ending (none or ``.beat``, ``.end``, ``.wait``) of the name of a lease's object."""
     found = _LEASE.fullmatch(name.rpartition("/")[2])
     return None if found is None else (int(found[1]), found[2] or "")
 

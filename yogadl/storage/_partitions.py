@@ -179,7 +179,7 @@ class PartitionedBuild:
 
 
 class _WorkersBuild(PartitionedBuild):
-    """One whose tasks are the workers of whoever holds the right to build."""
+    """One whose tasks are the workers of the process that holds the lock or lease."""
 
     @property
     def _where(self) -> str:

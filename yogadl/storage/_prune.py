@@ -179,10 +179,10 @@ class Pruning:
 
         Args:
             doomed: What can go.
-            right: The right to prune, which the caller holds.
+            exclusion: Held by the caller.
 
         Raises:
-            LeaseLostError: if somebody else has the right by now; nothing is removed from then on.
+            LeaseLostError: if a builder has taken over; nothing is removed from then on.
         """
         checked = time.monotonic()
         for entry in doomed:

@@ -44,7 +44,7 @@ def publish(
         key: What is published.
         content: What it holds.
         builder: Where it came from.
-        exclusion: The right to build, which the caller holds.
+        exclusion: Held by the caller.
         replaces: Whether it takes the place of an existing version, which goes to the trash. If not, and
             there is one, that one stays.
 
@@ -52,7 +52,7 @@ def publish(
         Whether this is what is published now.
 
     Raises:
-        LeaseLostError: if somebody else has the right to build by now.
+        LeaseLostError: if another builder has taken over.
         StorageError: if a part is gone.
     """
     if content.run.records != content.table.records:
@@ -91,10 +91,10 @@ def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusi
         root: Where to.
         key: What is published.
         content: The manifest.
-        exclusion: The right to build, which the caller holds.
+        exclusion: Held by the caller.
 
     Raises:
-        LeaseLostError: if somebody else has the right to build by now.
+        LeaseLostError: if another builder has taken over.
     """
     name = _names.manifest(key)
     exclusion.check()

@@ -370,7 +370,7 @@ class CacheStorage(Storage):
 
         Raises:
             StorageError: if something can't be listed, read or removed; names the dataset.
-            LeaseError: if this process was stopped for so long that a builder took the right from it.
+            LeaseError: if this process was stopped for so long that a builder took over its lease.
         """
         from yogadl.storage._keeping import prune
 

@@ -1,7 +1,7 @@
-"""Give signs of life for a builder, from a process of its own; see `Heartbeat`.
+"""Write a builder's heartbeat from a process of its own; see `Heartbeat`.
 
-A builder may be busy for hours without letting another thread run, as a source in C does that holds the
-interpreter's lock. This process only watches that its parent lives and overwrites one small object.
+A thread would not do: a source in C may hold the interpreter's lock for hours. The process watches that its
+parent lives, and overwrites one small object.
 """
 
 import errno
@@ -21,12 +21,11 @@ from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._leases.waiting import read_body
 
-# So often the parent is looked at.
 _PARENT_POLL_S: Final = 0.5
 _REPORT_EVERY_S: Final = 1.0
-# A build that is done before this costs next to nothing: only then all of us is loaded, and the SDK.
+# Yogadl and the SDK are loaded after this time only, so that short builds cost little.
 _FIRST_HEARTBEAT_S: Final = 2.0
-# What is imported before the parent's path is known comes from Python itself, not from the current folder.
+# Until the parent's path is set, imports come from Python itself and not from the current folder.
 _PYTHON: Final = (sys.executable, "-P")
 _START: Final = """\
 import pickle, select, sys
@@ -38,7 +37,7 @@ sys.path[:] = path
 from yogadl.storage._leases.heartbeat import main
 main(pipe, task)
 """
-# It leaves its parent at once: nobody has to wait for it, nor to read what it says.
+# It forks away from its parent at once, which so need not wait for it.
 _START_TO_END: Final = """\
 import os, pickle, sys
 path, task = pickle.load(sys.stdin.buffer)
@@ -54,15 +53,15 @@ _STOPPED: Final = ("T", "t")
 
 @dataclass(frozen=True)
 class HeartbeatTask:
-    """What a pulse has to do.
+    """What a heartbeat process has to do.
 
     Args:
         bucket: Where to write.
-        lease_name: The lease, which another may turn out to have taken: then nothing is written.
-        beat_name: The object that is overwritten.
+        lease_name: The lease; nothing is written if it turns out to be another process's.
+        heartbeat_name: The object that is overwritten.
         end_name: The object that is written once the parent has died.
-        token: The lease's, which tells its objects from those of others.
-        interval_s: How often a sign of life is due.
+        token: The lease's, which marks its objects.
+        interval_s: The time between two writes.
     """
 
     bucket: Bucket
@@ -74,10 +73,10 @@ class HeartbeatTask:
 
 
 class Heartbeat:
-    """Signs of life of this process, given by a child process until `stop` is called or this process dies.
+    """This process's heartbeat, written by a child process until `stop` is called or this process dies.
 
-    A process that is stopped (SIGSTOP, a debugger) gives none. Not for several threads at once; of no use
-    after a fork.
+    None is written while this process is stopped (SIGSTOP, a debugger). Not for several threads at once; of
+    no use after a fork.
 
     Args:
         task: What is written where.
@@ -90,7 +89,7 @@ class Heartbeat:
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # Credentials may be among what is sent: they go through the pipe, where no other user sees them.
+        # The task may hold credentials: through a pipe no other user can see them.
         command = [*_PYTHON, "-c", _START]
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, bufsize=0)
@@ -100,7 +99,7 @@ class Heartbeat:
                 f"can't start {sys.executable}, to tell others that this build goes on: {error.strerror}",
             ) from error
         assert process.stdin is not None
-        # Who is interrupted before it can say that it builds no more drops this, and is waited for no more.
+        # If this object is dropped, as by an interrupt, the heartbeat must end with it.
         weakref.finalize(self, _end, process, self._pid)
         start = pickle.dumps((sys.path, min(_FIRST_HEARTBEAT_S, self._task.interval_s)))
         task = pickle.dumps((self._pid, self._task))
@@ -110,7 +109,7 @@ class Heartbeat:
         return process
 
     def report(self, records: int, total: int | None, size_bytes: int) -> None:
-        """Say how far the build is; does not wait, and not every call counts."""
+        """Pass on how far the build is; never waits, and skips calls that come too often."""
         now = time.monotonic()
         if now - self._reported < _REPORT_EVERY_S or os.getpid() != self._pid:
             return
@@ -124,13 +123,13 @@ class Heartbeat:
             self._process.stdin.write(line.encode())
 
     def stop(self) -> None:
-        """End the child process; a sign of life that is on its way may still arrive."""
+        """End the child process; a write in flight may still arrive."""
         _end(self._process, self._pid)
 
 
 def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
     if os.getpid() != parent:
-        return  # a fork of the parent has nothing to end
+        return  # in a forked child
     process.kill()
     process.wait()
     assert process.stdin is not None
@@ -140,7 +139,7 @@ def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
 def main(
     pipe: Any, pickled: bytes
 ) -> None:  # a buffered binary stream: no one class in all of Python's versions
-    """Give signs of life for the process that sent its id and a task, until it is dead."""
+    """Write the heartbeat of the process that sent its id and a task, until that is dead."""
     parent, task = pickle.loads(pickled)
     watch = _ParentWatch(pipe, parent)
     count, progress, is_ours = 0, b"{}", False
@@ -159,21 +158,21 @@ def _is_ours(task: HeartbeatTask) -> bool:
     try:
         return bool(read_body(task.bucket, task.lease_name).get("token") == task.token)
     except StorageError:
-        return False  # it is asked again
+        return False  # asked again at the next write
 
 
 def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_come: bool) -> None:
-    """Start a process that writes that a lease is over as soon as that can be written; it outlives this one.
+    """Start a process that writes the end of a lease as soon as it can; it outlives this one.
 
     Args:
         task: What is written where.
         ending: What is written.
         for_s: How long to try.
-        may_come: Whether the lease may still appear: putting it failed, or so it was told.
+        may_come: Whether the lease may still appear, since the put that failed may take effect.
     """
     start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s, may_come))))
     command = [*_PYTHON, "-c", _START_TO_END]
-    silent = subprocess.DEVNULL  # who reads what this process prints would wait for the end of both
+    silent = subprocess.DEVNULL  # a reader of our output would wait for both processes to end
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             command, input=start, stdout=silent, stderr=silent, start_new_session=True, check=False
@@ -181,7 +180,7 @@ def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_c
 
 
 def retry_ending(pickled: bytes) -> None:
-    """Write that a lease is over, trying again and again, unless it is another's by then."""
+    """Write the end of a lease, trying again and again, unless it has become another process's."""
     task, ending, for_s, may_come = pickle.loads(pickled)
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
@@ -195,7 +194,7 @@ def retry_ending(pickled: bytes) -> None:
 
 
 class _ParentWatch:
-    """Wait for what the parent says, and notice when it is gone."""
+    """Read what the parent reports, and notice when it dies."""
 
     def __init__(self, pipe: Any, parent: int) -> None:
         self._pipe = pipe
@@ -204,11 +203,11 @@ class _ParentWatch:
         self._rest = b""
 
     def lives(self) -> bool:
-        """Return whether the parent is alive: who has lost its parent gets another one."""
+        """Return whether the parent is alive: an orphan has another parent."""
         return os.getppid() == self._parent
 
     def wait(self, timeout_s: float) -> bytes | None:
-        """Wait for so long, or less if the parent dies; return the last line that it sent."""
+        """Wait, for less if the parent dies; return the last line that it sent."""
         deadline, last = time.monotonic() + timeout_s, None
         while self.lives() and (left_s := deadline - time.monotonic()) > 0:
             if not self._is_open:
@@ -242,5 +241,5 @@ def _try_put(bucket: Bucket, name: str, document: dict[str, Any]) -> None:
     try:
         bucket.put(name, json.dumps(document).encode())
     except StorageError as error:
-        # The next time it may succeed; if not, others take over, and the builder notices by itself.
+        # The next write may succeed; if none does another builder takes over, and this one notices.
         sys.stderr.write(f"yogadl: can't tell others that this build goes on: {error}\n")

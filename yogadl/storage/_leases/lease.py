@@ -1,6 +1,6 @@
-"""Give the right to build, or to prune, to one of any number of machines, by nothing but put-if-absent.
+"""Let one of any number of machines build, or prune, by nothing but put-if-absent.
 
-See docs/protocol.md for the protocol and for what it promises.
+The protocol, and what it promises, is in docs/protocol.md.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Leases:
 
     Args:
         bucket: The bucket.
-        terms: How long who waits for whom.
+        policy: When a builder counts as dead, and how long to wait for one.
     """
 
     bucket: Bucket
@@ -52,28 +52,28 @@ class Leases:
     def held(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator["BuildLease | None"]:
-        """Hold the right to build a version, waiting for whoever holds it now, or prunes the dataset.
+        """Hold the lease on a version, waiting for its builder or for one that prunes the dataset.
 
-        Whoever waits is told when it ends: by a failure of the block, too.
+        Waiting processes are told when the block ends, and whether by an error.
 
         Args:
             key: The version.
-            unless: Asked while waiting; as soon as it says yes, ``None`` is given and nothing is held.
+            unless: Called while waiting; once it returns true, ``None`` is given and nothing is held.
 
         Raises:
-            LeaseError: if it takes longer than `policy` allow; says who holds it and how to clear it.
+            LeaseError: if it takes longer than `policy` allows; names the holder, and how to clear its lease.
         """
         lease = self._acquire(key, unless)
         if lease is None:
             yield None
             return
         with _released(lease):
-            self._wait_for_pruning(key.id)  # only now: who begins to prune from here on sees our lease
+            self._wait_for_pruning(key.id)  # after acquiring: a later prune sees our lease
             yield lease
 
     @contextlib.contextmanager
     def pruning(self, dataset_id: str, now: float) -> Iterator["BuildLease | None"]:
-        """Hold the right to prune a dataset, or give ``None`` if somebody builds or prunes there.
+        """Hold the lease on pruning a dataset; give ``None`` if one builds or prunes there.
 
         Args:
             dataset_id: The dataset.
@@ -86,11 +86,11 @@ class Leases:
             yield None
             return
         with _released(lease):
-            # Only now: who begins to build from here on sees our lease, and waits.
+            # Checked after acquiring: a builder that begins later sees our lease, and waits.
             yield None if self.is_held(dataset_id, now) else lease
 
     def is_held(self, dataset_id: str, now: float) -> bool:
-        """Return whether any version of a dataset has a builder who may be alive.
+        """Return whether any version of a dataset has a builder that may be alive.
 
         Args:
             dataset_id: The dataset.
@@ -106,7 +106,7 @@ class Leases:
             if split is None:
                 continue
             if split[1] == _names.WAIT:
-                continue  # no sign of its builder's life
+                continue  # written by a waiting process
             version, term = found.name.rpartition("/")[0], split[0]
             before = newest.get(version, (0, False, 0.0))
             if term >= before[0]:
@@ -117,13 +117,13 @@ class Leases:
         for version, (term, has_ended, modified) in newest.items():
             if not has_ended:
                 holder = read_body(self.bucket, f"{version}/{term:010d}")
-                # Twice, since no waiter watched it: what is meant is surely dead, not likely so.
+                # Twice the time, since nobody has watched its heartbeat: it must certainly be dead.
                 if now - modified < 2 * max(self.policy.ttl_s, ttl_of(holder)):
                     held.add(version)
         return held
 
     def _wait_for_pruning(self, dataset_id: str) -> None:
-        """Wait until nobody prunes the dataset; take the right from one that is dead, or it might wake up."""
+        """Wait until nobody prunes the dataset; take over the lease of a dead one, which might resume."""
         whole = _names.WholeDataset(dataset_id)
 
         def is_over() -> bool:
@@ -141,7 +141,7 @@ class Leases:
         while True:
             requested_s = time.monotonic()
             state = self._state(key)
-            # After the list: who ended by then has published by then.
+            # After the list: a builder that had ended by then has published by then.
             if unless is not None and unless():
                 return None
             if state.has_ended:
@@ -175,7 +175,7 @@ class Leases:
         return replace(state, has_waiter=state.term in waited_for)
 
     def _try_acquire(self, key: DatasetKey | _names.WholeDataset, state: LeaseState) -> "BuildLease | None":
-        """Take the right after the one seen, unless somebody else does."""
+        """Put the lease of the term after `state`, unless another process does so first."""
         term, token = state.term + 1, secrets.token_hex(16)
         holder = {
             "token": token,
@@ -188,7 +188,7 @@ class Leases:
         }
         name = _names.lease(key, term)
         lease = BuildLease(self, key, term, token)
-        # Before the lease is there: killed right after, this process could not tell anybody that it died.
+        # Before the lease is put: the heartbeat process reports it if this one is killed right after.
         lease.start()
         is_taken = False
         try:
@@ -203,7 +203,7 @@ class Leases:
             return None
         try:
             if self._state(key).term > term:
-                # What was seen is long past: this epoch has been, and was cleared by a later builder.
+                # The state was outdated: this term has been held, and cleared by a later builder.
                 lease.stop_heartbeat()
                 self.bucket.delete(name)
                 return None
@@ -219,7 +219,7 @@ class Leases:
 
 @contextlib.contextmanager
 def _released(lease: "BuildLease") -> Iterator[None]:
-    """Give a lease back at the end of a block, and tell those who wait how that ended."""
+    """Release a lease at the end of a block, and tell waiting processes how it ended."""
     try:
         yield
     except BaseException as error:
@@ -247,35 +247,35 @@ class BuildLease:
         self._heartbeat: Heartbeat | None = None
 
     def start(self) -> None:
-        """Begin to give signs of life."""
+        """Start the heartbeat."""
         self._heartbeat = Heartbeat(self._task)
 
     def stop_heartbeat(self) -> None:
-        """Give no signs of life any more."""
+        """Stop the heartbeat."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
     def report(self, records: int, total: int | None, size_bytes: int) -> None:
-        """Tell those who wait how far the build is."""
+        """Tell waiting processes how far the build is."""
         if self._heartbeat is not None:
             self._heartbeat.report(records, total, size_bytes)
 
     def is_lost(self) -> bool:
-        """Return whether somebody else has the right by now."""
+        """Return whether another builder has taken over."""
         return self._leases._state(self._key).term != self.term or not self._is_ours()
 
     def _is_ours(self) -> bool:
-        """Return whether the lease that is there is still this one.
+        """Return whether the lease of this term is still this one.
 
-        Where all leases were pruned, a day after the last build, others may have begun to count anew.
+        Leases are pruned a day after the last build, and then terms begin at 1 again.
         """
         return read_body(self._leases.bucket, self._name).get("token") == self._token
 
     def check(self) -> None:
-        """Make sure that the right is still held.
+        """Make sure that no other builder has taken over.
 
         Raises:
-            LeaseLostError: if somebody else has it.
+            LeaseLostError: if one has.
         """
         if self.is_lost():
             do, _ = verbs(self._key)
@@ -286,33 +286,33 @@ class BuildLease:
             )
 
     def end(self, failed: str | None) -> None:
-        """Give the right back and tell those who wait.
+        """Release the lease and tell waiting processes.
 
         Args:
             failed: Why nothing was built, if so.
         """
         if os.getpid() != self._pid:
-            return  # a child that inherited this by a fork holds nothing
+            return  # a forked child does not hold its parent's lease
         try:
             self.stop_heartbeat()
             if not self._is_ours():
-                return  # others have it, or have had it since
+                return  # another builder has taken over
             self._leases.bucket.put(self._task.end_name, self._ending(failed))
         except BaseException as error:
             self.end_in_background(failed)
             if not isinstance(error, StorageError):
-                raise  # as who waits for a store that is away interrupts that
+                raise  # such as KeyboardInterrupt during retries
             _log.warning(
                 "yogadl: can't tell others that %s is built no more; it is tried for another %.0f s: %s",
                 self._key, self._leases.policy.ttl_s, error,
             )  # fmt: skip
 
     def end_in_background(self, failed: str | None, *, may_come: bool = False) -> None:
-        """Have another process write that it is over, as soon as it can; after a time to live all know.
+        """Let another process write that the lease has ended, trying for one time to live.
 
         Args:
             failed: Why nothing was built, if so.
-            may_come: Whether the lease may still appear: putting it failed, or so it was told.
+            may_come: Whether the lease may still appear, since the put that failed may take effect.
         """
         end_in_background(self._task, self._ending(failed), self._leases.policy.ttl_s, may_come=may_come)
 

@@ -1,4 +1,4 @@
-"""Say how long who waits for whom."""
+"""Say when a builder counts as dead, and how long to wait for one."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,11 +11,11 @@ _MIN_TTL_S: Final = 1.0
 
 @dataclass(frozen=True)
 class LeasePolicy:
-    """How long who waits for whom.
+    """When a builder counts as dead, and how long to wait for one that lives.
 
     Args:
-        ttl_s: A builder that gave no sign of life for so long is taken for dead.
-        wait_s: For so long callers wait for a builder that lives; ``None`` is for ever.
+        ttl_s: A builder without a heartbeat for so long counts as dead.
+        wait_s: How long callers wait for a builder that lives; ``None`` is for ever.
 
     Raises:
         ConfigurationError: if either makes no sense.
@@ -25,7 +25,7 @@ class LeasePolicy:
     wait_s: float | None = None
 
     def __post_init__(self) -> None:
-        ttl_s: object = self.ttl_s  # whatever the caller took for a number
+        ttl_s: object = self.ttl_s  # from the user: may be anything
         wait_s: object = self.wait_s
         if not (isinstance(ttl_s, int | float) and _MIN_TTL_S <= ttl_s < float("inf")):
             raise ConfigurationError(f"lease_ttl_s must be at least {_MIN_TTL_S:.0f} second, not {ttl_s!r}")

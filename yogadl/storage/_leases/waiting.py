@@ -1,4 +1,4 @@
-"""Wait for a builder, judge whether it is alive, and say who it is."""
+"""Wait for a builder, judge whether it is alive, and describe it in messages."""
 
 import contextlib
 import json
@@ -18,14 +18,14 @@ from yogadl.storage._leases.policy import LeasePolicy
 
 _log = logging.getLogger("yogadl")
 
-# In one time to live so many signs of life are due, so that one or two may fail.
+# So many heartbeats are due within one time to live, so that one or two may fail.
 HEARTBEATS_PER_TTL: Final = 6
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _MOST_JITTER: Final = 1.3
 _LOG_AFTER_S: Final = 2.0
 _LOG_EVERY_S: Final = 60.0
-# What a lease's objects hold is small; others could put anything in their place.
+# A lease's objects are small; anybody could put large ones in their place.
 _MAX_BODY_BYTES: Final = 2**20
 
 
@@ -34,10 +34,10 @@ class LeaseState:
     """What a list of a version's leases shows of the newest.
 
     Args:
-        epoch: Its number; 0 if there is none.
-        beat: Changes with each sign of life.
-        has_ended: Whether its builder is done, for better or worse.
-        is_waited_for: Whether somebody has said that it waits for its turn; no sign of the builder's life.
+        term: Its number; 0 if there is none.
+        heartbeat: Changes with each heartbeat.
+        has_ended: Whether its builder has finished or failed.
+        has_waiter: Whether a process has noted that it waits for its turn.
     """
 
     term: int = 0
@@ -47,7 +47,7 @@ class LeaseState:
 
 
 class SilenceTimer:
-    """Judge whether a builder is alive, by whether what is seen of it changes.
+    """Measure for how long a lease has not changed, as it does with each heartbeat.
 
     Only this process's own monotonic clock counts: clocks of machines may be hours apart.
     """
@@ -60,9 +60,9 @@ class SilenceTimer:
         """Return for how long, at least, nothing has changed.
 
         Args:
-            sight: What was seen.
-            asked: When it was asked for: this process may have been stopped since.
-            answered: When it was seen.
+            state: The newest state.
+            requested_s: When it was requested: this process may have been stopped since.
+            answered: When it arrived.
         """
         if state != self._last_state:
             self._last_state, self._since = state, answered
@@ -70,14 +70,14 @@ class SilenceTimer:
 
 
 class LeaseWaiter:
-    """One caller's wait for a builder, or for who prunes.
+    """One caller's wait for a builder, or for a process that prunes.
 
     Args:
         bucket: Where the leases are.
-        terms: How long to wait.
+        policy: How long to wait.
         key: What is built, or pruned.
-        is_in_turn: Whether it will build whatever others have built, as each of many who replace a version
-            does: they take turns.
+        takes_turns: Whether the caller will build even if the version is there by then, as callers that
+            replace it do: these take turns.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class LeaseWaiter:
         self._pause_s = _FIRST_PAUSE_S
         self._paused_for = 0
         self._takes_turns = takes_turns
-        self._last_turn: int | None = None  # the epoch of this process, if others wait to be the next
+        self._last_turn: int | None = None  # the term of this process, if others wait for their turn
         self._yield_until_s: float | None = None
         self._holder: tuple[int, dict[str, Any]] = 0, {}
 
     def is_dead(self, state: LeaseState, requested_s: float) -> bool:
-        """Return whether the builder seen has been silent for too long, and say so."""
+        """Return whether the builder has had no heartbeat for too long; log it if so."""
         silence_s = self._watch.silence_s(state, requested_s, time.monotonic())
         if silence_s < self._ttl_s(state):
             return False
@@ -114,7 +114,7 @@ class LeaseWaiter:
         return True
 
     def log_failure(self, state: LeaseState) -> None:
-        """Say why a builder failed, if this call waited for it."""
+        """Log why a builder failed, if this call has waited for it."""
         if state.term and self._holder[0] == state.term:
             failed = read_body(self._bucket, _names.lease(self._key, state.term) + _names.END).get("failed")
             if failed:
@@ -128,13 +128,13 @@ class LeaseWaiter:
             self._holder = 0, {}
 
     def yields_turn(self, state: LeaseState, requested_s: float) -> bool:
-        """Return whether this process has just had its turn, and who waited meanwhile may not know yet.
+        """Return whether this process has just built, and others that wait may not have noticed yet.
 
-        Else whoever builds again and again would always be the first to know that it is done.
+        Else a process that builds again and again would always be the first to notice, and starve them.
 
         Args:
-            sight: What was seen; the builder is done.
-            asked: When it was asked for.
+            state: The newest state; its builder has ended.
+            requested_s: When it was requested.
         """
         if not self._takes_turns:
             return False
@@ -145,7 +145,7 @@ class LeaseWaiter:
         return state.term == self._last_turn and now - self._started < self._yield_until_s
 
     def _next_pause_s(self, state: LeaseState) -> float:
-        """Return how long those who wait for this process pause at most; 0 if nobody does."""
+        """Return how long processes that wait for this one sleep at most; 0 if none does."""
         if not state.has_waiter:
             return 0.0
         holder = self._body(state)
@@ -157,13 +157,13 @@ class LeaseWaiter:
         return min(self._longest_pause_s, _FIRST_PAUSE_S + turn_s / 2) * _MOST_JITTER + _FIRST_PAUSE_S
 
     def pause(self, state: LeaseState) -> None:
-        """Wait a little, saying for whom.
+        """Sleep a little, and log now and then what for.
 
         Raises:
-            LeaseError: if the time that the caller has is over.
+            LeaseError: if the time to wait is over.
         """
         self._yield_until_s = 0.0
-        if state.term != self._paused_for:  # who has taken the right in between may be done as soon
+        if state.term != self._paused_for:  # a new builder may be done soon, too
             self._paused_for, self._pause_s = state.term, _FIRST_PAUSE_S
             self._put_wait_mark(state)
         waited_s = time.monotonic() - self._started
@@ -185,8 +185,8 @@ class LeaseWaiter:
         self.rest(None if wait_s is None else wait_s - waited_s)
 
     def rest(self, at_most_s: float | None = None) -> None:
-        """Wait a little, each time a little longer."""
-        # Not all at the same moment, or a thousand callers ask the store as one.
+        """Sleep a little, longer each time."""
+        # At random, so that a thousand callers do not ask the store at the same moment.
         pause_s = self._pause_s * random.uniform(2 - _MOST_JITTER, _MOST_JITTER)
         self._pause_s = min(self._pause_s * 1.5, self._longest_pause_s)
         time.sleep(pause_s if at_most_s is None else min(pause_s, at_most_s))
@@ -197,7 +197,7 @@ class LeaseWaiter:
 
     def _put_wait_mark(self, state: LeaseState) -> None:
         if self._takes_turns and not state.has_waiter:
-            with contextlib.suppress(StorageError):  # then others may go first
+            with contextlib.suppress(StorageError):  # then this process may have to wait longer
                 self._bucket.put(_names.lease(self._key, state.term) + _names.WAIT, b"{}")
 
     def _ttl_s(self, state: LeaseState) -> float:
@@ -225,16 +225,15 @@ class LeaseWaiter:
 
 
 def verbs(key: DatasetKey | _names.WholeDataset) -> tuple[str, str]:
-    """Return what is done under a lease: what its holder does, and what is done to what it holds."""
+    """Return the verb of what a lease's holder does, and its participle."""
     return ("prune", "pruned") if isinstance(key, _names.WholeDataset) else ("build", "built")
 
 
 def if_this_process(holder: dict[str, Any]) -> str:
-    """Return what else to say of who builds if it is the process that waits; else nothing.
+    """Return what to add to a message about a builder if it is this very process; else nothing.
 
-    Two threads of it may well wait for each other. But a thread that the builder itself has started and waits
-    for would do so for ever, and can't be told from others: before Python 3.14 a thread does not know which
-    one started it.
+    One thread may well wait for another's build. But a thread that a builder starts and waits for would wait
+    for ever. It can't be told from others: before Python 3.14 a thread does not know what started it.
     """
     if (holder.get("pid"), holder.get("host")) != (os.getpid(), socket.gethostname()):
         return ""
@@ -245,7 +244,7 @@ def if_this_process(holder: dict[str, Any]) -> str:
 
 
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
-    """Return what a small object of a lease says; nothing if it is gone or says nothing that we know."""
+    """Return the JSON object in a lease's object; an empty one if it is gone or has no such content."""
     try:
         document = json.loads(read(bucket, name, 0, _MAX_BODY_BYTES) or b"{}")
     except (ValueError, RecursionError):
