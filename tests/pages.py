@@ -1,7 +1,9 @@
-"""Take the examples out of the pages of docs/: they are what the tests of the adapters run."""
+"""Run the examples of the pages of docs/ and of docstrings: what needs a framework runs in its own tests."""
 
+import doctest
 import re
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 
@@ -9,9 +11,12 @@ ROOT = Path(__file__).parents[1]
 def blocks(page: str, *texts: str) -> list[str]:
     """Return the Python examples of a page: all of them, or the first one after each of these texts."""
     text = (ROOT / "docs" / page).read_text("utf-8")
-    if not texts:
-        return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-    return [re.findall(r"^```python\n(.*?)^```", text.split(after, 1)[1], re.M | re.S)[0] for after in texts]
+    found = [
+        re.findall(r"^```python\n(.*?)^```", part, re.M | re.S)
+        for part in ([text.split(after, 1)[1] for after in texts] or [text])
+    ]
+    assert all(found), f"{page} has no examples"
+    return [one[0] for one in found] if texts else found[0]
 
 
 def run(page: str, code: list[str], **names: object) -> dict[str, object]:
@@ -19,3 +24,10 @@ def run(page: str, code: list[str], **names: object) -> dict[str, object]:
     names.setdefault("__name__", page)
     exec(compile("\n".join(code), page, "exec"), names)
     return names
+
+
+def run_docstrings(*modules: ModuleType) -> int:
+    """Run the examples of modules' docstrings, all of which must succeed; return how many there are."""
+    results = [doctest.testmod(module) for module in modules]
+    assert not any(result.failed for result in results)
+    return sum(result.attempted for result in results)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
 # As pyproject.toml has it for pytest itself.
 WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
 _MAIN = """
@@ -49,11 +48,10 @@ class Child:
         self._result = self._folder / "result"
         task = self._folder / "task"
         task.write_bytes(pickle.dumps((function.__module__, function.__name__, args, str(self._result))))
-        roots = [str(HERE), str(HERE.parent), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
         self._errors = (self._folder / "stderr").open("w+b")
         self.process = subprocess.Popen(
             [*prefix, sys.executable, *WARNINGS, "-X", "faulthandler", "-c", _MAIN, str(task)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, roots))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdout=self._errors,
             stderr=self._errors,
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import HERE, WARNINGS, until
+from processes import WARNINGS, until
 
 import yogadl
 
@@ -104,10 +104,9 @@ def at_worker(number: int, do: Callable[[], None]) -> None:
 
 
 def start(function: str, folder: Path) -> "subprocess.Popen[bytes]":
-    roots = [str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, *WARNINGS, "-c", _MAIN, function, str(folder)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, roots))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         start_new_session=True,
     )

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-HERE = Path(__file__).parent
 # As pyproject.toml has it for pytest itself.
 WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
 _MAIN = "import hosts; hosts.main()"
@@ -28,11 +27,10 @@ class Process:
         self._output = Path(self._folder.name) / "output"
         self._result = Path(self._folder.name) / "result"
         task = pickle.dumps((function.__module__, function.__name__, args, str(self._result)))
-        paths = [str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 [*prefix, sys.executable, *WARNINGS, "-c", _MAIN],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

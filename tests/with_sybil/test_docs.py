@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest import SkipTest
 
 import pytest
+from pages import ROOT
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -14,7 +15,6 @@ from sybil.parsers.rest import PythonCodeBlockParser as DocstringCodeBlockParser
 
 import yogadl
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = Path(yogadl.__file__).parent
 
 SKIPPER = SkipParser()
@@ -86,7 +86,7 @@ def test_an_example_is_skipped_where_a_package_lacks_or_if_another_test_runs_it(
 
 
 def test_a_page_that_needs_a_framework_runs_in_that_frameworks_tests():
-    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "adapters").glob("test_*_docs.py"))
+    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "adapters").rglob("test_*_docs.py"))
     needy = {path.name for path, action, _ in skips() if action == "start"}
     assert needy == {f"{name}.md" for name in ("grain", "jax", "keras", "migrating", "pytorch", "tensorflow")}
     assert all(f'"{name}"' in tests for name in needy)

@@ -1,12 +1,12 @@
 """A DB-API cursor is read by rows, in chunks, with the query's names."""
 
 import contextlib
-import doctest
 import sqlite3
 import subprocess
 import sys
 
 import numpy as np
+import pages
 import pytest
 from sizes import around, arrangements, bounded, check_batch, constant, records_of, scaled
 
@@ -163,8 +163,7 @@ def test_no_other_adapter_is_loaded_for_it():
 
 
 def test_the_examples_of_the_docstrings_run():
-    assert doctest.testmod(sql).attempted
-    assert doctest.testmod(sql).failed == 0
+    assert pages.run_docstrings(sql)
 
 
 @pytest.mark.parametrize("way", arrangements([]))

@@ -1,29 +1,17 @@
 """The examples of the page about JAX, and of the adapter's docstrings, run."""
 
-import doctest
-import re
-import warnings
-from pathlib import Path
-
+import pages
 import pytest
 
 from yogadl.adapters.jax import _loader, _shards
-
-PAGE = Path(__file__).parents[2] / "docs" / "jax.md"
 
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pytest.importorskip("orbax.checkpoint")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-    assert blocks
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        exec(compile("\n".join(blocks), PAGE.name, "exec"), {"__name__": PAGE.name})
+    pages.run("jax.md", pages.blocks("jax.md"))
 
 
 @pytest.mark.parametrize("module", [_loader, _shards])
 def test_the_examples_of_the_docstrings_run(module):
-    failed, tried = doctest.testmod(module)
-    assert tried
-    assert not failed
+    assert pages.run_docstrings(module)

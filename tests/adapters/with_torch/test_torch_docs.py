@@ -1,6 +1,5 @@
 """The examples of the page about PyTorch, and of the adapter's docstrings, run."""
 
-import doctest
 import importlib
 import pkgutil
 
@@ -9,7 +8,10 @@ import pytest
 
 from yogadl.adapters import torch as adapter
 
-MODULES = [f"yogadl.adapters.torch.{module.name}" for module in pkgutil.iter_modules(adapter.__path__)]
+MODULES = [
+    importlib.import_module(f"yogadl.adapters.torch.{module.name}")
+    for module in pkgutil.iter_modules(adapter.__path__)
+]
 
 
 # The frameworks warn of each other, and of what examples are: small, on one CPU. What is ours stays an error.
@@ -23,11 +25,10 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pages.run("pytorch.md", code)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_docstrings_run(name):
-    assert not doctest.testmod(importlib.import_module(name)).failed
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_examples_of_docstrings_run(module):
+    pages.run_docstrings(module)
 
 
 def test_there_are_examples():
-    tried = sum(doctest.testmod(importlib.import_module(name)).attempted for name in MODULES)
-    assert tried > 20
+    assert pages.run_docstrings(*MODULES) > 20

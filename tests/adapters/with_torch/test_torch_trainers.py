@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 
 import yogadl
@@ -25,7 +26,7 @@ def start(folder, trainer, ranks, *arguments):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(
-            [str(SCRIPT.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+            [str(Path(pages.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
