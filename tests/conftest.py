@@ -30,6 +30,14 @@ def storage(tmp_path):
     return yogadl.open_storage(tmp_path / "caches")
 
 
+@pytest.fixture
+def yoga(capsys):
+    """Run the command, and return its exit code and what it printed."""
+    from command import run_command
+
+    return functools.partial(run_command, capsys)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bare",

@@ -4,8 +4,8 @@ import importlib.util
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
+from trees import assert_same
 
 import yogadl
 import yogadl.storage
@@ -25,23 +25,6 @@ _make.loader.exec_module(make)
 def storage(tmp_path):
     shutil.copytree(GOLDEN / "v1", tmp_path / "v1")
     return yogadl.open_storage(tmp_path / "v1")
-
-
-def assert_same(ours, theirs):
-    if isinstance(theirs, dict):
-        assert list(ours) == list(theirs)
-        for key in theirs:
-            assert_same(ours[key], theirs[key])
-    elif isinstance(theirs, list | tuple):
-        assert type(ours).__name__ == type(theirs).__name__
-        for mine, other in zip(ours, theirs, strict=True):
-            assert_same(mine, other)
-    elif isinstance(theirs, str | bytes):
-        assert ours == theirs
-    else:
-        expected = np.asarray(theirs)
-        assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
-        assert (ours == expected).all()
 
 
 def test_the_golden_cache_opens_and_holds_what_was_written(storage):

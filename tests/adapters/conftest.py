@@ -1,4 +1,4 @@
-"""What tests of adapters leave as they found it."""
+"""What tests of adapters start from, and what they leave as they found it."""
 
 import sys
 from collections.abc import Iterator
@@ -13,3 +13,14 @@ def no_seed_of_tensorflow_stays() -> Iterator[None]:
     context = sys.modules.get("tensorflow.python.eager.context")
     if context is not None and context.global_seed() is not None:
         sys.modules["tensorflow"].random.set_seed(None)
+
+
+@pytest.fixture
+def cached(storage):
+    """Return a function that caches a source and returns its DataRef."""
+
+    def cached(source, **options):
+        storage.submit(source, "set", "1", **options)
+        return storage.fetch("set", "1")
+
+    return cached

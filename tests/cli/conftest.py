@@ -1,39 +1,13 @@
-"""A storage with a few caches, and the command to run on it."""
+"""A storage with a few caches."""
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import yogadl
-from yogadl.cli import main
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def yoga(capsys):
-    """Run the command, and return its exit code and what it printed."""
-
-    def run(*words):
-        capsys.readouterr()
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as stopped:
-            code = stopped.code
-        return Ended(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

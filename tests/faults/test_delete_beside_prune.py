@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import start_child, until
+from processes import Process, until
 
 import yogadl
 from yogadl.storage import CacheStorage, _folder
@@ -49,7 +49,7 @@ def test_what_is_deleted_while_another_process_prunes_comes_back(memory: Path, k
     then = time.time() - 2 * DAY_S
     for path in (memory / "caches").rglob("*"):
         os.utime(path, (then, then))
-    child = start_child(prune_until_told, memory, kind)
+    child = Process(prune_until_told, memory, kind)
     try:
         for _ in until(60, "the child to prune"):
             if (memory / "begun").exists():

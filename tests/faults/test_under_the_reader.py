@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import in_child, start_child, until
+from processes import Process, in_child, until
 
 import yogadl
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError, YogaError
@@ -201,7 +201,7 @@ def build_slowly(root: Path) -> None:
 
 def test_a_prune_by_another_process_takes_nothing_from_a_build_that_goes_on(tmp_path: Path) -> None:
     storage = yogadl.open_storage(tmp_path)
-    child = start_child(build_slowly, tmp_path)
+    child = Process(build_slowly, tmp_path)
     for _ in until(60, "the build to be in the middle"):
         if (tmp_path / "waiting").exists():
             break

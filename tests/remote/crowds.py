@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hosts import Process, processes, wait_until
 from places import Place
+from processes import Process, processes, wait_until
 
 import yogadl
 from yogadl._key import DatasetKey

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hosts import Process, processes, wait_until
 from places import Place
+from processes import Process, processes, wait_until
 
 import yogadl
 

@@ -4,17 +4,16 @@ import json
 import os
 import resource
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stores
+from command import Ended, run_command
 from places import Place, gcs_place_at, s3_place_at
 from store_proxy import Request, StoreProxy, refuses
 
 from yogadl.cli import _doctor as command
-from yogadl.cli import main
 from yogadl.storage import _doctor
 from yogadl.storage._buckets.bucket import Object
 from yogadl.storage._buckets.memory import MemoryBucket
@@ -22,17 +21,10 @@ from yogadl.storage._buckets.retry import RetryPolicy
 from yogadl.storage._doctor import Finding, Outcome, examine_bucket, examine_process
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How the command ended."""
-
-    code: int
-    out: str
-
-    def state_of(self, what: str) -> str:
-        """Return how a check ended."""
-        (line,) = (line for line in self.out.splitlines() if f" {what} " in line[8:24])
-        return line.split()[0]
+def state_of(ended: Ended, what: str) -> str:
+    """Return how a check ended."""
+    (line,) = (line for line in ended.out.splitlines() if f" {what} " in line[8:24])
+    return line.split()[0]
 
 
 @pytest.fixture
@@ -43,7 +35,6 @@ def doctor(
     monkeypatch.setattr(command, "_PATIENCE", RetryPolicy(2.0, 3.0))
 
     def run(place: Place | str, *words: Any) -> Ended:
-        capsys.readouterr()
         options: list[str] = []
         if isinstance(place, Place):
             for name, value in place.options.get("client_options", {}).items():
@@ -51,11 +42,7 @@ def doctor(
             options += ["--endpoint-url", place.options["endpoint_url"], "--mirror", str(tmp_path / "mirror")]
             options += ["--anonymous"] if place.options.get("anonymous") else []
             place = place.url
-        try:
-            code = main(["doctor", place, *options, *map(str, words)])
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        return Ended(code, capsys.readouterr().out)
+        return run_command(capsys, "doctor", place, *options, *words)
 
     return run
 
@@ -81,7 +68,7 @@ def test_a_store_that_is_well_is_found_so_and_left_as_it_was(
         "mirror",
         "mirror: locks",
     ):
-        assert ended.state_of(what) == "ok"
+        assert state_of(ended, what) == "ok"
     assert [found.name for found in any_place.open().list()] == [".yogadl/put-if-absent"]
     assert not list((tmp_path / "mirror").glob(".*"))
 
@@ -91,7 +78,7 @@ def test_read_only_writes_nothing_there_nor_here(
 ) -> None:
     ended = doctor(any_place, "--read-only")
     assert ended.code == 0
-    assert ended.state_of("write") == "note"
+    assert state_of(ended, "write") == "note"
     assert list(any_place.open().list()) == []
     assert not (tmp_path / "mirror").exists()
 
@@ -126,7 +113,7 @@ def test_a_permission_that_is_missing_is_named_with_its_mend(
     proxy.breaks(takes, refuses(403, code))
     ended = doctor(place)
     assert ended.code == 1
-    assert ended.state_of(what) == "problem"
+    assert state_of(ended, what) == "problem"
     permission = {"list": "s3:ListBucket", "read": "s3:GetObject", "write": "s3:PutObject"}[what]
     assert f"allow to {what}: {permission}" in ended.out
     assert "Problems found: " in ended.out
@@ -177,7 +164,7 @@ def test_a_store_that_is_not_there_is_said_in_time(doctor: Callable[..., Ended])
         "aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}})  # fmt: skip
     ended = doctor(place)
     assert ended.code == 1
-    assert ended.state_of("access") == "problem"
+    assert state_of(ended, "access") == "problem"
     assert "--endpoint-url, proxies" in ended.out
 
 
@@ -192,7 +179,7 @@ def test_a_store_that_ignores_conditions_is_found_out(
     with store() as endpoint:
         ended = doctor(at(endpoint))
     assert ended.code == 1
-    assert ended.state_of("put-if-absent") == "problem"
+    assert state_of(ended, "put-if-absent") == "problem"
     assert "exclusive=False" in ended.out
 
 
@@ -226,7 +213,7 @@ def test_a_mirror_where_locks_do_not_work_is_a_problem(
     monkeypatch.setattr(_doctor, "try_lock", lambda *_, **__: True)
     ended = doctor(s3_place)
     assert ended.code == 1
-    assert ended.state_of("mirror: locks") == "problem"
+    assert state_of(ended, "mirror: locks") == "problem"
 
 
 def test_a_mirror_in_a_folder_of_other_files_is_a_problem(
@@ -235,7 +222,7 @@ def test_a_mirror_in_a_folder_of_other_files_is_a_problem(
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror" / "thesis.tex").touch()
     ended = doctor(s3_place)
-    assert ended.state_of("mirror") == "problem"
+    assert state_of(ended, "mirror") == "problem"
     assert "thesis.tex" in ended.out
 
 
@@ -245,7 +232,7 @@ def test_a_folder_on_a_network_file_system_is_noted(
     monkeypatch.setattr(_doctor, "file_system", lambda folder: "nfs4")
     ended = doctor(str(tmp_path))
     assert ended.code == 0
-    assert ended.state_of("folder") == "note"
+    assert state_of(ended, "folder") == "note"
     assert "network file system (nfs4)" in ended.out
 
 
@@ -280,7 +267,7 @@ def test_what_makes_no_sense_is_a_problem_and_not_a_crash(
 ) -> None:
     ended = doctor(*words, "--mirror", tmp_path / "mirror")
     assert ended.code == 1
-    assert ended.state_of("access") == "problem"
+    assert state_of(ended, "access") == "problem"
 
 
 def test_saying_twice_which_storage_is_refused(doctor: Callable[..., Ended], tmp_path: Path) -> None:

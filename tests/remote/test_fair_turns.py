@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hosts import Process, wait_until
 from places import Place
+from processes import Process, wait_until
 
 import yogadl
 from yogadl.storage import CacheStorage

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hosts import Process, processes, wait_until
 from mirrors import litter_in
 from places import Place
+from processes import Process, processes, wait_until
 from store_proxy import Request, StoreProxy, stalls
 
 import yogadl

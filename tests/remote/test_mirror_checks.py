@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run_command
 from mirrors import Watched, bucket_with, is_whole, litter_in, manifest_of, rows
 from places import Place
 
 import yogadl
-from yogadl.cli import main
 from yogadl.errors import CacheFormatError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
@@ -82,9 +82,8 @@ def yoga(bucket: LocalBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """Run a command on the bucket, and return how it ended and what it printed."""
 
     def command(name: str, *words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([name, "a", "1", "-s", bucket.url, "--mirror", str(tmp_path / "mirror"), *words])
-        return code, *capsys.readouterr()
+        ended = run_command(capsys, name, "a", "1", "-s", bucket.url, "--mirror", tmp_path / "mirror", *words)
+        return ended.code, ended.out, ended.err
 
     return command
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hosts import Process, processes, wait_until
 from mirrors import (
     Watched,
     bucket_with,
@@ -27,6 +26,7 @@ from mirrors import (
     rows,
 )
 from places import Place
+from processes import Process, mounting, processes, wait_until
 from store_proxy import Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
 
 import yogadl
@@ -313,18 +313,6 @@ def test_a_training_run_goes_on_over_a_mirror_that_is_deleted(bucket: LocalBucke
 
 
 # Disks.
-
-
-def mounting() -> tuple[str, ...] | None:
-    """Return the command that gives a child a mount table of its own, if this user may have one."""
-    if shutil.which("unshare") is None:
-        return None
-    for options in (("--mount",), ("--user", "--map-root-user", "--mount")):
-        prefix = ("unshare", *options)
-        probe = ["sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]
-        if subprocess.run([*prefix, *probe], capture_output=True).returncode == 0:
-            return prefix
-    return None
 
 
 MOUNTING = mounting()

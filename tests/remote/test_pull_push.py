@@ -5,44 +5,20 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hosts import Process, processes, wait_until
+from command import Ended
 from mirrors import bucket_with, rows
 from places import Place
+from processes import Process, processes, wait_until
 
 import yogadl
-from yogadl.cli import main
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage, _copy
 from yogadl.storage._buckets.bucket import Bucket, Object
 from yogadl.storage._copy import copy
 from yogadl.storage._mirror.transfer import upload
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def yoga(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    def run(*words: Any) -> Ended:
-        capsys.readouterr()
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        return Ended(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from crowds import KEY, ask, assert_sound, killed_and_stopped, opened
-from hosts import Process, processes, wait_until
 from places import Place
+from processes import Process, processes, wait_until
 
 from yogadl.errors import DatasetNotFoundError
 from yogadl.storage import _names

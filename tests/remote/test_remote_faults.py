@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import stores
-from hosts import Process
 from places import Place, gcs_place_at, s3_place_at
+from processes import Process
 from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, refuses, resets
 
 import yogadl

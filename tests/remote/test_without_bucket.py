@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hosts import Process
 from places import Place
+from processes import Process
 from store_proxy import StoreProxy, proxy_before
 
 import yogadl

@@ -6,11 +6,11 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, LeaseError
@@ -264,7 +264,7 @@ def test_signs_of_life_import_nothing_of_the_current_folder(
         (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('not to be imported')")
     monkeypatch.chdir(tmp_path / "here")
     with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY):
-        until(lambda: "0000000001.beat" in objects(bucket))
+        wait_until(lambda: "0000000001.beat" in objects(bucket), "a heartbeat")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])
@@ -352,13 +352,13 @@ def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
 
     with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
         assert lease is not None
-        until(lambda: progress() is not None)
+        wait_until(lambda: progress() is not None, "a report")
 
         def is_said() -> bool:
             lease.report(123, 1_000, 5_000)
             return progress() == {"records": 123, "total": 1_000, "bytes": 5_000}
 
-        until(is_said)
+        wait_until(is_said, "what is said")
 
 
 def test_a_live_builder_is_seen_by_who_prunes(leases: Leases, bucket: LocalBucket) -> None:
@@ -395,7 +395,7 @@ def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) ->
     with leases.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
         building.start()
-        until(lambda: objects(bucket) == ["0000000001"])
+        wait_until(lambda: objects(bucket) == ["0000000001"], "the last to go")
         assert not built.wait(0.3)
         impatient = Leases(bucket, LeasePolicy(wait_s=0.1))
         with pytest.raises(LeaseError) as caught, impatient.held(DatasetKey(KEY.id, "other")):
@@ -425,13 +425,6 @@ def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucke
 def test_terms_that_make_no_sense_are_refused(policy: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="must be"):
         LeasePolicy(**policy)
-
-
-def until(is_so: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_who_looked_before_a_whole_build_went_by_does_not_take_its_epoch_again(

@@ -25,30 +25,24 @@ class Flow:
         yield from self.datapoints
 
 
-def cached(tmp_path, source):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit(source, "set", "1")
-    return storage.fetch("set", "1")
-
-
-def test_the_state_is_reset_once_before_the_datapoints_are_read(tmp_path):
+def test_the_state_is_reset_once_before_the_datapoints_are_read(cached):
     flow = Flow([[np.full(2, i), i] for i in range(7)])
-    ref = cached(tmp_path, flow)
+    ref = cached(flow)
     assert flow.resets == 1
     assert [(x.tolist(), int(y)) for x, y in ref] == [([i, i], i) for i in range(7)]
 
 
-def test_a_length_that_is_an_estimate_is_not_believed(tmp_path):
+def test_a_length_that_is_an_estimate_is_not_believed(cached):
     class Estimating(Flow):
         def __len__(self):
             return 100
 
-    assert len(cached(tmp_path, Estimating([{"x": i} for i in range(7)]))) == 7
+    assert len(cached(Estimating([{"x": i} for i in range(7)]))) == 7
 
 
-def test_a_flow_without_datapoints_is_refused(tmp_path):
+def test_a_flow_without_datapoints_is_refused(cached):
     with pytest.raises(UnsupportedDataError, match="no records"):
-        cached(tmp_path, Flow([]))
+        cached(Flow([]))
 
 
 def test_a_flow_has_no_random_access():
@@ -63,7 +57,7 @@ def test_a_flow_has_no_random_access():
         yogadl.from_source(Listed([1]))
 
 
-def test_a_pipeline_of_tensorpack_is_read_as_it_delivers(tmp_path):
+def test_a_pipeline_of_tensorpack_is_read_as_it_delivers(cached):
     dataflow = pytest.importorskip("tensorpack.dataflow")
 
     class Images(dataflow.RNGDataFlow):
@@ -76,13 +70,13 @@ def test_a_pipeline_of_tensorpack_is_read_as_it_delivers(tmp_path):
 
     even = dataflow.MapData(Images(), lambda datapoint: datapoint if datapoint[1] % 2 == 0 else None)
     assert len(even) == 20  # an estimate
-    ref = cached(tmp_path, even)
+    ref = cached(even)
     assert [int(label) for _, label in ref] == list(range(0, 20, 2))
     assert {(image.shape, image.dtype.name) for image, _ in ref} == {((4, 4), "uint8")}
 
 
-def test_datapoints_of_tensorpack_in_dicts_and_from_lists(tmp_path):
+def test_datapoints_of_tensorpack_in_dicts_and_from_lists(cached):
     dataflow = pytest.importorskip("tensorpack.dataflow")
     flow = dataflow.DataFromList([{"x": i, "text": "a" * i} for i in range(5)], shuffle=False)
-    ref = cached(tmp_path, dataflow.ConcatData([flow, flow]))
+    ref = cached(dataflow.ConcatData([flow, flow]))
     assert [record["text"] for record in ref] == ["a" * i for i in range(5)] * 2

@@ -17,6 +17,12 @@ def numbered(count):
     return yogadl.from_source({"id": rows, "x": rows[:, None] + np.linspace(0, 0.5, 3)})
 
 
+def golden(stream, epochs=1):
+    """Return the indices of a stream's first epochs, from where it begins."""
+    first = stream.start.epoch
+    return [int(i) for epoch in range(first, first + epochs) for i in stream.indices(epoch)]
+
+
 def ids(elements):
     """Return the ids of records or batches, in order."""
     return [int(number) for element in elements for number in np.atleast_1d(element["id"])]

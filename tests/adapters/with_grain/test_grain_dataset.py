@@ -5,7 +5,7 @@ import pickle
 import grain
 import numpy as np
 import pytest
-from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, ids, numbered, sizes
+from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, golden, ids, numbered, sizes
 
 from yogadl.adapters import grain as yogadl_grain
 from yogadl.errors import ConfigurationError
@@ -16,11 +16,6 @@ REF = numbered(RECORDS)
 
 def shuffled(**options):
     return REF.stream(shuffle=True, shuffle_seed=5, **options)
-
-
-def golden(stream, epochs=1):
-    first = stream.start.epoch
-    return [int(i) for epoch in range(first, first + epochs) for i in stream.indices(epoch)]
 
 
 def test_records_come_in_the_order_of_the_stream():

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grain
 import numpy as np
 import pytest
-from grain_stages import Double, Noise, OddOnly, Twice, ids, numbered, sizes
+from grain_stages import Double, Noise, OddOnly, Twice, golden, ids, numbered, sizes
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
 
@@ -22,11 +22,6 @@ REF = numbered(RECORDS)
 
 def shuffled(**options):
     return REF.stream(shuffle=True, shuffle_seed=5, **options)
-
-
-def golden(stream, epochs=1):
-    first = stream.start.epoch
-    return [int(i) for epoch in range(first, first + epochs) for i in stream.indices(epoch)]
 
 
 def test_records_come_in_the_order_of_the_stream():

@@ -15,18 +15,6 @@ from yogadl.errors import UnsupportedDataError
 RECORDS = [{"id": np.int64(i), "x": np.full(3, i / 2)} for i in range(23)]
 
 
-@pytest.fixture
-def cached(tmp_path):
-    """Return a function that caches a source and returns its DataRef."""
-    storage = yogadl.open_storage(tmp_path / "caches")
-
-    def cached(source, **options):
-        storage.submit(source, "set", "1", **options)
-        return storage.fetch("set", "1")
-
-    return cached
-
-
 class Rows:
     """A random-access source of one's own."""
 

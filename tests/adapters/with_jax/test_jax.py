@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
+from jax_job import Counted
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
 
@@ -476,21 +477,6 @@ def test_a_sharding_of_more_dimensions_than_a_field_has_is_refused_by_name(ref):
 def test_a_share_of_the_stream_does_not_go_with_a_sharding(ref):
     with pytest.raises(ConfigurationError, match="shard 1 of 2 already: open it without shard_rank"):
         make_jax_iterator(ref.stream(shard_rank=1, num_shards=2), 8, NamedSharding(mesh(8), P("data")))
-
-
-class Counted:
-    """Records that note who was asked for."""
-
-    def __init__(self, count):
-        self.count = count
-        self.asked = []
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        self.asked.append(index)
-        return {"id": np.int32(index)}
 
 
 def test_without_prefetch_nothing_is_on_the_device_before_it_is_asked_for(ref):

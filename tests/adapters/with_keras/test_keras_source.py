@@ -38,12 +38,6 @@ class Batches(keras.utils.PyDataset):
         self.calls.append("end")
 
 
-def cached(tmp_path, source):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit(source, "set", "1")
-    return storage.fetch("set", "1")
-
-
 def counted(batches):
     class Counted(Batches):
         def __len__(self):
@@ -57,9 +51,9 @@ def pairs(*sizes):
     return [(np.arange(2 * a, 2 * b, dtype=np.float32).reshape(-1, 2), np.arange(a, b)) for a, b in bounds]
 
 
-def test_batches_become_records(tmp_path):
+def test_batches_become_records(cached):
     dataset = Batches(pairs(4, 4, 3))
-    ref = cached(tmp_path, dataset)
+    ref = cached(dataset)
     assert len(ref) == 11
     assert dataset.calls == ["begin", 0, 1, 2, "end"]
     for number in range(11):
@@ -67,8 +61,8 @@ def test_batches_become_records(tmp_path):
         assert (x.tolist(), x.dtype, y) == ([2 * number, 2 * number + 1], np.float32, number)
 
 
-def test_batches_of_any_length_are_taken_even_none(tmp_path):
-    ref = cached(tmp_path, Batches(pairs(0, 3, 0, 1, 5)))
+def test_batches_of_any_length_are_taken_even_none(cached):
+    ref = cached(Batches(pairs(0, 3, 0, 1, 5)))
     assert [int(record[1]) for record in ref] == list(range(9))
 
 
@@ -85,43 +79,43 @@ def test_batches_of_any_length_are_taken_even_none(tmp_path):
     ],
     ids=["array", "x alone", "list", "dict", "inputs, y and weight", "namedtuple", "text"],
 )
-def test_the_tree_of_a_batch_is_that_of_the_records(tmp_path, batch, record):
-    ref = cached(tmp_path, Batches([batch, batch]))
+def test_the_tree_of_a_batch_is_that_of_the_records(cached, batch, record):
+    ref = cached(Batches([batch, batch]))
     assert len(ref) == 6
     assert ref[1] == record
     assert type(ref[1]) is type(record) or isinstance(record, int | Pair)
 
 
-def test_arrays_that_are_filled_again_and_again_are_copied(tmp_path):
+def test_arrays_that_are_filled_again_and_again_are_copied(cached):
     class Filling(Batches):
         def __getitem__(self, index):
             self.batches[0][:] = index
             return self.batches[0]
 
-    ref = cached(tmp_path, Filling([np.zeros(1000)], 50))
+    ref = cached(Filling([np.zeros(1000)], 50))
     assert [float(ref[number]) for number in (0, 999, 1000, 49_999)] == [0, 0, 1, 49]
 
 
-def test_shapes_may_differ_between_batches(tmp_path):
-    ref = cached(tmp_path, Batches([np.ones((2, 3)), np.ones((1, 5))]))
+def test_shapes_may_differ_between_batches(cached):
+    ref = cached(Batches([np.ones((2, 3)), np.ones((1, 5))]))
     assert [record.shape for record in ref] == [(3,), (3,), (5,)]
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow")
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 @pytest.mark.skipif(find_spec("jax") is None, reason="needs JAX")
-def test_tensors_of_all_backends_are_taken(tmp_path):
+def test_tensors_of_all_backends_are_taken(cached):
     import jax.numpy as jnp
     import tensorflow as tf
     import torch
 
     batch = {"tf": tf.range(3), "torch": torch.ones(3, 2, requires_grad=True), "jax": jnp.zeros(3, jnp.int8)}
-    record = cached(tmp_path, Batches([batch]))[2]
+    record = cached(Batches([batch]))[2]
     assert (record["tf"], record["torch"].tolist(), record["jax"].dtype) == (2, [1, 1], np.int8)
 
 
 @pytest.mark.skipif(find_spec("tf_keras") is None, reason="needs Keras 2 (tf_keras)")
-def test_a_sequence_of_keras_2_is_taken(tmp_path):
+def test_a_sequence_of_keras_2_is_taken(cached):
     import tf_keras
 
     class Squares(tf_keras.utils.Sequence):
@@ -131,12 +125,12 @@ def test_a_sequence_of_keras_2_is_taken(tmp_path):
         def __getitem__(self, index):
             return np.arange(2 * index, 2 * index + 2), np.full(2, index)
 
-    assert [(int(x), int(y)) for x, y in cached(tmp_path, Squares())] == [
+    assert [(int(x), int(y)) for x, y in cached(Squares())] == [
         (0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2),
     ]  # fmt: skip
 
 
-def test_a_length_says_how_many_batches_there_are_if_nothing_else_does(tmp_path):
+def test_a_length_says_how_many_batches_there_are_if_nothing_else_does(cached):
     class Counted(keras.utils.PyDataset):
         def __len__(self):
             return 2
@@ -144,14 +138,14 @@ def test_a_length_says_how_many_batches_there_are_if_nothing_else_does(tmp_path)
         def __getitem__(self, index):
             return np.full(3, index)
 
-    assert [int(record) for record in cached(tmp_path, Counted())] == [0, 0, 0, 1, 1, 1]
+    assert [int(record) for record in cached(Counted())] == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_stream_as_a_dataset_is_a_source_again(tmp_path):
+def test_a_stream_as_a_dataset_is_a_source_again(cached):
     from yogadl.adapters import keras as adapter
 
     ref = yogadl.from_source({"x": np.arange(10.0), "y": np.arange(10)})
-    again = cached(tmp_path, adapter.PyDataset(ref.stream(shuffle=True), 4, fields=("x", "y"), epochs=1))
+    again = cached(adapter.PyDataset(ref.stream(shuffle=True), 4, fields=("x", "y"), epochs=1))
     assert [int(y) for _, y in again] == ref.stream(shuffle=True).indices().tolist()
 
 
@@ -168,19 +162,19 @@ def test_a_stream_as_a_dataset_is_a_source_again(tmp_path):
     ],
     ids=["lengths", "scalar", "None", "keys", "dtype", "nothing", "empty"],
 )
-def test_what_is_no_batch_is_refused(tmp_path, batches, message):
+def test_what_is_no_batch_is_refused(cached, batches, message):
     with pytest.raises(UnsupportedDataError, match=message):
-        cached(tmp_path, Batches(batches))
+        cached(Batches(batches))
 
 
-def test_a_dataset_without_end_is_refused(tmp_path):
+def test_a_dataset_without_end_is_refused(cached):
     with pytest.raises(UnsupportedDataError, match="has no end"):
-        cached(tmp_path, Batches(pairs(3), None))
+        cached(Batches(pairs(3), None))
 
 
-def test_an_error_of_the_dataset_says_at_which_batch(tmp_path):
+def test_an_error_of_the_dataset_says_at_which_batch(cached):
     with pytest.raises(IndexError) as caught:
-        cached(tmp_path, Batches(pairs(3, 3), 5))
+        cached(Batches(pairs(3, 3), 5))
     assert "while reading batch 2 of the Batches" in caught.value.__notes__
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from placed import PADDED, check_places, placed
 from torch.utils.data import DataLoader
+from torch_ids import gold, ids
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import yogadl
@@ -34,14 +35,6 @@ def ref(tmp_path_factory):
 
 def stream_of(ref, **options):
     return ref.stream(shuffle=True, shuffle_seed=3, **options)
-
-
-def gold(stream, epoch):
-    return stream.indices(epoch).tolist()
-
-
-def ids(items):
-    return [int(i) for item in items for i in np.atleast_1d(item["id"])]
 
 
 @pytest.mark.parametrize(

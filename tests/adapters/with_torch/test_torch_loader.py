@@ -22,6 +22,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed import PADDED, check_places, placed
+from torch_ids import gold, ids
 
 import yogadl
 from yogadl.adapters import torch as adapter
@@ -51,14 +52,6 @@ def ref(tmp_path_factory):
 
 def stream_of(ref, **options):
     return ref.stream(shuffle=True, shuffle_seed=3, **options)
-
-
-def gold(stream, *epochs):
-    return [int(index) for epoch in epochs for index in stream.indices(epoch)]
-
-
-def ids(batches):
-    return [int(i) for batch in batches for i in batch["id"]]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

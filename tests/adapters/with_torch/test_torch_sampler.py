@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from torch.utils.data import DataLoader
+from torch_ids import gold, ids
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import yogadl
@@ -27,14 +28,6 @@ REF = yogadl.from_source({"id": np.arange(RECORDS)}, fingerprint="numbers")
 
 def stream_of(**options):
     return REF.stream(shuffle=True, shuffle_seed=3, **options)
-
-
-def gold(stream, *epochs):
-    return [int(index) for epoch in epochs for index in stream.indices(epoch)]
-
-
-def ids(batches):
-    return [int(i) for batch in batches for i in batch["id"]]
 
 
 def by_records(stream, size):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from processes import Child, start_child, until
+from processes import Process, until
 
 import yogadl
 from yogadl._format.manifest import read_manifest
@@ -103,13 +103,8 @@ def manifest(root: Path) -> Any:
     return read_manifest(name.read_bytes(), KEY, str(name))
 
 
-def kill(child: Child) -> None:
-    child.process.kill()
-    child._wait()
-
-
-def helpers(child: Child) -> list[psutil.Process]:
-    return psutil.Process(child.process.pid).children(recursive=True)
+def helpers(child: Process) -> list[psutil.Process]:
+    return psutil.Process(child.pid).children(recursive=True)
 
 
 def expected(seed: int = 0) -> list[int]:
@@ -117,23 +112,23 @@ def expected(seed: int = 0) -> list[int]:
 
 
 def test_a_killed_builder_is_taken_over_long_before_its_time_to_live(root: Path) -> None:
-    first = start_child(build, root, "a", 600.0, 6_000)
+    first = Process(build, root, "a", 600.0, 6_000)
     is_at(root, "a")
-    second = start_child(build, root, "b", 600.0)
-    kill(first)
+    second = Process(build, root, "b", 600.0)
+    first.kill()
     _, records, _ = second.result(60)
     assert records == expected()
     assert manifest(root).builder["lease_epoch"] == 2
 
 
 def test_a_builder_goes_on_with_what_a_killed_one_has_uploaded(root: Path) -> None:
-    first = start_child(build, root, "a", 600.0, 6_000)
+    first = Process(build, root, "a", 600.0, 6_000)
     is_at(root, "a")
     for _ in until(60, "two parts"):
         if len(list((root / "bucket" / "data").glob("builds/*/one/*.json"))) >= 2:
             break
-    kill(first)
-    fingerprint, records, read = start_child(build, root, "b", 600.0).result(60)
+    first.kill()
+    fingerprint, records, read = Process(build, root, "b", 600.0).result(60)
     assert records == expected()
     assert read < RECORDS
     opened(root, "c", 600.0).submit(np.arange(RECORDS) * 7, "same", "1")
@@ -142,21 +137,21 @@ def test_a_builder_goes_on_with_what_a_killed_one_has_uploaded(root: Path) -> No
 
 
 def test_a_builder_does_not_go_on_with_other_data(memory: Path) -> None:
-    first = start_child(build, memory, "a", 600.0, 6_000)
+    first = Process(build, memory, "a", 600.0, 6_000)
     is_at(memory, "a")
-    kill(first)
-    _, records, _ = start_child(build, memory, "b", 600.0, -1, 1).result(60)
+    first.kill()
+    _, records, _ = Process(build, memory, "b", 600.0, -1, 1).result(60)
     assert records == expected(seed=1)
 
 
 def test_a_builder_whose_machine_has_died_is_taken_over_after_its_time_to_live(memory: Path) -> None:
-    first = start_child(build, memory, "a", 5.0, 6_000)
+    first = Process(build, memory, "a", 5.0, 6_000)
     is_at(memory, "a")
-    second = start_child(build, memory, "b", 5.0)
+    second = Process(build, memory, "b", 5.0)
     started = time.monotonic()
-    for process in [*helpers(first), psutil.Process(first.process.pid)]:
+    for process in [*helpers(first), psutil.Process(first.pid)]:
         process.kill()
-    kill(first)
+    first.kill()
     assert second.result(60)[1] == expected()
     assert time.monotonic() - started > 4  # it may have begun to wait a little before
     assert manifest(memory).builder["lease_epoch"] == 2
@@ -177,25 +172,25 @@ def hold_the_interpreter(root: Path) -> str:
 
 
 def test_a_source_that_lets_no_other_thread_run_keeps_the_right_to_build(memory: Path) -> None:
-    children = [start_child(hold_the_interpreter, memory) for _ in range(2)]
+    children = [Process(hold_the_interpreter, memory) for _ in range(2)]
     assert len({child.result(100) for child in children}) == 1
     assert len(list(memory.glob("built-by-*"))) == 1
     assert manifest(memory).builder["lease_epoch"] == 1
 
 
-def stopped_and_overtaken(root: Path, first: Child) -> None:
+def stopped_and_overtaken(root: Path, first: Process) -> None:
     """Stop a builder until another has built, then let it go on."""
     is_at(root, "a")
-    os.kill(first.process.pid, signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGSTOP)
     try:
-        assert start_child(build, root, "b", 2.0, -1, 1).result(100)[1] == expected(seed=1)
+        assert Process(build, root, "b", 2.0, -1, 1).result(100)[1] == expected(seed=1)
     finally:
         let_go(root, "a")
-        os.kill(first.process.pid, signal.SIGCONT)
+        os.kill(first.pid, signal.SIGCONT)
 
 
 def test_a_builder_that_was_stopped_and_overtaken_serves_what_is_published(root: Path) -> None:
-    first = start_child(build, root, "a", 2.0, 6_000)
+    first = Process(build, root, "a", 2.0, 6_000)
     stopped_and_overtaken(root, first)
     assert first.result(60)[1] == expected(seed=1)
     assert manifest(root).builder["lease_epoch"] == 2
@@ -209,7 +204,7 @@ def replace(root: Path) -> None:
 
 
 def test_a_replacement_that_was_stopped_and_overtaken_replaces_nothing(root: Path) -> None:
-    first = start_child(replace, root)
+    first = Process(replace, root)
     stopped_and_overtaken(root, first)
     first.result(60)
     ref = opened(root, "c", 2.0).fetch(KEY.id, KEY.version)
@@ -222,10 +217,10 @@ def test_whoever_is_killed_at_any_moment_the_rest_is_served(memory: Path) -> Non
         root = memory / str(number)
         root.mkdir()
         for _ in range(2):
-            child = start_child(build, root, "a", 600.0)
+            child = Process(build, root, "a", 600.0)
             time.sleep(random.uniform(0.0, 1.5))
-            kill(child)
-        _, records, _ = start_child(build, root, "b", 600.0).result(100)
+            child.kill()
+        _, records, _ = Process(build, root, "b", 600.0).result(100)
         assert records == expected()
         opened(root, "c", 600.0).verify(KEY.id, KEY.version)
 
@@ -248,6 +243,6 @@ def take_and_die(root: Path) -> None:
 def test_who_is_killed_the_moment_that_it_has_the_lease_is_not_waited_for(memory: Path) -> None:
     (memory / "bucket").mkdir()
     with pytest.raises(AssertionError, match="ended with -9"):
-        start_child(take_and_die, memory).result(60)
-    _, records, _ = start_child(build, memory, "b", 600.0).result(60)
+        Process(take_and_die, memory).result(60)
+    _, records, _ = Process(build, memory, "b", 600.0).result(60)
     assert records == expected()
