@@ -31,7 +31,7 @@ def unknown_arguments(path: Path) -> Iterator[str]:
         else:
             continue
         section = re.search(r"^Args:\n((?:    .*\n?)+)", ast.get_docstring(node) or "", re.MULTILINE)
-        for names in re.findall(r"^    ([\w*, ]+):", section[1] if section else "", re.MULTILINE):
+        for names in re.findall(r"^ {4}([\w*]+(?:, [\w*]+)*):", section[1] if section else "", re.MULTILINE):
             for name in names.split(", "):
                 if name.lstrip("*") not in known:
                     yield f"{path.relative_to(LIBRARY)}: {node.name} has no argument {name!r}"

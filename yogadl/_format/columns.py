@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._columns import check_size, shape_of, widen
-from yogadl._format.entries import MAX_UNKNOWN_RANK, encoded
+from yogadl._format.entries import ENTRY_DTYPE, MAX_UNKNOWN_RANK
 from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
 from yogadl._frozen import frozen
-from yogadl._leaf import BadValueError, Leaf
+from yogadl._leaf import OBJECT, BadValueError, Leaf
 
 _SIZE_LIMIT: Final = 2**32
 
@@ -99,7 +99,7 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -
             check_size(position, array.nbytes)
         values: list[Any] = [as_bytes(array).data for array in column]
     else:
-        values = [encoded(leaf, value) for value in column]
+        values = [_encoded(leaf, value) for value in column]
         for position, value in enumerate(values):
             check_size(position, len(value))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
@@ -168,3 +168,18 @@ def as_heap(column: StoredColumn) -> HeapValues:
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     """Return the bytes of an array, flat and without a copy where it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _encoded(leaf: Leaf, value: Any) -> bytes:
+    """Return the stored bytes of bytes, str or an object: a scalar as it is, an array with its lengths."""
+    if leaf.dtype == OBJECT:
+        import cloudpickle
+
+        pickled: bytes = cloudpickle.dumps(value)
+        return pickled
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    items = [_encoded(leaf, item) for item in value.ravel().tolist()]
+    return b"".join([np.fromiter(map(len, items), ENTRY_DTYPE, len(items)).tobytes(), *items])

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._leaf import BYTES, OBJECT, Leaf
+from yogadl._leaf import BYTES, Leaf
 
 # An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
 # the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.
@@ -18,21 +18,6 @@ def entry_words(leaf: Leaf) -> int:
     if leaf.shape is None:
         return ENTRY_WORDS + 1 + MAX_UNKNOWN_RANK
     return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS
-
-
-def encoded(leaf: Leaf, value: Any) -> bytes:
-    """Return the stored bytes of bytes, str or an object: a scalar as it is, an array with its lengths."""
-    if leaf.dtype == OBJECT:
-        import cloudpickle
-
-        pickled: bytes = cloudpickle.dumps(value)
-        return pickled
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    items = [encoded(leaf, item) for item in value.ravel().tolist()]
-    return b"".join([np.fromiter(map(len, items), ENTRY_DTYPE, len(items)).tobytes(), *items])
 
 
 def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:

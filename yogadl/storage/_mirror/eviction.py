@@ -70,7 +70,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
     The caller holds the gate exclusively.
 
     Args:
-        place: The mirror.
+        location: The mirror.
         wanted: Name and size of each file that is about to be downloaded.
         limit_bytes: What the mirror may hold; ``None`` if only the disk limits it.
         what: What they are for, for messages.
