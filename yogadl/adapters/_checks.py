@@ -37,9 +37,7 @@ def cut_of(
         ConfigurationError: if an argument makes no sense.
     """
     if batch_size is None and drop_remainder:
-        raise ConfigurationError(
-            "drop_remainder needs batch_size; what makes batches of records itself has an option of its own"
-        )
+        raise ConfigurationError("drop_remainder needs batch_size: without one, single records are delivered")
     size = 1 if batch_size is None else whole("batch_size", batch_size, 1)
     return Cut(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
 
