@@ -173,7 +173,7 @@ def test_bytes_that_were_altered_on_the_way_once_come_right_the_second_time(tmp_
     memory = MemoryBucket()
 
     def on_get(number: int, name: str, start: int) -> None:
-        memory._kept["object"] = (memory._kept["object"][0], data if number > 3 else bytes(10_000))
+        memory._objects["object"] = (memory._objects["object"][0], data if number > 3 else bytes(10_000))
 
     memory.put("object", data)
     one = wanted(tmp_path, "object", data)

@@ -288,8 +288,8 @@ def make_world(kind: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         def in_bucket() -> World:
             bucket = MemoryBucket()
             bucket._tags = itertools.count(10_000)
-            for name, (found, content) in furnished._kept.items():
-                bucket._kept[name] = replace(found, modified=found.modified - 2 * DAY_S), content
+            for name, (found, content) in furnished._objects.items():
+                bucket._objects[name] = replace(found, modified=found.modified - 2 * DAY_S), content
             folder = memory / str(next(numbers))
             storage = _in_bucket(bucket, memory / "mirror")
             return World(folder, storage, other, lambda it: it is bucket, known)

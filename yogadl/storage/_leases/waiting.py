@@ -76,8 +76,8 @@ class LeaseWaiter:
         bucket: Where the leases are.
         policy: How long to wait.
         key: What is built, or pruned.
-        takes_turns: Whether the caller will build even if the version is there by then, as callers that
-            replace it do: these take turns.
+        takes_turns: Whether the caller will build even if the version is there by then, in turn with others
+            that replace it.
     """
 
     def __init__(

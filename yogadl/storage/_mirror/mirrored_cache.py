@@ -11,7 +11,6 @@ from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl._lock import ProcessLock
-from yogadl._size import in_words
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
@@ -107,7 +106,7 @@ class MirroredCache:
             missing = self._missing(numbers)
             sizes = {one.name: one.size_bytes or 0 for one in missing}
             evict_for(self._location, sizes, self._location.limit_bytes(), key)
-        _log.info("yogadl: bringing %s of %s", in_words(sum(sizes.values())), key)
+        _log.info("yogadl: downloading %d bytes of %s", sum(sizes.values()), key)
         with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
             fetch(self._bucket, missing, show)
 
