@@ -240,7 +240,7 @@ def test_a_folder_without_room_is_a_problem(
     doctor: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_doctor, "_LITTLE_ROOM_BYTES", 2**60)
-    assert doctor(str(tmp_path)).state_of("folder: room") == "problem"
+    assert state_of(doctor(str(tmp_path)), "folder: room") == "problem"
 
 
 def test_limits_of_the_process_are_said_with_what_raises_them() -> None:
