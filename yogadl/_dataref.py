@@ -10,7 +10,7 @@ from yogadl._indices import checked_indices
 from yogadl._interfaces import Column, DataRef, Indices, Memory, RandomAccess
 from yogadl._order import Blocks
 from yogadl._spec import Spec
-from yogadl._stream import RecordStream, open_stream
+from yogadl._stream import RecordStream, open_shard, open_stream
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
 
@@ -133,16 +133,20 @@ class RecordsRef(DataRef):
             ConfigurationError: if the arguments make no sense.
             CursorError: if the cursor is of other data or none at all.
         """
-        return open_stream(
-            self._records,
-            start_offset=start_offset,
-            shuffle=shuffle,
-            skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
-            shuffle_seed=shuffle_seed,
+        shard = open_shard(
+            len(self),
             shard_rank=shard_rank,
             num_shards=num_shards,
             drop_shard_remainder=drop_shard_remainder,
             pad_shard_remainder=pad_shard_remainder,
+        )
+        return open_stream(
+            self._records,
+            shard,
+            start_offset=start_offset,
+            shuffle=shuffle,
+            skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
+            shuffle_seed=shuffle_seed,
             cursor=cursor,
             rebind=rebind,
         )

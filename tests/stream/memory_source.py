@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from yogadl._dataref import RecordsRef
 from yogadl._spec import Spec
-from yogadl._stream import open_stream
 
 
 class MemorySource:
@@ -42,6 +42,10 @@ class BareSource(MemorySource):
 
     def columns(self, indices, fields=None, memory=None):
         return super().columns(indices)[:1]
+
+
+def open_stream(source, **options):
+    return RecordsRef(source).stream(**options)
 
 
 def stream_of(count, **options):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_source import BareSource, MemorySource, batch_ids, flat, stream_of
+from memory_source import BareSource, MemorySource, batch_ids, flat, open_stream, stream_of
 
-from yogadl._stream import open_stream
 from yogadl.errors import ConfigurationError
 
 

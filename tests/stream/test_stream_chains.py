@@ -6,9 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_source import MemorySource
-
-from yogadl._stream import open_stream
+from memory_source import MemorySource, open_stream
 
 REMAINDERS = {"uneven": {}, "drop": {"drop_shard_remainder": True}, "pad": {"pad_shard_remainder": True}}
 

@@ -3,9 +3,8 @@
 import threading
 
 import pytest
-from memory_source import MemorySource, batch_ids, flat, record_ids, stream_of
+from memory_source import MemorySource, batch_ids, flat, open_stream, record_ids, stream_of
 
-from yogadl._stream import open_stream
 from yogadl.errors import ConfigurationError
 
 

@@ -6,10 +6,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_source import MemorySource, batch_ids, record_ids, stream_of
+from memory_source import MemorySource, batch_ids, open_stream, record_ids, stream_of
 
 from yogadl._order import Blocks
-from yogadl._stream import open_stream
 from yogadl.errors import ConfigurationError, CursorError
 
 SHUFFLE = {"shuffle": True, "shuffle_seed": 7}

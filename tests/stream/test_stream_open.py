@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_source import MemorySource, batch_ids, record_ids, stream_of
+from memory_source import MemorySource, batch_ids, open_stream, record_ids, stream_of
 
 from yogadl._interfaces import Stream
 from yogadl._order import Blocks
-from yogadl._stream import Plan, open_stream
+from yogadl._stream import Plan
 from yogadl.errors import ConfigurationError
 
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_source import MemorySource, batch_ids, record_ids, stream_of
+from memory_source import MemorySource, batch_ids, open_stream, record_ids, stream_of
 
-from yogadl._stream import open_stream
 from yogadl.errors import ConfigurationError
 
 TIMEOUT_S = 30
@@ -210,7 +209,7 @@ def test_a_forked_process_reads_on_where_it_was():
 
 def test_a_live_iterator_does_not_hang_the_interpreters_exit():
     program = """
-from memory_source import stream_of
+from memory_source import open_stream, stream_of
 batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2))
 next(batches)
 print("left open")

@@ -18,7 +18,7 @@ from yogadl._stream.items import Batches, Finish, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.numbering import Numbering
-from yogadl._stream.opening import open_stream
+from yogadl._stream.opening import open_shard, open_stream
 from yogadl._stream.plan import Plan
 from yogadl._stream.prefetch import ForkedError, Prefetch
 from yogadl._stream.progress import Progress
@@ -58,6 +58,7 @@ __all__ = [
     "StreamIterator",
     "as_stream",
     "begin",
+    "open_shard",
     "open_stream",
     "read_cursor",
     "walk",

@@ -18,32 +18,16 @@ from yogadl.errors import ConfigurationError
 
 def open_stream(
     source: RandomAccess,
+    shard: Shard,
     *,
-    start_offset: int = 0,
-    shuffle: bool | Blocks = False,
-    skip_shuffle_at_epoch_end: bool = False,
-    shuffle_seed: int | None = None,
-    shard_rank: int = 0,
-    num_shards: int = 1,
-    drop_shard_remainder: bool = False,
-    pad_shard_remainder: bool = False,
-    cursor: Mapping[str, Any] | None = None,
-    rebind: bool = False,
+    start_offset: int,
+    shuffle: bool | Blocks,
+    skip_shuffle_at_epoch_end: bool,
+    shuffle_seed: int | None,
+    cursor: Mapping[str, Any] | None,
+    rebind: bool,
 ) -> RecordStream:
-    """Return a stream over a source; the arguments are those of `DataRef.stream`.
-
-    Args:
-        source: Where the records come from.
-        start_offset: Start after so many records of this shard; later epochs are whole.
-        shuffle: True, or a named order such as `yogadl.Blocks`.
-        skip_shuffle_at_epoch_end: Read every epoch in the order of the first.
-        shuffle_seed: Which shuffle; None is 0, never a random one.
-        shard_rank: Which shard.
-        num_shards: Of how many.
-        drop_shard_remainder: Give every shard the same number of records by leaving out the last few.
-        pad_shard_remainder: Give every shard the same number by repeating from the epoch's start.
-        cursor: Start there, wherever it was saved.
-        rebind: Accept a cursor of other data of equal length, by the caller's word.
+    """Return a stream over a shard of a source; the other arguments are those of `RecordsRef.stream`.
 
     Raises:
         ConfigurationError: if an argument, or two together, make no sense.
@@ -59,9 +43,6 @@ def open_stream(
         )
     seed = 0 if shuffle_seed is None else whole("shuffle_seed", shuffle_seed, None)
     skip = flag("skip_shuffle_at_epoch_end", skip_shuffle_at_epoch_end)
-    drop = flag("drop_shard_remainder", drop_shard_remainder)
-    pad = flag("pad_shard_remainder", pad_shard_remainder)
-    shard = _shard(len(source), shard_rank, num_shards, drop, pad)
     offset = whole("start_offset", start_offset)
     if offset and cursor is not None:
         raise ConfigurationError("start_offset and cursor both say where to start: pass one of them")
@@ -79,9 +60,22 @@ def open_stream(
     return RecordStream(run)
 
 
-def _shard(records: int, rank: int, ranks: int, drop: bool, pad: bool) -> Shard:
-    """Check which share of the records is asked for."""
-    ranks, rank = whole("num_shards", ranks, 1), whole("shard_rank", rank)
+def open_shard(
+    records: int,
+    *,
+    shard_rank: int,
+    num_shards: int,
+    drop_shard_remainder: bool,
+    pad_shard_remainder: bool,
+) -> Shard:
+    """Return a shard of so many records; the other arguments are those of `RecordsRef.stream`.
+
+    Raises:
+        ConfigurationError: if an argument, or two together, make no sense.
+    """
+    drop = flag("drop_shard_remainder", drop_shard_remainder)
+    pad = flag("pad_shard_remainder", pad_shard_remainder)
+    ranks, rank = whole("num_shards", num_shards, 1), whole("shard_rank", shard_rank)
     if rank >= ranks:
         raise ConfigurationError(
             f"shard_rank is {rank}, but num_shards is {ranks}: pass a rank from 0 to {ranks - 1}"
