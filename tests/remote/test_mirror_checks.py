@@ -58,7 +58,9 @@ def test_a_bit_flipped_in_a_mirror_is_found_and_mended_by_verify(
     content = flip(path)
     reading = stored.fetch("a", "1")
     assert not is_right(reading)
-    with pytest.raises(CacheFormatError, match=r"'a' version '1': field 'row', records .* brings it anew"):
+    with pytest.raises(
+        CacheFormatError, match=r"'a' version '1': field 'row', records .* downloads it again"
+    ):
         stored.fetch("a", "1", check=True).gather(range(RECORDS))
     found = stored.verify("a", "1")
     assert (found.records, found.mended) == (RECORDS, (str(path.relative_to(tmp_path / "mirror/caches")),))
@@ -100,7 +102,7 @@ def test_verify_says_what_it_has_mended(yoga: Command, tmp_path: Path) -> None:
     content = flip(path)
     code, out, _ = yoga("verify")
     assert code == 0
-    assert f"{count} files of it in this machine's mirror: 1 file was damaged, and brought anew" in out
+    assert f"{count} files of it in this machine's mirror: 1 file was damaged, and downloaded again" in out
     assert path.name in out
     assert path.read_bytes() == content
     flip(path)
@@ -117,7 +119,7 @@ def test_pull_compares_what_is_there_and_says_what_it_has_mended(yoga: Command, 
     contents = [flip(path) for path in paths]
     code, out, _ = yoga("pull")
     assert code == 0
-    assert "Of what was there before, 2 files were damaged, and brought anew" in out
+    assert "Of what was there before, 2 files were damaged, and downloaded again" in out
     assert [path.read_bytes() for path in paths] == contents
     flip(paths[0])
     assert json.loads(yoga("pull", "--json")[1])["mended"] == [f"a/parts/{paths[0].name}"]
@@ -211,7 +213,7 @@ def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path: Path, part_b
     watched = Watched(LocalBucket(tmp_path / "bucket"))
     for _ in range(2):
         mirror = Mirror(watched, tmp_path / "mirror")
-        mirror.bring(manifest_of(LocalBucket(tmp_path / "bucket"), "a"), indexes=True).close()
+        mirror.open_cache(manifest_of(LocalBucket(tmp_path / "bucket"), "a"), indexes=True).close()
     assert {path.name: path.read_bytes() for path in mirror.folder.root.rglob("*.idx")} == {
         path.name: path.read_bytes() for path in (tmp_path / "bucket").rglob("*.idx")
     }

@@ -238,7 +238,7 @@ def test_the_error_of_a_damaged_mirror_says_how_to_mend_it(bucket, tmp_path):
     storage = mirrored(tmp_path)
     storage.fetch("d", "1")
     flip(tmp_path / "mirror")
-    with pytest.raises(CacheFormatError, match=r"storage\.verify, or `yogadl verify`, brings it anew"):
+    with pytest.raises(CacheFormatError, match=r"storage\.verify, or `yogadl verify`, downloads it again"):
         storage.fetch("d", "1", check=True).gather(range(RECORDS))
     storage.verify("d", "1")
     assert is_right(storage.fetch("d", "1", check=True).gather(range(RECORDS)), range(RECORDS))

@@ -95,7 +95,7 @@ def mended(names: Sequence[str]) -> str:
     if not names:
         return "all sound"
     was = "was" if len(names) == 1 else "were"
-    return f"{counted(len(names), 'file')} {was} damaged, and brought anew ({', '.join(names)})"
+    return f"{counted(len(names), 'file')} {was} damaged, and downloaded again ({', '.join(names)})"
 
 
 def moment(seconds: float | None) -> str | None:

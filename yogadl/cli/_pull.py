@@ -1,8 +1,8 @@
 """Bring a version from a bucket to this machine.
 
 Without --to it fills this machine's mirror, from which `fetch` then reads, so that a job need not wait. What
-is there already is read, compared with its checksums, and brought anew where it is damaged. With --to it is
-copied into another storage, such as a folder of caches, and is the same there, to the digest.
+is there already is read, compared with its checksums, and downloaded again where it is damaged. With --to it
+is copied into another storage, such as a folder of caches, and is the same there, to the digest.
 
 Example:
   yogadl pull squares 1 --from s3://bucket/caches --mirror /nvme/mirror

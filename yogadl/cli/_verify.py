@@ -1,7 +1,7 @@
 """Read every byte of a version and compare it with its checksums.
 
-Of a version in a bucket, what this machine's mirror holds of it is compared as well, and brought anew where
-it is damaged.
+Of a version in a bucket, what this machine's mirror holds of it is compared as well, and downloaded again
+where it is damaged.
 
 Damage is told by dataset, field and records, and the exit code is then 1. With --all the others are checked
 nevertheless.

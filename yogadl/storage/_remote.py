@@ -35,7 +35,7 @@ _log = logging.getLogger("yogadl")
 
 PART_BYTES: Final = 256 * 2**20
 # What to do about a damaged block.
-_REMEDY: Final = "storage.verify, or `yogadl verify`, brings it anew from the bucket; then fetch it again"
+_REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
 # Below the root; no dataset is called so.
 _CLOCK: Final = ".yogadl/clock"
 _CLOCK_IS_GOOD_FOR_S: Final = 600.0
@@ -257,7 +257,7 @@ class MirrorOpener:
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         """Return a reader of a cache, whose files are downloaded to the mirror first."""
         manifest = published.manifest
-        cache = self.mirror.bring(manifest, indexes=check)
+        cache = self.mirror.open_cache(manifest, indexes=check)
         self.mirror.keep(published)
         maps = self._is_mapped and can_map(cache.folder)
         reader = Reader(manifest.spec, cache.table, cache, maps=maps)

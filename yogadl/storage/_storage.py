@@ -238,7 +238,7 @@ class CacheStorage(Storage):
     ) -> "Verified":
         """Read every byte of a version and compare it with its checksums, in a bucket and in the mirror.
 
-        What is damaged in this machine's mirror is brought anew, and told in what is returned.
+        What is damaged in this machine's mirror is downloaded again, and told in what is returned.
 
         Raises:
             CacheFormatError: at the first damage that has no second copy, naming dataset, field and records.

@@ -30,7 +30,7 @@ class Verified:
         parts: How many parts they are in.
         size_bytes: The size of those.
         mirrored: How many files of it this machine's mirror holds, which were checked as well.
-        mended: The names of those of them that were damaged, and were brought anew from the bucket.
+        mended: The names of those of them that were damaged, and were downloaded again from the bucket.
     """
 
     records: int

@@ -96,7 +96,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         raise StorageError(
             errno.ENOSPC,
             f"{what} does not fit into the mirror {location.root}: {in_words(sum(wanted.values()))} are to "
-            f"be brought, {because}, and {in_words(in_use_bytes)} are in use: it is "
+            f"be downloaded, {because}, and {in_words(in_use_bytes)} are in use: it is "
             f"{in_words(missing_bytes)} short. Raise mirror_limit, end other readers, or give mirror= a "
             "folder on a larger disk",
         )

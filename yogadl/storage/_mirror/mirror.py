@@ -113,7 +113,7 @@ class Mirror:
         if location is not None:
             sweep(location.builds)
 
-    def bring(
+    def open_cache(
         self,
         manifest: Manifest,
         *,

@@ -63,7 +63,7 @@ class MirroredCache:
         self._numbers = {sha256: number for number, sha256 in enumerate(self.table.sha256)}
 
     def __reduce__(self) -> Any:
-        raise TypeError("what a mirror holds for this process can't be pickled; bring it again over there")
+        raise TypeError("what a mirror holds for this process can't be pickled; fetch it again over there")
 
     def close(self) -> None:
         """Give up this process's hold, so that the cache can be evicted."""

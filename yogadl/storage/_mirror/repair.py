@@ -60,8 +60,8 @@ def mend(bucket: Bucket, files: Mapping[Download, int], progress: Progress | Non
 def warn_of_damage(path: Path) -> None:
     """Log that a file of a mirror is damaged, and will be downloaded again."""
     _log.warning(
-        "yogadl: %s has other bytes than it had when it was brought: it is brought anew. Such damage comes "
-        "from a failing disk or memory, or somebody has written to the file",
+        "yogadl: %s has other bytes than it had when it was downloaded: it is downloaded again. Such damage "
+        "comes from a failing disk or memory, or somebody has written to the file",
         path,
     )
 
