@@ -74,7 +74,7 @@ def test_who_was_stopped_while_the_store_answered_counts_no_silence_for_that() -
 # Holding.
 
 
-def test_epochs_count_up_and_old_leases_are_cleared(leases: Leases, bucket: LocalBucket) -> None:
+def test_terms_count_up_and_old_leases_are_cleared(leases: Leases, bucket: LocalBucket) -> None:
     for term in (1, 2, 3):
         with leases.held(KEY) as lease:
             assert lease is not None
@@ -176,7 +176,7 @@ def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
         lease.check()
         held_by_others(bucket, term=2)
         assert lease.is_lost()
-        with pytest.raises(LeaseError, match="went to somebody else"):
+        with pytest.raises(LeaseError, match="another process has taken over the lease"):
             lease.check()
 
 
@@ -414,7 +414,9 @@ def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucke
         lease.check()
         with impatient.held(KEY):
             assert lease.is_lost()
-            with pytest.raises(LeaseLostError, match="the right to prune dataset 'some/data' went to"):
+            with pytest.raises(
+                LeaseLostError, match="another process has taken over the lease to prune dataset 'some/data'"
+            ):
                 lease.check()
     with impatient.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
@@ -427,11 +429,11 @@ def test_terms_that_make_no_sense_are_refused(policy: dict[str, float]) -> None:
         LeasePolicy(**policy)
 
 
-def test_who_looked_before_a_whole_build_went_by_does_not_take_its_epoch_again(
+def test_who_looked_before_a_whole_build_went_by_does_not_take_its_term_again(
     leases: Leases, bucket: LocalBucket
 ) -> None:
     long_past = leases._state(KEY)
-    for _ in range(2):  # the second one clears the first one's epoch away
+    for _ in range(2):  # the second one clears the first one's term away
         with leases.held(KEY):
             pass
     assert leases._try_acquire(KEY, long_past) is None

@@ -221,7 +221,7 @@ def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -
     Args:
         what: What the folder is.
         folder: Where it is.
-        said: What to say of it.
+        said: What is known of it.
         writes: Whether to try locks in it.
     """
     kind = file_system(folder)

@@ -63,7 +63,7 @@ class FileLocks:
                 return
             try:
                 self._prepare(key)
-                # Only now: who begins to prune from here on finds our lock held.
+                # Checked while holding our lock, which a later prune finds held.
                 with self._locked(_names.lock(whole), lambda: f"{key}: {whole} is being pruned"):
                     pass
                 yield BuildLock()
@@ -76,7 +76,7 @@ class FileLocks:
         On a full disk neither is done: what frees it holds this lock, too.
         """
         trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
-        with contextlib.suppress(OSError):  # who needs it is told then
+        with contextlib.suppress(OSError):  # reported when it is needed
             trash.mkdir(parents=True, exist_ok=True)
         try:
             self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
@@ -99,7 +99,7 @@ class FileLocks:
         except OSError as error:
             raise _not_writable(error, self.folder.root) from error
         try:
-            # Only now: who begins to build from here on waits for our lock.
+            # Checked while holding our lock, for which later builders wait.
             yield None if self.has_builder(dataset_id) else BuildLock()
         finally:
             lock.release()
@@ -132,13 +132,13 @@ class FileLocks:
 
     @contextlib.contextmanager
     def _locked(self, name: str, what: Callable[[], str], turn: str | None = None) -> Iterator[None]:
-        """Hold a lock, waiting for whoever holds it now and saying what for.
+        """Hold a lock, waiting for its holder and logging what for.
 
         Args:
             name: The lock's.
-            what: Says what is waited for.
-            turn: The lock that who is the next holds meanwhile, so that nobody who comes back at once, while
-                the others have yet to notice, passes them.
+            what: Returns what is waited for.
+            turn: The lock that the next in turn holds meanwhile, so that the last holder, coming back at
+                once, can't overtake those that wait.
         """
         lock = self._lock(name)
         with contextlib.nullcontext() if turn is None else self._locked(turn, what):
@@ -209,7 +209,7 @@ def _say_if_soft(lock: object) -> None:  # a FileLock, whose class changes when 
 
 
 def _warn(message: str, *arguments: object) -> None:
-    import logging  # who only reads needs none of it
+    import logging  # not loaded by readers
 
     logging.getLogger("yogadl").warning(message, *arguments)
 

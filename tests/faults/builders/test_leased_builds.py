@@ -199,7 +199,7 @@ def test_a_builder_that_was_stopped_and_overtaken_serves_what_is_published(root:
 
 def replace(root: Path) -> None:
     storage = opened(root, "a", 2.0)
-    with pytest.raises(LeaseError, match="went to somebody else"):
+    with pytest.raises(LeaseError, match="another process has taken over the lease"):
         storage.submit(Halting(root, "a", 6_000), KEY.id, KEY.version, part_bytes=PART_BYTES)
 
 

@@ -209,13 +209,13 @@ class _GCS:
         from google.api_core.exceptions import from_http_response
 
         client = self._client()
-        asked = {"alt": "media", "ifGenerationMatch": tag, "userProject": self._user_project}
+        parameters = {"alt": "media", "ifGenerationMatch": tag, "userProject": self._user_project}
         # With gzip accepted they are sent as they are stored.
         headers = {"Accept-Encoding": "gzip", "User-Agent": f"yogadl/{library_version()}"}
         headers |= range_header(start, stop)
         answer = client._http.get(
             f"{client.api_endpoint}/download/storage/v1/b/{self._bucket_name}/o/{quote(name, safe='')}",
-            params={key: value for key, value in asked.items() if value is not None},
+            params={key: value for key, value in parameters.items() if value is not None},
             headers=headers,
             stream=True,
             timeout=self._once["timeout"],
@@ -270,7 +270,7 @@ _SDK: Final = Sdk(
 
 def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     status = error.code or 0
-    detail = f"{status} {_said(error)}"
+    detail = f"{status} {_message(error)}"
     if is_transient(status):
         return transient(verb, what, detail)
     if status == 404:
@@ -300,13 +300,13 @@ def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
     return transient(verb, what, detail)
 
 
-def _said(error: Any) -> str:
+def _message(error: Any) -> str:
     """Return the store's message, without the URLs that the SDK adds, which allow anybody to write."""
     try:
-        said: str = error.response.json()["error"]["message"]
+        message: str = error.response.json()["error"]["message"]
     except (AttributeError, ValueError, LookupError, TypeError):
-        said = _SESSION.sub("upload_id=...", error.message or "")
-    return said
+        message = _SESSION.sub("upload_id=...", error.message or "")
+    return message
 
 
 def _no_credentials(error: Any, verb: Verb, what: str) -> StorageError:

@@ -34,7 +34,7 @@ Found = TypeVar("Found")
 class LocalBucket:
     """A bucket in a folder, whose names are paths in it. Implements `Bucket`.
 
-    What is written is durable when the call returns. Who writes first is decided by a hard link, which
+    Writes are durable when the call returns. Which writer is first is decided by a hard link, which
     is atomic on network file systems, too.
 
     Args:

@@ -75,7 +75,7 @@ class S3Bucket(StoreBucket):
         anonymous: Read a public bucket without credentials.
         client_options: What else `boto3.session.Session.client` is given: ``region_name``,
             ``aws_access_key_id``, ``aws_secret_access_key``, ``verify``, ``config`` ...
-        extra_args: What else is said with every request that can say it: ``RequestPayer``,
+        extra_args: Further arguments, of every request that takes them: ``RequestPayer``,
             ``ServerSideEncryption``, ``SSEKMSKeyId``, ``ExpectedBucketOwner``, ``StorageClass`` ...
         patience: How long to wait for the store.
     """

@@ -205,7 +205,7 @@ def size_of_whole(content_range: str | None, content_length: int, start: int, st
         stop: The one behind the last; ``None`` for all.
 
     Raises:
-        StrangeAnswerError: if it is not the range that was asked for.
+        BadResponseError: if it is not the range that was asked for.
     """
     if content_range is None and start == 0 and (stop is None or content_length <= stop):
         return content_length

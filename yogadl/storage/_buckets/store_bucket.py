@@ -89,7 +89,7 @@ class StoreBucket:
         except PastEndError:
             found, stop = None, start
         try:
-            if start == stop:  # a store can't be asked for no bytes at all
+            if start == stop:  # an empty range can't be requested
                 known = self.head(name)
                 if known is not None and tag not in (None, known.tag):
                     raise replaced(self.url, name)
@@ -159,7 +159,7 @@ class StoreBucket:
 def _reopened(
     kind: Callable[..., StoreBucket], location: tuple[str, str], options: dict[str, Any], has_answered: bool
 ) -> StoreBucket:
-    """Unpickle a bucket; a store that has answered whoever pickled it exists."""
+    """Unpickle a bucket; a store that has answered the process that pickled it exists."""
     bucket = kind(*location, **options)
     if has_answered:
         bucket._retrier.answered.set()

@@ -1,1 +1,1 @@
-"""Decide who builds, among any number of machines."""
+"""Decide which of any number of machines builds."""

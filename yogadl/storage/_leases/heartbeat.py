@@ -215,9 +215,9 @@ class _ParentWatch:
                 continue
             readable, _, _ = select.select([self._pipe], [], [], min(left_s, _PARENT_POLL_S))
             if readable:
-                said = self._pipe.read1()
-                self._is_open = bool(said)
-                *lines, self._rest = (self._rest + said).split(b"\n")
+                report = self._pipe.read1()
+                self._is_open = bool(report)
+                *lines, self._rest = (self._rest + report).split(b"\n")
                 last = lines[-1] if lines else last
         return last
 

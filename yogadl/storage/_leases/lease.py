@@ -278,11 +278,11 @@ class BuildLease:
             LeaseLostError: if one has.
         """
         if self.is_lost():
-            do, _ = verbs(self._key)
+            do, ttl_s = verbs(self._key)[0], self._leases.policy.ttl_s
             raise LeaseLostError(
-                f"the right to {do} {self._key} went to somebody else, since this process gave no sign of "
-                f"life for {self._leases.policy.ttl_s:.0f} s or more; {do} again, with a longer lease_ttl_s "
-                "if it was not stopped"
+                f"another process has taken over the lease to {do} {self._key}, since this one had no "
+                f"heartbeat for {ttl_s:.0f} s or more; {do} again, with a longer lease_ttl_s if it was not "
+                "stopped"
             )
 
     def end(self, failed: str | None) -> None:

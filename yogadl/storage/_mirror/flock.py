@@ -86,7 +86,7 @@ def locked(path: Path, *, exclusive: bool, limit_s: float) -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Return whether nobody holds a lock."""
+    """Return whether no process holds a lock."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

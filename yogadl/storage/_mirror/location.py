@@ -190,7 +190,7 @@ def _problem_with(root: Path, makes: bool) -> str | None:
 
 
 def _is_own_folder(root: Path) -> bool:
-    """Return whether it is a folder of this user's that nobody else may write to; /tmp is open to all."""
+    """Return whether it is this user's folder and no other may write to it: others may write to /tmp."""
     try:
         found = root.lstat()
     except OSError:
