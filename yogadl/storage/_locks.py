@@ -55,7 +55,6 @@ class FileLocks:
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator["BuildExclusion | None"]:
-        """Exclude other builders of this version, waiting for the one that builds it now."""
         whole = _names.WholeDataset(key.id)
         with self._locked(_names.lock(key), lambda: f"{key}, which {self._builder(key)}", _names.turn(key)):
             if unless is not None and unless():
@@ -86,7 +85,6 @@ class FileLocks:
 
     @contextlib.contextmanager
     def pruning(self, dataset_id: str) -> Iterator["BuildExclusion | None"]:
-        """Exclude builders of a dataset to prune it; give ``None`` if one builds or prunes now."""
         from filelock import Timeout
 
         lock = self._lock(_names.lock(_names.WholeDataset(dataset_id)))
@@ -105,7 +103,6 @@ class FileLocks:
             lock.release()
 
     def has_builder(self, dataset_id: str) -> bool:
-        """Return whether a version of this dataset is being built."""
         from filelock import Timeout
 
         for name in self.folder.names(f"{dataset_id}/locks", ".lock"):

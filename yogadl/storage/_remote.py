@@ -57,19 +57,12 @@ class BucketRoot:
 
     @property
     def location(self) -> str:
-        """The URL of the bucket's root."""
         return self._bucket.url
 
     def where(self, name: str) -> str:
-        """Return the URL of an object."""
         return f"{self._bucket.url}/{name}"
 
     def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
-        """Return the content of an object, or ``None`` if there is none.
-
-        Raises:
-            CacheFormatError: if it is larger.
-        """
         with self._bucket.get(name) as body:
             if body is None:
                 return None
@@ -78,20 +71,16 @@ class BucketRoot:
             return b"".join(body.chunks)
 
     def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        """Return the content of an object that may be large, but no more than `most_bytes`."""
         return read(self._bucket, name, 0, most_bytes)
 
     def size(self, name: str) -> int | None:
-        """Return how many bytes an object has, or ``None`` if there is none."""
         found = self._bucket.head(name)
         return None if found is None else found.size_bytes
 
     def write(self, name: str, content: bytes) -> None:
-        """Put an object in place of any other of that name."""
         self._bucket.put(name, content)
 
     def write_if_absent(self, name: str, content: bytes) -> bool:
-        """Put an object unless there is one; return whether this call did."""
         return self._bucket.put_if_absent(name, content)
 
     def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
@@ -105,17 +94,14 @@ class BucketRoot:
         return True
 
     def names(self, below: str, suffix: str = "") -> list[str]:
-        """Return the names of all objects below a folder, with that ending, in order."""
         found = (entry.name for entry in self.entries(below))
         return sorted(name for name in found if name.endswith(suffix))
 
     def entries(self, below: str) -> Iterator[Entry]:
-        """Yield what is known of all objects below a folder."""
         for found in self._bucket.list(f"{below}/"):
             yield Entry(found.name, found.size_bytes, found.modified)
 
     def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
-        """Return every folder that has one of these folders inside, and whether all was looked at."""
         found, count = set(), 0
         for entry in itertools.islice(self._bucket.list(), most_files):
             count += 1
@@ -138,7 +124,6 @@ class BucketRoot:
         return then + time.monotonic() - at
 
     def age_s(self, name: str, now: float) -> float:
-        """Return how long ago an object was written; 0 if it is gone."""
         found = self._bucket.head(name)
         return 0.0 if found is None else now - found.modified
 
@@ -148,11 +133,9 @@ class BucketRoot:
         return found is not None and self.now() - found.modified < _DAY_S
 
     def remove(self, name: str) -> None:
-        """Remove an object if it is there."""
         self._bucket.delete(name)
 
     def remove_folder(self, name: str) -> None:
-        """Remove all objects below a folder."""
         for entry in list(self.entries(name)):
             self._bucket.delete(entry.name)
 
@@ -193,7 +176,6 @@ class MirroredRoot(BucketRoot):
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
-        """Give a new folder on the mirror's disk, which is gone afterwards."""
         with scratch_folder(self._mirror.scratch()) as folder:
             yield folder
 
@@ -251,11 +233,9 @@ class MirrorOpener:
         return content
 
     def here(self, key: DatasetKey, digest: str) -> Published | None:
-        """Return this very manifest if the mirror has it and all its files; makes no request."""
         return self.mirror.kept(key, digest)
 
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
-        """Return a reader of a cache, whose files are downloaded to the mirror first."""
         manifest = published.manifest
         cache = self.mirror.open_cache(manifest, indexes=check)
         self.mirror.keep(published)
@@ -264,7 +244,6 @@ class MirrorOpener:
         return checked(reader, cache.index, manifest, _REMEDY) if check else reader
 
     def opened(self, published: Published) -> None:
-        """Note that this is the newest of its version, unless one is noted."""
         self.mirror.keep_newest(published)
 
     def fill(self, published: Published, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
@@ -279,7 +258,6 @@ class MirrorOpener:
         return damaged
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
-        """Compare the mirror's files of a cache with their checksums; download damaged ones again."""
         return self.mirror.mend(manifest)
 
 

@@ -38,19 +38,15 @@ class SharedRoot(BucketRoot):
 
     @property
     def location(self) -> str:
-        """The folder's path."""
         return self._folder.location
 
     def where(self, name: str) -> str:
-        """Return the path of a file."""
         return self._folder.where(name)
 
     def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        """Return the content of a file that may be large, but no more than `most_bytes`."""
         return self._folder.view(name, most_bytes)
 
     def adopt(self, files: Mapping[str, Path]) -> None:
-        """Move finished files to their names, in this order."""
         self._folder.adopt(files)
 
     def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
@@ -61,7 +57,6 @@ class SharedRoot(BucketRoot):
         return self._folder.folders_with(*names, most_files=most_files)
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder and all below it, if it is there."""
         self._folder.remove_folder(name)
 
     def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
@@ -80,5 +75,4 @@ class SharedRoot(BucketRoot):
             shutil.rmtree(self._folder.path(name), ignore_errors=True)
 
     def local(self, name: str) -> AbstractContextManager[Path]:
-        """Give the path of a file."""
         return self._folder.local(name)

@@ -46,12 +46,6 @@ class LeaseCoordinator:
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator[BuildExclusion | None]:
-        """Exclude other builders of this version, waiting for the one that builds it now.
-
-        Raises:
-            ConfigurationError: if the store ignores conditions of writes.
-            LeaseError: if it takes longer than this storage waits.
-        """
         self._probe()
         with self.leases.held(key, unless) as lease:
             try:
@@ -62,11 +56,6 @@ class LeaseCoordinator:
 
     @contextmanager
     def pruning(self, dataset_id: str) -> Iterator[BuildExclusion | None]:
-        """Exclude builders of a dataset to prune it; give ``None`` if one builds or prunes now.
-
-        Raises:
-            ConfigurationError: if the store ignores conditions of writes.
-        """
         self._probe()
         with self.leases.pruning(dataset_id, self._root.now()) as lease:
             yield lease
@@ -77,5 +66,4 @@ class LeaseCoordinator:
             self._is_probed = True
 
     def has_builder(self, dataset_id: str) -> bool:
-        """Return whether a version of this dataset is being built."""
         return self.leases.is_held(dataset_id, self._root.now())

@@ -261,7 +261,6 @@ class BuildLease:
             self._heartbeat.report(records, total, size_bytes)
 
     def is_lost(self) -> bool:
-        """Return whether another builder has taken over."""
         return self._leases._state(self._key).term != self.term or not self._is_ours()
 
     def _is_ours(self) -> bool:
@@ -272,11 +271,6 @@ class BuildLease:
         return read_body(self._leases.bucket, self._name).get("token") == self._token
 
     def check(self) -> None:
-        """Make sure that no other builder has taken over.
-
-        Raises:
-            LeaseLostError: if one has.
-        """
         if self.is_lost():
             do, ttl_s = verbs(self._key)[0], self._leases.policy.ttl_s
             raise LeaseLostError(

@@ -147,7 +147,7 @@ class Claim:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             # Unlinked before unlocking: a process that waits for this lock then finds that it has no name.
-            if _is_at(descriptor, self.lock_path):
+            if is_at(descriptor, self.lock_path):
                 self.lock_path.unlink(missing_ok=True)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
@@ -155,7 +155,7 @@ class Claim:
     def _try(self) -> bool:
         descriptor = open_lock(self.lock_path)
         try:
-            if try_lock(descriptor, self.lock_path, exclusive=True) and _is_at(descriptor, self.lock_path):
+            if try_lock(descriptor, self.lock_path, exclusive=True) and is_at(descriptor, self.lock_path):
                 os.utime(descriptor)
                 self._descriptor, descriptor = descriptor, -1
                 return True
@@ -171,7 +171,7 @@ class Claim:
             return 0
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
     """Return whether an open file is still the one of that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

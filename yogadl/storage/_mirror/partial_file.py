@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from yogadl._format.window import NO_FILE
 from yogadl.errors import StorageError
-from yogadl.storage._mirror.flock import try_lock
+from yogadl.storage._mirror.flock import is_at, try_lock
 
 _BYTES: Final = ".tmp"
 _NOTES: Final = ".ranges.tmp"
@@ -70,7 +70,7 @@ class PartialFile:
     def drop(self) -> None:
         """Close the file, and remove it unless it is finished."""
         with contextlib.suppress(FileNotFoundError):
-            if _is_at(self.descriptor, self.path):
+            if is_at(self.descriptor, self.path):
                 self._drop_notes()
                 self.path.unlink()
         os.close(self.descriptor)
@@ -121,7 +121,7 @@ def remove_abandoned(path: Path) -> bool:
         return False  # no permission
     try:
         is_free = _locked(descriptor, path)
-        if is_free and _is_at(descriptor, path):
+        if is_free and is_at(descriptor, path):
             notes.unlink(missing_ok=True)
             path.unlink()
         return is_free
@@ -146,7 +146,7 @@ def _taken(path: Path, is_noted: bool) -> PartialFile | None:
                 continue
             if not _locked(descriptor, name):
                 break
-            if _is_at(descriptor, name):  # else its writer has just finished it
+            if is_at(descriptor, name):  # else its writer has just finished it
                 partial = PartialFile(name, descriptor, notes if is_noted else None)
                 descriptor = -1
                 return partial
@@ -168,13 +168,6 @@ def _locked(descriptor: int, path: Path) -> bool:
     try:
         return try_lock(descriptor, path, exclusive=True)
     except StorageError:
-        return False
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
         return False
 
 
