@@ -10,8 +10,7 @@ Each is also the builtin that a stranger would catch::
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
     |-- LeaseError(TimeoutError)            somebody else builds: who, since when, how to clear it
-    |-- CursorError(ValueError)             a cursor of other data, or not a cursor
-    `-- StageError(RuntimeError)            a stage's own function failed: stage, record, original text
+    `-- CursorError(ValueError)             a cursor of other data, or not a cursor
 
 A source that raises surfaces as its own exception type, with the record's number added as a note.
 All of them pickle.
@@ -52,7 +51,3 @@ class LeaseError(YogaError, TimeoutError):
 
 class CursorError(YogaError, ValueError):
     """Say that a cursor is of other data, or is no cursor."""
-
-
-class StageError(YogaError, RuntimeError):
-    """Say which stage failed on which record, with the original text."""

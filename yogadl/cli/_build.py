@@ -119,7 +119,6 @@ def _build(
 
         options = BuildOptions(
             arguments.workers,
-            None,
             arguments.part_bytes,
             arguments.allow_pickle,
             progress,

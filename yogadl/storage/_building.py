@@ -44,7 +44,6 @@ class BuildOptions:
 
     Args:
         workers: How many processes read the source; more than one needs a source with random access.
-        engine: Where the workers run; ``None`` is this machine.
         part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
@@ -53,7 +52,6 @@ class BuildOptions:
     """
 
     workers: int = 1
-    engine: None = None
     part_bytes: int | None = None
     allow_pickle: bool = False
     progress: bool | Progress | None = None
@@ -62,11 +60,6 @@ class BuildOptions:
     def __post_init__(self) -> None:
         if type(self.workers) is not int or self.workers < 1:
             raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
-        if self.engine is not None:
-            raise ConfigurationError(
-                f"there is no engine {self.engine!r}; leave it out to build on this machine, or drive "
-                "storage.begin, write and commit from your scheduler"
-            )
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
             raise ConfigurationError(
                 f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"

@@ -80,7 +80,6 @@ class CacheStorage(Storage):
         dataset_version: str,
         *,
         workers: int = 1,
-        engine: None = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
@@ -96,7 +95,6 @@ class CacheStorage(Storage):
             dataset_id: What the dataset is called; slashes make folders.
             dataset_version: Which version this is.
             workers: How many processes read the source.
-            engine: Where the workers run; ``None`` is this machine.
             part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: A progress bar or none; ``None`` for one on a terminal; or a function.
@@ -110,7 +108,7 @@ class CacheStorage(Storage):
         from yogadl.storage._building import BuildOptions, replace_version
 
         key = DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space)
         replace_version(self._backend, key, lambda: data, options)
 
     def begin(
@@ -137,7 +135,6 @@ class CacheStorage(Storage):
         dataset_version: str,
         *,
         workers: int = 1,
-        engine: None = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
@@ -159,7 +156,6 @@ class CacheStorage(Storage):
             dataset_id: What the dataset is called.
             dataset_version: Which version this is; bump it when the function changes, or give ``"auto"``.
             workers: As for `submit`, like all that follow. None of them has a part in the version.
-            engine: See there.
             part_bytes: See there.
             allow_pickle: See there; also allows reading pickled fields.
             progress: See there.
@@ -173,7 +169,7 @@ class CacheStorage(Storage):
         from yogadl.storage._building import BuildOptions, cached
 
         DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, engine, part_bytes, allow_pickle, progress, check_space)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 
     # Reading.
