@@ -7,6 +7,7 @@ sha256 before it gets its name.
 """
 
 import contextlib
+import hashlib
 import json
 import operator
 import os
@@ -26,6 +27,8 @@ _NOTES: Final = ".ranges.tmp"
 # On Linux only; elsewhere the sha256 alone detects what was lost.
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NOTED_BYTES: Final = 2**20
+# Synced each time that so much is written, so that little is left to sync at the end.
+_SYNC_BYTES: Final = 64 * 2**20
 # No link is followed, and no pipe waited for, that lies there in place of a file.
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -48,12 +51,45 @@ class PartialFile:
         self.found: dict[tuple[int, int], str] = {}
         self._notes = notes
         self._lock = threading.Lock()
+        self._syncing = threading.Lock()
+        self._unsynced_bytes = 0  # about: several threads count
         if notes is not None:
             size_bytes = os.fstat(descriptor).st_size
             self.found = {span: tag for span, tag in _noted(notes).items() if span[1] <= size_bytes}
         if not self.found:
             self._drop_notes()
             os.ftruncate(descriptor, 0)
+
+    def write(self, chunks: list[bytes], position: int) -> int:
+        """Write chunks one after the other; return how many bytes they have."""
+        size_bytes = sum(map(len, chunks))
+        written = os.pwritev(self.descriptor, chunks, position)
+        while written < size_bytes:
+            left = memoryview(b"".join(chunks))[written:]
+            written += os.pwrite(self.descriptor, left, position + written)
+        self._unsynced_bytes += size_bytes
+        return size_bytes
+
+    def sync_meanwhile(self) -> None:
+        """Sync the file, if much was written since, while other threads receive.
+
+        One thread at a time: several that sync one file slow each other down (benchmarks/transfer.py).
+        """
+        if self._unsynced_bytes >= _SYNC_BYTES and self._syncing.acquire(blocking=False):
+            try:
+                self._unsynced_bytes = 0
+                os.fsync(self.descriptor)
+            finally:
+                self._syncing.release()
+
+    def hash(self, sha256: "hashlib._Hash", start: int, stop: int, buffer: memoryview) -> None:
+        """Add the bytes of a range to a hash."""
+        while start < stop:
+            count = os.preadv(self.descriptor, [buffer[: stop - start]], start)
+            if not count:
+                return  # the hash will differ
+            sha256.update(buffer[:count])
+            start += count
 
     def note(self, span: tuple[int, int], tag: str) -> None:
         """Note a range that was written, and of which object it is; from any thread."""

@@ -6,7 +6,6 @@ is that of the chunks, however large the object is.
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ _HASH_BYTES: Final = 2**20
 # Writes of this size at multiples of it get large pages in the page cache, which are read a third faster
 # (benchmarks/transfer.py).
 _WRITE_BYTES: Final = 4 * 2**20
-# Synced each time that so much is written, so that little is left to sync at the end.
-_SYNC_BYTES: Final = 64 * 2**20
 _MOST_CHUNKS: Final = 512  # that one call can write
 
 # Called with the number of bytes that have arrived.
@@ -64,7 +61,7 @@ class Receiver:
             size_bytes = self._size_of(name, size_bytes)
         if partial.found:
             os.ftruncate(partial.descriptor, size_bytes)  # somebody may have changed it
-        file, spans = _Writer(partial), ranges_of(size_bytes)
+        spans = ranges_of(size_bytes)
         received: list[Future[str]] = []
         try:
             for span in spans:
@@ -73,14 +70,14 @@ class Receiver:
                     received[-1].set_result(partial.found[span])
                     report(span[1] - span[0])
                 else:
-                    received.append(self.ranges.submit(self._fill, name, size_bytes, span, file, report))
+                    received.append(self.ranges.submit(self._fill, name, size_bytes, span, partial, report))
             sha256, tags = hashlib.sha256(), set()
             buffer = memoryview(bytearray(_HASH_BYTES))
             for (start, stop), one in zip(spans, received, strict=True):
                 tags.add(one.result())
                 if len(tags) > 1:
                     raise replaced(self.bucket.url, name)
-                file.hash(sha256, start, stop, buffer)
+                partial.hash(sha256, start, stop, buffer)
             return sha256.hexdigest()
         finally:
             # No thread may write to this descriptor after the caller has closed it.
@@ -99,7 +96,7 @@ class Receiver:
         return found.size_bytes
 
     def _fill(
-        self, name: str, size_bytes: int, span: tuple[int, int], file: "_Writer", report: Report
+        self, name: str, size_bytes: int, span: tuple[int, int], partial: PartialFile, report: Report
     ) -> str:
         """Write one range to the file, and return the tag of its object."""
         if self.is_stopped():
@@ -113,9 +110,9 @@ class Receiver:
             for chunks in _gathered(body.chunks, report):
                 if self.is_stopped():
                     raise StoppedError
-                position += file.write(chunks, position)
-        file.partial.note(span, body.object.tag)
-        file.sync_meanwhile()
+                position += partial.write(chunks, position)
+        partial.note(span, body.object.tag)
+        partial.sync_meanwhile()
         return body.object.tag
 
     def _missing(self, name: str) -> CacheFormatError:
@@ -156,44 +153,3 @@ def _gathered(chunks: Iterator[bytes], report: Report) -> Iterator[list[bytes]]:
             gathered, size_bytes = [], 0
     if gathered:
         yield gathered
-
-
-class _Writer:
-    """An open file that several threads fill."""
-
-    def __init__(self, partial: PartialFile) -> None:
-        self.partial = partial
-        self._descriptor = partial.descriptor
-        self._syncing = threading.Lock()
-        self._unsynced_bytes = 0  # about: several threads count
-
-    def write(self, chunks: list[bytes], position: int) -> int:
-        """Write chunks one after the other; return how many bytes they have."""
-        size_bytes = sum(map(len, chunks))
-        written = os.pwritev(self._descriptor, chunks, position)
-        while written < size_bytes:
-            left = memoryview(b"".join(chunks))[written:]
-            written += os.pwrite(self._descriptor, left, position + written)
-        self._unsynced_bytes += size_bytes
-        return size_bytes
-
-    def sync_meanwhile(self) -> None:
-        """Sync the file, if much was written since, while other threads receive.
-
-        One thread at a time: several that sync one file slow each other down (benchmarks/transfer.py).
-        """
-        if self._unsynced_bytes >= _SYNC_BYTES and self._syncing.acquire(blocking=False):
-            try:
-                self._unsynced_bytes = 0
-                os.fsync(self._descriptor)
-            finally:
-                self._syncing.release()
-
-    def hash(self, sha256: "hashlib._Hash", start: int, stop: int, buffer: memoryview) -> None:
-        """Add the bytes of a range to a hash."""
-        while start < stop:
-            count = os.preadv(self._descriptor, [buffer[: stop - start]], start)
-            if not count:
-                return  # the hash will differ
-            sha256.update(buffer[:count])
-            start += count
