@@ -1,7 +1,6 @@
 """Make a DataLoader of a stream: whole batches of tensors, from this process or from workers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypedDict, Unpack
 
@@ -9,6 +8,7 @@ import torch
 
 from yogadl._arguments import flag, names_of, unknown_argument, whole
 from yogadl._dataref import RecordsRef
+from yogadl._frozen import frozen
 from yogadl._stream import (
     Batches,
     Finish,
@@ -129,7 +129,7 @@ def _checked(options: Any, workers: int) -> dict[str, Any]:
     return given
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorBatches(Batches):
     """Make items that are batches of tensors, in this process."""
 
