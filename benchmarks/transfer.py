@@ -3,7 +3,7 @@
 Run ``python benchmarks/transfer.py``; needs boto3. Both sides of a download ask the same server,
 `_object_server.py` on this machine, and write to the same folder; ours also hashes what it receives and
 waits until it is on the disk, which `download_file` does not. It justifies the sizes of ranges and the
-connections of `yogadl.storage._mirror.receive` and `_transfer`.
+connections of `yogadl.storage._mirror.receive` and `transfer`.
 """
 
 import hashlib

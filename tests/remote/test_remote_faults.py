@@ -259,7 +259,7 @@ def test_an_altered_part_is_never_read_and_verify_names_the_records(any_place: P
     builder = opened(any_place)
     submit(builder)
     bucket = any_place.open()
-    (name,) = names(bucket, builder.fetch("some/data", "1")._records.open()[1].table.sha256[1] + ".mdb")
+    (name,) = names(bucket, builder.fetch("some/data", "1")._records.open()[1].parts.table.sha256[1] + ".mdb")
     content = bytearray(read(bucket, name) or b"")
     at = content.index(RECORDS[600:610].tobytes())
     content[at] ^= 1
