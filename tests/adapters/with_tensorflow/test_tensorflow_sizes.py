@@ -130,14 +130,14 @@ def test_states_of_sizes_around_what_is_held_are_noted_and_found():
             "adapters.tensorflow._build_state._SPARED": 0,
         }
         with scaled(held | {"adapters.tensorflow._build_state._HELD_BYTES": 2 * limit}):
-            kept = states.States("00" * 32)
+            kept = states.IteratorStates("00" * 32)
             for record in range(12):
                 noted(kept, record)
             saved = kept.save(11)
             if limit < size:
                 assert saved is None
                 continue
-            again = states.States("00" * 32)
+            again = states.IteratorStates("00" * 32)
             again.load(saved)
             state = again.nearest(11)
             iterator = iter(tf.data.Dataset.range(1000))
