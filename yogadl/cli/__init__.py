@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
 from yogadl._version import library_version
-from yogadl.cli._errors import error_line
-from yogadl.cli._output import note, plain
+from yogadl.cli._output import error_line, note, plain
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
@@ -30,10 +29,10 @@ class Command(Protocol):
     __doc__: str | None
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the sub-command's own arguments."""
+        """Add the command's own arguments to its parser."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it, and return the exit code."""
+        """Do what the command does, and return the exit code."""
 
 
 # The docstrings' first lines again, so that `yogadl --help` imports none of them; a test compares.
@@ -136,7 +135,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="yogadl",
         usage="yogadl COMMAND ...",
-        description="Build, read and look after caches of datasets.",
+        description="\n\n".join(["Build, read and look after caches of datasets.", *_listed()]),
+        epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
         allow_abbrev=False,
@@ -158,8 +158,6 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         version=f"yogadl {library_version()}",
         help="show the version and leave",
     )
-    parser.epilog = _EXAMPLE
-    parser.description = "\n\n".join(["Build, read and look after caches of datasets.", *_listed()])
     return parser
 
 

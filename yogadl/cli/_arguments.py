@@ -1,6 +1,7 @@
 """Say what the sub-commands' arguments look like, once for all of them."""
 
 import argparse
+import math
 from collections.abc import Callable
 
 from yogadl._size import bytes_of
@@ -13,28 +14,16 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("version", metavar="VERSION", help="which version of it")
 
 
-def add_storage(parser: argparse.ArgumentParser, *names: str, dest: str = "storage") -> None:
-    """Add the options that say which storage.
-
-    Args:
-        parser: Where to.
-        names: What else the first of them is called.
-        dest: Where the storage goes.
-    """
+def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the options that say which storage; `names` are further names of the first."""
     parser.add_argument(
         "-s",
         "--storage",
         *names,
-        dest=dest,
         metavar="STORAGE",
         help="the storage: a folder of caches, s3://bucket/prefix or gs://bucket/prefix "
         "(default: the current folder, if it has caches)",
     )
-    add_bucket_options(parser)
-
-
-def add_bucket_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of storages that several machines share."""
     group = parser.add_argument_group("storages that machines share")
     group.add_argument(
         "--endpoint-url", metavar="URL", help="where the store answers, if not at AWS or Google"
@@ -67,30 +56,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def whole(what: str) -> Callable[[str], int]:
-    """Return what turns a text into a number from 1 on."""
-
-    def parse(text: str) -> int:
-        try:
-            count = int(text)
-        except ValueError:
-            count = 0
-        if count < 1:
-            raise argparse.ArgumentTypeError(f"give a number of {what}, 1 or more, not {text!r}")
-        return count
-
-    return parse
-
-
-def amount(what: str, least: float) -> Callable[[str], float]:
-    """Return what turns a text into a number, broken or not, that is not less than some."""
+def number_of(what: str, kind: type[int | float] = int, least: float = 1) -> Callable[[str], float]:
+    """Return a parser of numbers of that kind, finite and not below the least."""
 
     def parse(text: str) -> float:
         try:
-            count = float(text)
+            count = kind(text)
         except ValueError:
-            count = float("nan")
-        if not least <= count < float("inf"):
+            count = math.nan
+        if not least <= count < math.inf:
             raise argparse.ArgumentTypeError(f"give a number of {what}, {least:g} or more, not {text!r}")
         return count
 
@@ -98,11 +72,7 @@ def amount(what: str, least: float) -> Callable[[str], float]:
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes in a text such as ``256MB`` or ``1GiB``.
-
-    Raises:
-        ArgumentTypeError: if it says no size.
-    """
+    """Return the number of bytes in a text such as ``256MB`` or ``1GiB``."""
     try:
         return bytes_of(text)
     except ConfigurationError as error:

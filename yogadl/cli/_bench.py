@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
-from yogadl.cli._arguments import add_json, add_key, add_storage, amount, whole
+from yogadl.cli._arguments import add_json, add_key, add_storage, number_of
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import Bar, counted, say, say_json, size, table
 
@@ -46,7 +46,6 @@ class _Measured:
 
     @property
     def records_per_s(self) -> float:
-        """How many records a second."""
         return self.records / self.elapsed_s
 
 
@@ -59,7 +58,6 @@ class _Sample:
 
     @property
     def record_bytes(self) -> float:
-        """How large a record is in memory."""
         return sum(map(_size_of, self.columns)) / self.records
 
     def batches(self, batch: int) -> Iterator[list[Column]]:
@@ -73,19 +71,18 @@ class _Sample:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     add_storage(parser)
     parser.add_argument(
         "--batch",
         metavar="RECORDS",
-        type=whole("records"),
+        type=number_of("records"),
         default=_BATCH,
         help=f"records in a batch (default: {_BATCH})",
     )
     parser.add_argument(
         "--seconds",
-        type=amount("seconds", 0.01),
+        type=number_of("seconds", float, 0.01),
         default=_SECONDS,
         help=f"how long to read in each way (default: {_SECONDS:g})",
     )
@@ -96,7 +93,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and say how fast it was."""
     storage = open_existing(arguments)
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
@@ -108,17 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         memory = _measure(sample.batches(batch), sample.records, batch, seconds, bar)
     found = {"shuffled": shuffled, "in_order": in_order, "ram": memory}
     if arguments.json:
-        document = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
-        say_json(
-            {
-                **document,
-                "records": len(ref),
-                "record_bytes": sample.record_bytes,
-                "batch": batch,
-                "sample_records": sample.records,
-                **{name: _to_json(one, memory, sample.record_bytes) for name, one in found.items()},
-            }
-        )
+        key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
+        read = {"records": len(ref), "record_bytes": sample.record_bytes, "batch": batch}
+        ways = {name: _to_json(one, memory, sample.record_bytes) for name, one in found.items()}
+        say_json(**key, **read, sample_records=sample.records, **ways)
         return 0
     each = f"{size(sample.record_bytes)} each in memory"
     say(f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {each}; batches of {batch}.")
@@ -189,11 +178,11 @@ def _copied(value: Any) -> Any:  # bytes, str or an array; anything if it was pi
 def _size_of(column: Column) -> int:
     if isinstance(column, np.ndarray):
         return column.nbytes
-    return sum(value.nbytes if isinstance(value, np.ndarray) else _length(value) for value in column)
-
-
-def _length(value: Any) -> int:  # bytes or str; anything if it was pickled
-    return len(value) if isinstance(value, bytes | str) else 0
+    return sum(
+        value.nbytes if isinstance(value, np.ndarray) else len(value)
+        for value in column
+        if isinstance(value, np.ndarray | bytes | str)  # of a pickled object the size is not known
+    )
 
 
 def _row(title: str, one: _Measured, memory: _Measured, record_bytes: float) -> list[str]:

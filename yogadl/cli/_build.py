@@ -17,23 +17,21 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from yogadl._key import DatasetKey
 from yogadl._provenance.describer import Describer
-from yogadl.cli._arguments import add_json, add_key, add_storage, parse_size, whole
+from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size
 from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line
 from yogadl.cli._info import info_to_json
 from yogadl.cli._location import open_or_make
-from yogadl.cli._output import ago, counted, duration, note, say, say_json, size
+from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._building import AUTO, BuildOptions, replace_version
 from yogadl.storage._progress import shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "target", metavar="FILE.py:FUNCTION", type=Target.parse, help="what returns the records"
     )
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         metavar="COUNT",
-        type=whole("workers"),
+        type=number_of("workers"),
         default=1,
         help="processes that read the records (default: 1)",
     )
@@ -71,7 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build it, or say that it is there."""
     target: Target = arguments.target
     values = dict(arguments.arg)
     storage = open_or_make(arguments)
@@ -83,28 +80,21 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         function = load(target)
         check_arguments(target, function, values)
-        built = _build(storage, function, values, arguments)
+        key, is_new = _build(storage, function, values, arguments)
     elapsed_s = time.perf_counter() - started
-    info = storage.info(built.key.id, built.key.version)
+    info = storage.info(key.id, key.version)
     if arguments.json:
-        document = {"storage": storage.location, "was_built": built.is_new, "elapsed_s": elapsed_s}
-        say_json({**document, **info_to_json(info)})
-        return 0
-    _say(info, built.is_new, elapsed_s)
+        document = {"storage": storage.location, "was_built": is_new, "elapsed_s": elapsed_s}
+        say_json(**document, **info_to_json(info))
+    else:
+        _say(info, is_new, elapsed_s)
     return 0
-
-
-@dataclass(frozen=True)
-class _Built:
-    """Which version there is now, and whether it was built just now."""
-
-    key: DatasetKey
-    is_new: bool
 
 
 def _build(
     storage: CacheStorage, function: Callable[..., Any], values: dict[str, Any], arguments: argparse.Namespace
-) -> _Built:
+) -> tuple[DatasetKey, bool]:
+    """Return which version there is now, and whether it was built just now."""
     is_auto = arguments.version == AUTO
     call = Describer(function, thorough=is_auto).call((), values)
     key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
@@ -117,35 +107,25 @@ def _build(
             if show is not None:
                 show(records, total, size_bytes)
 
-        options = BuildOptions(
-            arguments.workers,
-            arguments.part_bytes,
-            arguments.allow_pickle,
-            progress,
-            not arguments.no_space_check,
-        )
+        options: dict[str, Any] = {
+            "workers": arguments.workers,
+            "part_bytes": arguments.part_bytes,
+            "allow_pickle": arguments.allow_pickle,
+            "progress": progress,
+            "check_space": not arguments.no_space_check,
+        }
         if arguments.replace:
-            replace_version(storage._backend, key, lambda: function(**values), options, call)
+            replace_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)
         else:
-            cached = storage.cacheable(
-                arguments.id,
-                arguments.version,
-                workers=options.workers,
-                part_bytes=options.part_bytes,
-                allow_pickle=options.allow_pickle,
-                progress=progress,
-                check_space=options.check_space,
-            )
-            cached(function)(**values)
-    return _Built(key, is_new)
+            storage.cacheable(arguments.id, arguments.version, **options)(function)(**values)
+    return key, is_new
 
 
 def _say(info: DatasetInfo, was_built: bool, elapsed_s: float) -> None:
-    what = f"{counted(info.records, 'record')}, {size(info.size_bytes)} in {counted(info.parts, 'file')}"
     if was_built:
-        say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {what}.")
+        say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
     else:
-        say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {what}.")
+        say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {contents(info)}.")
         note("nothing was built; --replace builds it anew")
     say(f"Fingerprint, the same on every machine: {info.fingerprint}")
 

@@ -2,42 +2,28 @@
 
 import argparse
 
-from yogadl.cli._location import open_at, option_of
-from yogadl.cli._output import Bar, counted, say, say_json, size
-from yogadl.storage import CacheStorage
+from yogadl.cli._location import open_at, open_existing, option_of
+from yogadl.cli._output import Bar, contents, say, say_json
 from yogadl.storage._copy import copy
 
 
-def copy_to(storage: CacheStorage, location: str, arguments: argparse.Namespace) -> int:
+def copy_to(location: str, arguments: argparse.Namespace) -> int:
     """Copy the version that was asked for to the storage at a location."""
+    refuse_needless_for_target(arguments, location)
+    storage = open_existing(arguments, location)
     target = open_at(location, _for_target(storage.location, location, arguments))
     info = storage.info(arguments.id, arguments.version)
     with Bar("copying", info.size_bytes) as bar:
-        is_new = copy(
-            storage,
-            target,
-            info.id,
-            info.version,
-            replaces=arguments.replace,
-            progress=lambda done, total: bar.show(info.size_bytes - total + done),
-        )
+
+        def show(done: int, total: int) -> None:
+            bar.show(info.size_bytes - total + done)
+
+        is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, progress=show)
     if arguments.json:
-        say_json(
-            {
-                "storage": storage.location,
-                "to": target.location,
-                "id": info.id,
-                "version": info.version,
-                "was_copied": is_new,
-                "size_bytes": info.size_bytes,
-                "digest": info.digest,
-            }
-        )
+        found = {"was_copied": is_new, "size_bytes": info.size_bytes, "digest": info.digest}
+        say_json(storage=storage.location, to=target.location, id=info.id, version=info.version, **found)
     elif is_new:
-        what = f"{size(info.size_bytes)} in {counted(info.parts, 'file')}"
-        say(
-            f"{info.id} {info.version} is in {target.location} now: {counted(info.records, 'record')}, {what}"
-        )
+        say(f"{info.id} {info.version} is in {target.location} now: {contents(info)}")
     else:
         say(f"{info.id} {info.version} is in {target.location} already.")
     return 0

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
-from yogadl.cli._images import GeneratedImages
+from yogadl.cli._output import ago, counted
 from yogadl.storage import CacheStorage, open_storage
 
 DATASET: Final = "demo-images"
@@ -34,8 +34,33 @@ _ROUNDS: Final = 9
 _WIDTH: Final = 76
 
 
+class GeneratedImages:
+    """Make small images of stripes, with labels: a source like those that users have, without a download.
+
+    The same on every machine and with every numpy, since it is integer arithmetic.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        rows, columns = np.mgrid[0:32, 0:32].astype(np.uint8)
+        # A label is a direction of the stripes.
+        self._stripes = [
+            8 * rows * np.uint8(label % 5) + 8 * columns * np.uint8(label // 5 + 1) for label in range(10)
+        ]
+
+    def __len__(self) -> int:
+        return self._records
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        mixed = (index + 1) * 0x9E3779B97F4A7C15 % 2**64
+        label = (mixed >> 32) % 10
+        color = np.array([mixed >> shift & 255 | 64 for shift in (40, 48, 56)], np.uint16)
+        wave = self._stripes[label] + np.uint8(mixed >> 24 & 255)
+        image = (wave[:, :, None] * color >> 8).astype(np.uint8)
+        return {"id": index, "image": image, "label": label}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the demo's arguments."""
     parser.add_argument(
         "--dir", type=Path, help="where to keep the cache (default: a folder in your cache folder)"
     )
@@ -55,12 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     storage = open_storage(folder)
     source = GeneratedImages(arguments.records)
     ref = _show_build(storage, source)
-    held = [
-        _show_shuffle(ref, source),
-        _show_shards(ref),
-        _show_resume(ref),
-        _show_speed(ref),
-    ]
+    held = [_show_shuffle(ref, source), _show_shards(ref), _show_resume(ref), _show_speed(ref)]
     _show_next(folder, _version(len(ref)))
     _say()
     if not all(held):
@@ -89,9 +109,8 @@ def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
     if built:
         _say(f"Built in {elapsed_s:.1f} s, {len(ref) / elapsed_s:,.0f} records/s; the next run will find it.")
     else:
-        age = _ago(time.time() - info.created)
-        _say(f"It was there already, built {age}; opened in {elapsed_s * 1e3:.0f} ms.")
-    _say(f"{info.records:,} records, {info.size_bytes / 1e6:.1f} MB in {_counted(info.parts, 'file')}.")
+        _say(f"It was there already, built {ago(info.created)}; opened in {elapsed_s * 1e3:.0f} ms.")
+    _say(f"{info.records:,} records, {info.size_bytes / 1e6:.1f} MB in {counted(info.parts, 'file')}.")
     _say(f"Fingerprint, the same on every machine: {ref.fingerprint}")
     return ref
 
@@ -284,17 +303,6 @@ def _record_count(text: str) -> int:
             f"give a number from {LEAST_RECORDS:,} to {MOST_RECORDS:,}, not {text!r}"
         )
     return count
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + "s" * (count != 1)
-
-
-def _ago(elapsed_s: float) -> str:
-    for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
-        if elapsed_s >= seconds:
-            return f"{_counted(int(elapsed_s // seconds), unit)} ago"
-    return f"{_counted(max(0, int(elapsed_s)), 'second')} ago"
 
 
 def _title(text: str) -> None:

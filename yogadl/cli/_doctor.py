@@ -13,6 +13,7 @@ Example:
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,6 @@ _PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("where", metavar="STORAGE", nargs="?", help="the storage: the same as -s")
     add_storage(parser)
     parser.add_argument("--read-only", action="store_true", help="write nothing: neither there nor here")
@@ -55,11 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             _say(finding)
     problems = sum(finding.state is Outcome.PROBLEM for finding in found)
     if arguments.json:
-        checks = [
-            {"what": one.what, "state": one.state.value, "text": one.text, "mend": one.mend or None}
-            for one in found
-        ]
-        say_json({"storage": arguments.storage, "checks": checks, "problems": problems})
+        checks = [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in found]
+        say_json(storage=arguments.storage, checks=checks, problems=problems)
     else:
         say("All is well." if not problems else f"Problems found: {problems}.")
     return int(problems > 0)

@@ -8,6 +8,7 @@ Example:
 """
 
 import argparse
+from dataclasses import asdict
 
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
@@ -15,7 +16,6 @@ from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("id", metavar="ID", help="what the dataset is called")
     parser.add_argument("version", metavar="VERSION", help="one version of it")
     parser.add_argument("other", metavar="OTHER", help="the other version")
@@ -24,15 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say it."""
     storage = open_existing(arguments)
     found = storage.explain(arguments.id, arguments.version, arguments.other)
     if arguments.json:
-        differences = [
-            {"what": one.what, "before": one.before, "after": one.after} for one in found.differences
-        ]
-        document = {"storage": storage.location, "id": found.id, "version": found.version}
-        say_json({**document, "other": found.other, "differences": differences, "notes": list(found.notes)})
+        key = {"id": found.id, "version": found.version, "other": found.other}
+        differences = [asdict(one) for one in found.differences]
+        say_json(storage=storage.location, **key, differences=differences, notes=found.notes)
         return 0
     for line in str(found).splitlines():
         say(line)

@@ -19,22 +19,17 @@ from yogadl.storage._export import FORMATS, NPY
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     parser.add_argument("folder", metavar="DIR", help="where to: made, or there and empty")
     add_storage(parser)
     parser.add_argument("--format", choices=FORMATS, default=NPY, help=f"what to write (default: {NPY})")
     parser.add_argument(
-        "--field",
-        metavar="NAME",
-        action="append",
-        help="only this key of the records; may be repeated",
+        "--field", metavar="NAME", action="append", help="only this key of the records; may be repeated"
     )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write it, and say what was written."""
     storage = open_existing(arguments)
     # Allowed, but not used: pickled fields are refused before anything is read.
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
@@ -43,18 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     with Bar("exporting", len(ref), " records") as bar:
         done = export(ref, arguments.folder, arguments.format, progress=lambda records, _: bar.show(records))
     if arguments.json:
-        say_json(
-            {
-                "storage": storage.location,
-                "id": arguments.id,
-                "version": arguments.version,
-                "folder": str(done.folder),
-                "format": arguments.format,
-                "files": list(done.files),
-                "records": done.records,
-                "size_bytes": done.size_bytes,
-            }
-        )
+        found = {"files": done.files, "records": done.records, "size_bytes": done.size_bytes}
+        key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
+        say_json(**key, folder=str(done.folder), format=arguments.format, **found)
         return 0
     files = f"{counted(len(done.files), 'file')} of {size(done.size_bytes)}"
     say(f"Wrote {counted(done.records, 'record')} of {arguments.id} {arguments.version} to {files}:")

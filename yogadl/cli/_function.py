@@ -14,8 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from yogadl.cli._errors import error_line
-from yogadl.cli._output import cut
+from yogadl.cli._output import cut, error_line
 from yogadl.errors import ConfigurationError, YogaError
 
 

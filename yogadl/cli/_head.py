@@ -16,7 +16,7 @@ import numpy as np
 from yogadl._dataref import RecordsRef
 from yogadl._leaf import OBJECT
 from yogadl._spec import Field
-from yogadl.cli._arguments import add_json, add_key, add_storage, whole
+from yogadl.cli._arguments import add_json, add_key, add_storage, number_of
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, table, width
 from yogadl.cli._values import json_of, text_of
@@ -27,14 +27,13 @@ _NAME_COLUMNS: Final = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     add_storage(parser)
     parser.add_argument(
         "-n",
         "--records",
         metavar="COUNT",
-        type=whole("records"),
+        type=number_of("records"),
         default=_RECORDS,
         help=f"how many records (default: {_RECORDS})",
     )
@@ -42,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show them."""
     storage = open_existing(arguments)
     # Allowed, but not used: the pickled fields are the ones that are not read.
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
@@ -53,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             {field.name: json_of(field.leaf, value) for field, value in zip(fields, row, strict=True)}
             for row in _rows(ref, count)
         ]
-        document = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
-        say_json({**document, "records": len(ref), "head": records})
+        key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
+        say_json(**key, records=len(ref), head=records)
         return 0
     briefly, fully = [], []
     for number, row in enumerate(_rows(ref, count)):

@@ -19,14 +19,13 @@ from yogadl._key import DatasetKey
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._info import info_to_json
 from yogadl.cli._location import open_or_make
-from yogadl.cli._output import counted, duration, say, say_json, size
+from yogadl.cli._output import contents, duration, say, say_json
 from yogadl.errors import ConfigurationError
 
 _FILE = "cache.mdb"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=Path, help=f"the old {_FILE}, or its folder")
     parser.add_argument("--id", metavar="ID", help="what to call the dataset")
     parser.add_argument("--version", metavar="VERSION", help="what to call the version")
@@ -39,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Import it, and say what came of it."""
     path: Path = arguments.path
     if path.is_dir():
         path = path / _FILE
@@ -66,10 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     info = storage.info(key.id, key.version)
     elapsed_s = time.perf_counter() - started
     if arguments.json:
-        document = {"storage": storage.location, "path": str(path), "elapsed_s": elapsed_s}
-        say_json({**document, **info_to_json(info)})
+        say_json(storage=storage.location, path=str(path), elapsed_s=elapsed_s, **info_to_json(info))
         return 0
-    what = f"{counted(info.records, 'record')}, {size(info.size_bytes)} in {counted(info.parts, 'file')}"
-    say(f"Imported {key.id} {key.version} in {duration(elapsed_s)}: {what}.")
+    say(f"Imported {key.id} {key.version} in {duration(elapsed_s)}: {contents(info)}.")
     say(f"Fingerprint, the same on every machine: {info.fingerprint}")
     return 0

@@ -16,7 +16,6 @@ from yogadl.cli._arguments import add_json, add_key, add_storage
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import (
     ago,
-    counted,
     cut,
     day_and_time,
     moment,
@@ -24,6 +23,7 @@ from yogadl.cli._output import (
     say,
     say_json,
     size,
+    stored,
     table,
     width,
 )
@@ -31,18 +31,16 @@ from yogadl.storage import DatasetInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     add_storage(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say it."""
     storage = open_existing(arguments)
     info = storage.info(arguments.id, arguments.version)
     if arguments.json:
-        say_json({"storage": storage.location, **info_to_json(info)})
+        say_json(storage=storage.location, **info_to_json(info))
         return 0
     for name, text in _lines(info):
         say(f"{name:<12} {text}")
@@ -64,11 +62,7 @@ def info_to_json(info: DatasetInfo) -> dict[str, Any]:
         "fingerprint": info.fingerprint,
         "digest": info.digest,
         "fields": [
-            {
-                "name": field.name,
-                "dtype": field.leaf.dtype,
-                "shape": None if field.leaf.shape is None else list(field.leaf.shape),
-            }
+            {"name": field.name, "dtype": field.leaf.dtype, "shape": field.leaf.shape}
             for field in info.spec.fields
         ],
         "spec": info.spec.to_json(),
@@ -98,7 +92,7 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
         ("dataset", info.id),
         ("version", info.version),
         ("records", f"{info.records:,}"),
-        ("size", f"{size(info.size_bytes)} in {counted(info.parts, 'file')}{each}"),
+        ("size", f"{stored(info)}{each}"),
         ("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"),
     ]
     builder = info.builder

@@ -25,14 +25,10 @@ _OF_FOLDER: Final = ("shared",)
 
 
 def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
-    """Open the storage that was asked for, or that of the current folder, to read it or keep it in order.
-
-    Args:
-        arguments: Those of the command.
-        others: The locations that its options may be for besides.
+    """Open as `open_or_make` does, but make no folder: it may be misspelt.
 
     Raises:
-        ConfigurationError: if there is none; a misspelt folder is not made.
+        ConfigurationError: if there is none.
     """
     location: str | None = arguments.storage
     if location is not None and "://" not in location:
@@ -48,7 +44,7 @@ def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
 
     Args:
         arguments: Those of the command.
-        others: The locations that its options may be for besides.
+        others: Further locations that its options may be for.
 
     Raises:
         ConfigurationError: if none was asked for and the current folder has no caches.

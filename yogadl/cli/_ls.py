@@ -6,14 +6,14 @@ Example:
 """
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import day_and_time, moment, note, say, say_json, size, table
+from yogadl.cli._output import day_and_time, error_line, moment, note, say, say_json, size, table
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
-from yogadl.storage import CacheStorage, DatasetInfo, Unfinished
+from yogadl.storage import CacheStorage, DatasetInfo
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class _Version:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("id", metavar="ID", nargs="?", help="just the versions of this dataset")
     add_storage(parser)
     add_json(parser)
@@ -45,24 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
         what = storage._backend.catalogue.what_there_is()
         raise DatasetNotFoundError(f"there is no dataset {arguments.id!r} in {storage.location}; {what}")
     if arguments.json:
-        document = {
-            "storage": storage.location,
-            "versions": [_to_json(one) for one in found],
-            "unfinished": [_unfinished_to_json(one) for one in unfinished],
-        }
-        say_json(document)
+        held = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
+        say_json(storage=storage.location, versions=[_to_json(one) for one in found], unfinished=held)
     elif found:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)")
         for line in table(header, [_row(one) for one in found], right=(2, 3, 4)):
             say(line)
     else:
         note(f"there are no datasets in {storage.location}")
-    for held in unfinished:
-        version = held.version or "(of a version that is not known)"
-        note(
-            f"{held.id} {version} is not finished: its builds hold "
-            f"{size(held.size_bytes)}, last written {day_and_time(held.written)} UTC"
-        )
+    for build in unfinished:
+        version = build.version or "(of a version that is not known)"
+        what = f"its builds hold {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
+        note(f"{build.id} {version} is not finished: {what}")
     if unfinished:
         note("`yogadl prune --unfinished` frees that, but leaves builds alone that run just now")
     return int(any(one.error is not None for one in found))
@@ -77,9 +70,9 @@ def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
                 # What built it is not shown, and may be long.
                 found.append(_Version(name, version, replace(storage.info(name, version), builder={})))
             except CacheFormatError as error:
-                found.append(_Version(name, version, None, " ".join(str(error).split())))
+                found.append(_Version(name, version, None, error_line(error)))
             except DatasetNotFoundError:
-                continue  # deleted just now
+                pass  # deleted just now
     return found
 
 
@@ -89,15 +82,6 @@ def _row(one: _Version) -> list[str]:
         return [one.id, one.version, "damaged", "", "", ""]
     built = day_and_time(info.created)
     return [one.id, one.version, f"{info.records:,}", size(info.size_bytes), f"{info.parts:,}", built]
-
-
-def _unfinished_to_json(one: Unfinished) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "version": one.version,
-        "size_bytes": one.size_bytes,
-        "written": moment(one.written),
-    }
 
 
 def _to_json(one: _Version) -> dict[str, Any]:

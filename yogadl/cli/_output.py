@@ -26,8 +26,8 @@ def note(text: str) -> None:
     print(f"yogadl: {plain(text)}", file=sys.stderr)
 
 
-def say_json(document: Any) -> None:  # whatever json takes
-    """Print one JSON document."""
+def say_json(**document: Any) -> None:  # whatever json takes
+    """Print one JSON document with these keys, in this order."""
     print(json.dumps(document, indent=1, allow_nan=False))
 
 
@@ -36,6 +36,14 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error's message as one line, without the number that an OSError puts before it."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    return " ".join(text.split())
 
 
 def width() -> int:
@@ -90,6 +98,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
+def contents(found: Any) -> str:  # as `stored`
+    """Return how many records a version holds, and in what files."""
+    return f"{counted(found.records, 'record')}, {stored(found)}"
+
+
+def stored(
+    found: Any,
+) -> str:  # an info or a manifest: the help must not load their modules
+    """Return how large a version is, and in how many files."""
+    return f"{size(found.size_bytes)} in {counted(found.parts, 'file')}"
+
+
 def mended(names: Sequence[str]) -> str:
     """Say what became of the files that were compared in a mirror."""
     if not names:
@@ -139,16 +159,8 @@ class Bar:
     def __init__(self, title: str, total: float | None, unit: str = "B") -> None:
         from tqdm import tqdm
 
-        self._bar = tqdm(
-            desc=title,
-            total=total,
-            unit=unit,
-            unit_scale=True,
-            delay=_DELAY_S,
-            disable=None,
-            leave=False,
-            file=sys.stderr,
-        )
+        shape: dict[str, Any] = {"desc": title, "total": total, "unit": unit, "unit_scale": True}
+        self._bar = tqdm(**shape, delay=_DELAY_S, disable=None, leave=False, file=sys.stderr)
 
     def __enter__(self) -> "Bar":
         return self

@@ -15,7 +15,7 @@ Example:
 import argparse
 from typing import Final
 
-from yogadl.cli._arguments import add_json, add_storage, amount
+from yogadl.cli._arguments import add_json, add_storage, number_of
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import Bar, counted, say, say_json, size
 
@@ -24,13 +24,12 @@ _GRACE_DAYS: Final = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_storage(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--grace",
         metavar="DAYS",
-        type=amount("days", 0),
+        type=number_of("days", float, 0),
         default=_GRACE_DAYS,
         help=f"keep what is younger than this (default: {_GRACE_DAYS:.0f})",
     )
@@ -42,26 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Remove it, or say what would go."""
     storage = open_existing(arguments)
     is_dry: bool = arguments.dry_run
     unfinished: bool = arguments.unfinished
+    grace_s = arguments.grace * _DAY_S
     with Bar("pruning", None, " files and datasets") as bar:
         pruned = storage.prune(
-            grace_s=arguments.grace * _DAY_S,
+            grace_s=grace_s,
             dry_run=is_dry,
             unfinished=unfinished,
             progress=lambda datasets, files: bar.show(datasets + files),
         )
     if arguments.json:
+        found = {"files": pruned.files, "size_bytes": pruned.size_bytes}
         say_json(
-            {
-                "storage": storage.location,
-                "is_dry_run": is_dry,
-                "grace_s": None if unfinished else arguments.grace * _DAY_S,
-                "files": list(pruned.files),
-                "size_bytes": pruned.size_bytes,
-            }
+            storage=storage.location, is_dry_run=is_dry, grace_s=None if unfinished else grace_s, **found
         )
         return 0
     if not pruned.files:

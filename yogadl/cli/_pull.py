@@ -16,14 +16,13 @@ from yogadl._key import DatasetKey
 from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
 from yogadl.cli._copying import copy_to, refuse_needless_for_target
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import Bar, counted, mended, say, say_json, size
+from yogadl.cli._output import Bar, mended, say, say_json, stored
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage
 from yogadl.storage._remote import MirrorOpener
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     add_storage(parser, "--from")
     parser.add_argument(
@@ -37,10 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Bring it."""
     if arguments.to is not None:
-        refuse_needless_for_target(arguments, arguments.to)
-        return copy_to(open_existing(arguments, arguments.to), arguments.to, arguments)
+        return copy_to(arguments.to, arguments)
     refuse_needless_for_target(arguments, None)
     storage = open_existing(arguments)
     if arguments.replace:
@@ -59,20 +56,10 @@ def _fill_mirror(storage: CacheStorage, opener: MirrorOpener, arguments: argpars
         damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
     folder = opener.mirror.location.root
     if arguments.json:
-        say_json(
-            {
-                "storage": storage.location,
-                "id": key.id,
-                "version": key.version,
-                "mirror": str(folder),
-                "size_bytes": manifest.size_bytes,
-                "parts": manifest.parts,
-                "mended": damaged,
-            }
-        )
+        found = {"size_bytes": manifest.size_bytes, "parts": manifest.parts, "mended": damaged}
+        say_json(storage=storage.location, id=key.id, version=key.version, mirror=str(folder), **found)
         return 0
-    what = f"{size(manifest.size_bytes)} in {counted(manifest.parts, 'file')}"
-    say(f"{key.id} {key.version} is in the mirror {folder}: {what}")
+    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}")
     if damaged:
         say(f"Of what was there before, {mended(damaged)}.")
     return 0

@@ -12,12 +12,10 @@ Example:
 import argparse
 
 from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
-from yogadl.cli._copying import copy_to, refuse_needless_for_target
-from yogadl.cli._location import open_existing
+from yogadl.cli._copying import copy_to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     parser.add_argument("target", metavar="TO", nargs="?", help="where to: a bucket's URL, or a folder")
     add_storage(parser, "--from")
@@ -30,9 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Copy it."""
     if (arguments.target is None) == (arguments.to is None):
         arguments.refuse("say once where to: yogadl push ID VERSION TO")
-    target = arguments.target or arguments.to
-    refuse_needless_for_target(arguments, target)
-    return copy_to(open_existing(arguments, target), target, arguments)
+    return copy_to(arguments.target or arguments.to, arguments)

@@ -15,13 +15,11 @@ from yogadl.cli._output import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     add_storage(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Throw it away, and say how to get it back."""
     storage = open_existing(arguments)
     storage.delete(arguments.id, arguments.version)
     key = f"{shlex.quote(arguments.id)} {shlex.quote(arguments.version)}"

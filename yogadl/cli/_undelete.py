@@ -14,13 +14,11 @@ from yogadl.cli._output import counted, day_and_time, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_key(parser)
     add_storage(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Bring it back."""
     storage = open_existing(arguments)
     storage.undelete(arguments.id, arguments.version)
     info = storage.info(arguments.id, arguments.version)

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._errors import error_line
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import Bar, counted, mended, note, say, say_json, size
+from yogadl.cli._output import Bar, contents, counted, error_line, mended, note, say, say_json
 from yogadl.errors import DatasetNotFoundError, YogaError
 from yogadl.storage import CacheStorage, Verified
 
@@ -35,7 +34,6 @@ class _Checked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("id", metavar="ID", nargs="?", help="what the dataset is called")
     parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it")
     add_storage(parser)
@@ -68,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _say(one)
     damaged = sum(one.error is not None for one in checked)
     if arguments.json:
-        say_json({"storage": storage.location, "versions": [_to_json(one) for one in checked]})
+        say_json(storage=storage.location, versions=[_to_json(one) for one in checked])
     elif arguments.all:
         say(f"{counted(len(checked), 'version')} checked, {damaged} damaged.")
     return int(damaged > 0)
@@ -108,8 +106,7 @@ def _check(
 def _say(one: _Checked) -> None:
     assert one.verified is not None
     found = one.verified
-    what = f"{counted(found.records, 'record')}, {size(found.size_bytes)} in {counted(found.parts, 'file')}"
-    say(f"{one.id} {one.version} is sound: {what}")
+    say(f"{one.id} {one.version} is sound: {contents(found)}")
     if found.mirrored:
         files = counted(found.mirrored, "file")
         say(f"{files} of it in this machine's mirror: {mended(found.mended)}")
