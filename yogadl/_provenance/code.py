@@ -155,10 +155,7 @@ class _File:
         nodes = self._functions.get(key, [])
         if len(nodes) > 1:  # lambdas on one line: the innermost whose body has all the instructions
             places = _places(code)
-            is_it = (
-                functools.partial(_spans, places=places) if places else functools.partial(_returns, code=code)
-            )
-            nodes = [node for node in nodes if is_it(node)]
+            nodes = [node for node in nodes if (_spans(node, places) if places else _returns(node, code))]
             nodes.sort(key=lambda node: (-node.lineno, -node.col_offset))
         return nodes[0] if nodes else None
 
@@ -212,11 +209,9 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 def _places(code: CodeType) -> list[tuple[int, int]]:
     """Return where in the source the instructions of a function stand; the first only set it up."""
-    places = []
-    for line, _, column, _ in code.co_positions():
-        if line and column is not None and (line, column) != (code.co_firstlineno, 0):
-            places.append((line, column))
-    return places
+    start = code.co_firstlineno, 0
+    places = ((line, column) for line, _, column, _ in code.co_positions() if line and column is not None)
+    return [place for place in places if place != start]
 
 
 def _spans(node: _Function, places: Iterable[tuple[int, int]]) -> bool:
@@ -253,18 +248,14 @@ def _of_node(node: ast.AST) -> Code:
 class _Normaliser(ast.NodeTransformer):
     """Leave out what does nothing when the code runs."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.returns = None
         if hasattr(node, "type_params"):
             node.type_params = []
         node.body = _without_annotations(node.body)
         return self.generic_visit(node)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         node.annotation = None

@@ -1,11 +1,8 @@
 """Find the names that a piece of code reads from outside of itself."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-_COMPREHENSION: Final = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 @dataclass(frozen=True, order=True)
@@ -25,13 +22,12 @@ class Reference:
 
 @dataclass
 class _Scope:
-    """A function, lambda, comprehension or class: the names that it binds."""
+    """The names that a function, lambda, comprehension or class binds."""
 
     is_class: bool
     bound: set[str] = field(default_factory=set)
     imported: dict[str, Reference] = field(default_factory=dict)
     declared_global: set[str] = field(default_factory=set)
-    declared_outer: set[str] = field(default_factory=set)  # by `nonlocal`
 
 
 def names_read(node: ast.AST) -> tuple[Reference, ...]:
@@ -83,24 +79,16 @@ class _Finder(ast.NodeVisitor):
                 break
         self.found.add(Reference(name, attributes))
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._function(node, node.body)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._function(node, node.body)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._function(node, [node.body])
-
-    def _function(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, body: Iterable[ast.AST]
-    ) -> None:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        body: Sequence[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else node.body
         self._visit_all(getattr(node, "decorator_list", []))
         self._visit_all([*node.args.defaults, *node.args.kw_defaults])
         scope = _scope_of(body)
         every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
         scope.bound |= {argument.arg for argument in (*every, node.args.vararg, node.args.kwarg) if argument}
         self._inside(scope, body)
+
+    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
@@ -115,25 +103,15 @@ class _Finder(ast.NodeVisitor):
             scope.imported |= made.imported
         self._scopes.pop()
 
-    def visit_ListComp(self, node: ast.ListComp) -> None:
-        self._comprehension(node, [node.elt])
-
-    def visit_SetComp(self, node: ast.SetComp) -> None:
-        self._comprehension(node, [node.elt])
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
-        self._comprehension(node, [node.elt])
-
-    def visit_DictComp(self, node: ast.DictComp) -> None:
-        self._comprehension(node, [node.key, node.value])
-
-    def _comprehension(self, node: Any, made: list[ast.expr]) -> None:  # any of the four
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
         self.visit(node.generators[0].iter)
         scope = _scope_of([generator.target for generator in node.generators])
-        inside: list[ast.AST] = [*made]
+        inside = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for number, generator in enumerate(node.generators):
             inside += [generator.target, *generator.ifs, *([generator.iter] if number else [])]
         self._inside(scope, inside)
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
 
     def _inside(self, scope: _Scope, nodes: Iterable[ast.AST]) -> None:
         self._scopes.append(scope)
@@ -149,6 +127,7 @@ class _Finder(ast.NodeVisitor):
 def _scope_of(nodes: Iterable[ast.AST]) -> _Scope:
     """Return the names that these statements bind in their own scope."""
     scope = _Scope(is_class=False)
+    nonlocals: set[str] = set()
     for node in _own_nodes(nodes):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
@@ -162,10 +141,10 @@ def _scope_of(nodes: Iterable[ast.AST]) -> _Scope:
             case ast.Global(names=names):
                 scope.declared_global |= set(names)
             case ast.Nonlocal(names=names):
-                scope.declared_outer |= set(names)
+                nonlocals |= set(names)
             case ast.Import() | ast.ImportFrom():
                 scope.imported |= _imported(node)
-    scope.bound -= scope.declared_global | scope.declared_outer
+    scope.bound -= scope.declared_global | nonlocals
     return scope
 
 
