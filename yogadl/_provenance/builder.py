@@ -49,7 +49,7 @@ class Builder:
         """Return what a manifest keeps of it."""
         found: dict[str, list[str]] = {}
         for ingredient in self.ingredients:
-            # One for each global, whoever reads it.
+            # One for each global, however many functions read it.
             found.setdefault(ingredient.label, [ingredient.sha256, ingredient.text, ingredient.key])
         return {
             "function": self.function,
@@ -76,8 +76,8 @@ def builder_of(
         args: Its arguments.
         kwargs: Those given by name.
         reader: Reads code; best kept from call to call.
-        thorough: Whether every value must be described, as a version needs it, or just what is cheap.
-        strict: Whether what can't be is refused; else it counts by its type.
+        thorough: As in `ValueForms`.
+        strict: As in `ValueForms`.
 
     Raises:
         ConfigurationError: if a value can't be; names it and what to do.

@@ -2,8 +2,8 @@
 
 The tree is normalised before anything is made of it: comments, layout and docstrings are gone, and so are
 the annotations of functions, which do nothing when they run (a class keeps its own: they make the fields
-of a dataclass). Decorators and defaults of the function itself go too: whoever walks the objects sees what
-they evaluated to.
+of a dataclass). Decorators and defaults of the function itself go too: `ingredients` takes their
+values instead.
 """
 
 import __future__
@@ -85,14 +85,11 @@ class CodeReader:
             for fresh in (False, True):
                 file = self._file(filename, 0, names, fresh)
                 nodes = file.classes_of(cls, own) if file else []
-                if nodes and all(self._has_methods(node, own) for node in nodes):
+                held = [method for node in nodes for method in own if _holds(node, method)]
+                # Else the file was edited, and its class is another.
+                if nodes and all(self._node_of(method.__code__, method.__globals__) for method in held):
                     return list(map(_of_node, nodes))
         return []
-
-    def _has_methods(self, node: ast.ClassDef, methods: Iterable[FunctionType]) -> bool:
-        """Return whether the methods written in a class are those of its source."""
-        own = [method for method in methods if _holds(node, method)]
-        return all(self._node_of(method.__code__, method.__globals__) for method in own)
 
     def of_module(self, module: Any) -> Code | None:
         """Return the code of a whole module, whose names it does not follow; ``None`` without source."""
@@ -123,16 +120,12 @@ class CodeReader:
             try:
                 self._files[key] = _File("".join(lines), filename, flags) if lines else None
             except (SyntaxError, ValueError):
-                self._files[key] = None  # not Python: a page whose examples are run, say
+                self._files[key] = None  # not Python, as a page of documentation whose examples are run
         return self._files[key]
 
 
 class _File:
-    """One source file: its tree, and what it compiles to.
-
-    Raises:
-        SyntaxError: if it is not Python.
-    """
+    """One source file: its tree, and what it compiles to."""
 
     def __init__(self, text: str, filename: str, flags: int) -> None:
         self.tree = parsed(text, filename)
@@ -171,22 +164,18 @@ class _File:
 
 
 def _holds(node: ast.ClassDef, method: FunctionType) -> bool:
-    """Return whether a function of the same file is written inside of a class."""
+    """Return whether a function of the same file stands inside of a class."""
     return node.lineno <= method.__code__.co_firstlineno <= (node.end_lineno or 0)
 
 
 def parsed(text: str, filename: str = "<code>") -> ast.Module:
-    """Return the tree of a text.
-
-    Raises:
-        SyntaxError: if it is not Python.
-    """
+    """Return the tree of a text; a `SyntaxError` or `ValueError` says that it is not Python."""
     with _PARSING:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return ast.parse(text, filename)
             except SystemError:
-                pass  # somebody else parses just now, without our lock
+                pass  # another thread parses at this moment, without this lock
         return ast.parse(text, filename)
 
 
@@ -241,7 +230,7 @@ def _of_node(node: ast.AST) -> Code:
         tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
     references = names_read(tree)
     if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
-        tree.name = "_"  # whoever calls it says how it is called
+        tree.name = "_"  # its name is in the code of what calls it
     return Code(dumped(tree), shown, references)
 
 

@@ -10,7 +10,7 @@ from yogadl._provenance.ingredients import Ingredient
 from yogadl._provenance.shown import shortened
 
 _ABSENT: Final = "absent"
-# A manifest says what it likes, and may be a stranger's: of one value no more is shown.
+# A manifest is free-form, and anyone may have written it: of one value no more is shown.
 _SHOWN: Final = 1000
 
 
@@ -59,11 +59,10 @@ class Difference:
         return f"{self.what}: {self.before or 'something else'} -> {self.after or 'something else'}"
 
 
-# Of a manifest's provenance, which is free-form: another library may write its own, and a stranger anything.
+# What follows reads a manifest's provenance, which is free-form.
 
 
 def _text(builder: dict[str, Any], name: str) -> str:
-    """Return a text that it has; nothing if it has none."""
     found = builder.get(name)
     return found if isinstance(found, str) else ""
 
@@ -75,12 +74,12 @@ def texts_in(builder: dict[str, Any], name: str) -> dict[str, str] | None:
 
 
 def shown(value: object) -> str:
-    """Return as much of what it says of one thing as is shown."""
+    """Return a value as text, cut to what is shown."""
     return f"{value!s:.{_SHOWN}}"
 
 
 def ingredients_in(builder: dict[str, Any]) -> list[Ingredient] | None:
-    """Return what it says of each ingredient; ``None`` if it does not say. Older ones say no key."""
+    """Return what it says of each ingredient; ``None`` if it has none. Older ones have no keys."""
     found = []
     listed = builder.get("ingredients")
     for one in listed if isinstance(listed, list) else [None]:
@@ -159,7 +158,7 @@ def _is_same_code(then: str, now: str) -> bool:
     if then == now:
         return True
     if len(then) > 2 * len(now) + _SHOWN:
-        return False  # a stranger's could take all memory to parse
+        return False  # a crafted one could take all memory to parse
     try:
         return dumped(parsed(then)) == dumped(parsed(now))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last: of the parser's own stack

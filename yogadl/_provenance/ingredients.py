@@ -71,19 +71,16 @@ class Walk:
         self._numbers: dict[str, int] = {}
         self._queue: deque[Callable[[], None]] = deque()
 
-    # What is found.
-
     def _add(self, label: str, key: str, content: str, text: str) -> None:
         sha256 = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
         self.found.setdefault(f"{label} {key}", Ingredient(label, key, sha256, text))
         if len(self.found) > _MAX_INGREDIENTS:
-            if not self._refuses:
-                self._queue.clear()
-                return
-            raise ConfigurationError(
-                f"the code of this builder uses more than {_MAX_INGREDIENTS} functions and values; "
-                "name the version yourself instead of 'auto'"
-            )
+            if self._refuses:
+                raise ConfigurationError(
+                    f"the code of this builder uses more than {_MAX_INGREDIENTS} functions and values; "
+                    "name the version yourself instead of 'auto'"
+                )
+            self._queue.clear()
 
     def add_argument(self, name: str, value: Any) -> None:
         """Add an argument of the builder."""
@@ -95,7 +92,8 @@ class Walk:
     def add_builder(self, function: Any) -> None:  # anything that can be called
         """Add the builder itself, and all that it leads to."""
         if isinstance(function, FunctionType) and not self._libraries.have_function(function):
-            self._add_function(function, f"function {_name_of(function)}", "builder", with_defaults=False)
+            name = dotted(module_name(function.__globals__.get("__name__")), function.__code__.co_qualname)
+            self._add_function(function, f"function {name}", "builder", with_defaults=False)
         else:
             self._add("what is called", "builder", self._values.form(function, "what is called"), "")
         while self._queue:
@@ -136,7 +134,7 @@ class Walk:
         return key + suffix
 
     def _library(self, module: str | None, name: str) -> str:
-        """Return the token for what others wrote: its name, so that upgrading it builds nothing anew."""
+        """Return the token for a library's code: its name, so that upgrading it builds nothing anew."""
         top = (module or "builtins").partition(".")[0]
         version = getattr(sys.modules.get(top), "__version__", None)
         if isinstance(version, str):
@@ -300,10 +298,6 @@ def _one_of(codes: list[Code]) -> Code:
     references = sorted({reference for code in codes for reference in code.references})
     content = " or ".join(code.content for code in codes) or "no source"
     return Code(content, "\n".join(code.text for code in codes), tuple(references))
-
-
-def _name_of(function: FunctionType) -> str:
-    return dotted(module_name(function.__globals__.get("__name__")), function.__code__.co_qualname)
 
 
 def dotted(*names: str) -> str:

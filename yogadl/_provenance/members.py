@@ -1,4 +1,4 @@
-"""Know the members of a class: which are functions, and what it is where its text can't be told."""
+"""Find the functions in a class, and describe a class whose source can't be found."""
 
 import enum
 import inspect
@@ -21,7 +21,7 @@ _FIELD_TRAITS: Final = (
 def functions_of(cls: type) -> Iterator[FunctionType]:
     """Yield the functions in the body of a class."""
     for name, member in sorted(vars(cls).items()):
-        if not name.startswith("__annotate"):  # what Python 3.14 makes of annotations has no node of its own
+        if not name.startswith("__annotate"):  # of Python 3.14, without a node of its own
             yield from functions_in(member)
 
 
@@ -69,7 +69,7 @@ def set_later(cls: type, name: str, member: Any, libraries: Libraries) -> list[F
 
 
 def described(cls: type, libraries: Libraries) -> dict[str, Any]:
-    """Return what a class is whose text can't be told.
+    """Describe a class whose source can't be found.
 
     It was made by `exec`, namedtuple, Enum(...), make_dataclass, type(...), or is one of several that have
     its name, in two branches of an `if`, say.
@@ -110,7 +110,6 @@ def is_generated(function: FunctionType) -> bool:
 
 
 def _dataclass_of(cls: type) -> dict[str, Any]:
-    """Return what a dataclass was made of."""
     made: Any = cls  # mypy does not see that it is one
     return {
         "fields": {

@@ -1,4 +1,4 @@
-"""Know modules: whose they are, what they are called, and where their project lies."""
+"""Say whose a module is, what it is called, and where its project lies."""
 
 import functools
 import inspect
@@ -28,7 +28,7 @@ class Libraries:
     own_package: str
 
     def have(self, module: str | None, file: str | None) -> bool:
-        """Return whether a module is others': Python's, ours, or installed."""
+        """Return whether a module is Python's, ours, or installed."""
         top = (module or "").partition(".")[0]
         if file is None or file.startswith("<"):
             return top != "__main__" and top in sys.stdlib_module_names
@@ -39,16 +39,13 @@ class Libraries:
         return top != self.own_package and _is_installed(top, file)
 
     def have_module(self, module: ModuleType) -> bool:
-        """Return whether a module is others'."""
         return self.have(module.__name__, file_of(module))
 
     def have_function(self, function: FunctionType) -> bool:
-        """Return whether a function was written by others."""
         names, file = function.__globals__, function.__code__.co_filename
         return self.have(names.get("__name__"), names.get("__file__") if file.startswith("<") else file)
 
     def have_class(self, cls: type) -> bool:
-        """Return whether a class was written by others."""
         module = sys.modules.get(cls.__module__)
         if cls.__module__ == "builtins":  # what exec without a __name__ makes claims to be one
             return not cls.__flags__ & _HEAP_TYPE
@@ -61,7 +58,6 @@ class Libraries:
         return self.have(cls.__module__, file_of(module))
 
     def have_spec(self, spec: ModuleSpec) -> bool:
-        """Return whether a module that was not loaded yet is others'."""
         folder = next(iter(spec.submodule_search_locations or ()), None)
         return self.have(spec.name, spec.origin if spec.has_location else folder)
 
@@ -79,7 +75,7 @@ def _is_installed(top: str, file: str) -> bool:
     return _has_distributions(folder) and top in _distributed()
 
 
-@functools.cache  # what is installed, is
+@functools.cache  # what is installed stays while the process lives
 def _has_distributions(folder: Path) -> bool:
     return next(folder.glob("*.dist-info"), None) is not None
 
@@ -125,11 +121,7 @@ def package_of(function: Any) -> str:  # anything that can be called
 def place_in_project(value: Any, names: Mapping[str, Any]) -> str:
     """Return where a path lies, from the folder of a module, if it is in the module's project or just above.
 
-    `Path(__file__).parent` is another path on every machine, and means the same.
-
-    Args:
-        value: The path; anything else has no place.
-        names: What the module has, ``__file__`` above all.
+    `Path(__file__).parent` is another path on every machine, and means the same. Only a path has a place.
     """
     file = names.get("__file__")
     if not isinstance(value, str | PurePath) or not os.path.isabs(value) or not file:

@@ -53,7 +53,7 @@ class ValueForms:
 
     Args:
         of_code: Gives functions, classes and modules their form.
-        is_library: Whether a class is somebody else's.
+        is_library: Whether a class is a library's.
         thorough: Whether every value must be described exactly, as a version needs it, or only what can be
             described cheaply, as a warning does. Then an object is as good as any other of its type.
         strict: Whether what can't be described exactly is refused; else it, and it alone, counts by its type.
@@ -77,11 +77,7 @@ class ValueForms:
         self._held = 0
 
     def form(self, value: Any, where: str) -> str:
-        """Return the form of any value.
-
-        Args:
-            value: The value.
-            where: What it is called, for the error.
+        """Return the form of any value; `where` is what an error calls it.
 
         Raises:
             ConfigurationError: if it has no content that could be described.
@@ -239,9 +235,6 @@ class ValueForms:
                 kept.append(f"{name}={self.form(state[name], f'{where}.{name}')}")
         return f"({', '.join(kept)})"
 
-    def _proxy(self, value: Any, where: str) -> str:
-        return f"proxy {self._pairs(dict(value), where)}"
-
     def _enum(self, value: enum.Enum, where: str) -> str:
         return f"{self.form(type(value), where)}.{value.name} {self.form(value.value, where)}"
 
@@ -251,14 +244,14 @@ class ValueForms:
         np.dtype: lambda _, value, __: f"dtype {_dtype(value)}",
         np.ufunc: lambda _, value, __: f"ufunc {value.__name__}",
         PurePath: lambda _, value, __: f"path {str(value)!a}",
-        # Read when the code runs; nobody's secrets belong into a manifest.
+        # Read when the code runs; and secrets do not belong into a manifest.
         type(os.environ): lambda *_: "environ",
-        logging.Logger: lambda *_: "logger",  # says things, changes nothing
+        logging.Logger: lambda *_: "logger",  # reports, and changes nothing
         Storage: lambda *_: "storage",  # where caches lie, not what is in them
         DataRef: _data_ref,
         (MethodType, BuiltinFunctionType): _method,
         functools.partial: _partial,
-        MappingProxyType: _proxy,
+        MappingProxyType: lambda self, value, where: f"proxy {self._pairs(dict(value), where)}",
     }
 
 

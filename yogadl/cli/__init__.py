@@ -20,7 +20,7 @@ from yogadl.cli._output import error_line, note, plain
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
-_INTERRUPTED: Final = 128 + 2  # what a shell says of a process that Ctrl-C ended
+_INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
 
 
 class Command(Protocol):
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read our output has seen enough. What is left must not fail again at exit.
+        # Whatever read our output has closed it. Writing the rest at exit must not fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except (YogaError, OSError) as error:
@@ -115,10 +115,9 @@ def command_named(name: str) -> Command:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuse words without printing what of them could steer a terminal."""
+    """Report wrong arguments with control characters escaped, which could steer a terminal."""
 
     def error(self, message: str) -> NoReturn:
-        """Show the usage and what is wrong, and leave."""
         super().error(plain(message))
 
 
@@ -131,7 +130,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser, with the arguments of just that sub-command that these words name."""
+    """Return the parser, with the arguments of only the sub-command that is called."""
     parser = _Parser(
         prog="yogadl",
         usage="yogadl COMMAND ...",
@@ -185,17 +184,12 @@ def _warnings_in_one_line() -> Iterator[None]:
     here = str(Path(__file__).parents[1])
 
     def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: Any = None,  # as warnings.showwarning has it
-        line: str | None = None,
+        message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any
     ) -> None:
         if filename.startswith(here):
             note(f"warning: {' '.join(str(message).split())}")
         else:
-            before(message, category, filename, lineno, file, line)
+            before(message, category, filename, *rest, **named)
 
     with warnings.catch_warnings():
         before = warnings.showwarning

@@ -38,7 +38,7 @@ Column = NDArray[Any] | list[Any]
 
 @dataclass(frozen=True)
 class _Measured:
-    """What one way of reading came to."""
+    """The result of one way of reading."""
 
     records: int
     elapsed_s: float
@@ -138,7 +138,7 @@ def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, b
         now = time.perf_counter()
         if now >= until:
             break
-        if now >= shown + _SHOW_S:  # seldom: it is not to be measured
+        if now >= shown + _SHOW_S:  # rarely, so that drawing the bar is not measured
             bar.add(now - shown)
             shown = now
     bar.add(until - shown)

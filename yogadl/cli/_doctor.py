@@ -32,7 +32,7 @@ from yogadl.storage._doctor import (
 )
 from yogadl.storage._mirror.mirror import Mirror
 
-# Somebody is waiting for the answer.
+# A person waits for the answer.
 _PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 
 

@@ -1,4 +1,4 @@
-"""Load a function from a Python file, and tell its errors in one line."""
+"""Load a function from a Python file, and report its errors in one line."""
 
 import argparse
 import contextlib
@@ -20,23 +20,14 @@ from yogadl.errors import ConfigurationError, YogaError
 
 @dataclass(frozen=True)
 class Target:
-    """Name a function in a file.
-
-    Args:
-        path: The file.
-        name: The function; with dots, one inside of a class.
-    """
+    """Name a function in a file; with dots, one inside of a class."""
 
     path: Path
     name: str
 
     @staticmethod
     def parse(text: str) -> "Target":
-        """Return the target in a text such as ``data.py:squares``.
-
-        Raises:
-            ArgumentTypeError: if there is none in it.
-        """
+        """Return the target in a text such as ``data.py:squares``."""
         path, _, name = text.rpartition(":")
         if not path or not all(part.isidentifier() for part in name.split(".")):
             raise argparse.ArgumentTypeError(
@@ -46,11 +37,7 @@ class Target:
 
 
 def parse_argument(text: str) -> tuple[str, Any]:
-    """Return name and value in a text such as ``count=1000``: JSON, or a string where it is none.
-
-    Raises:
-        ArgumentTypeError: if it has no name.
-    """
+    """Return name and value in a text such as ``count=1000``: JSON, or a string where it is none."""
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"give name=value, as in count=1000, not {text!r}")
@@ -88,15 +75,11 @@ def load(target: Target) -> Callable[..., Any]:
 
 
 def check_arguments(target: Target, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Check that a function takes these arguments.
-
-    Raises:
-        ConfigurationError: if not; says what it takes.
-    """
+    """Raise a `ConfigurationError` that says what a function takes if it does not take these arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # it has none to look at: the call will tell
+        return  # it has none: the call itself will fail if they do not fit
     try:
         signature.bind(**arguments)
     except TypeError as error:
@@ -126,8 +109,7 @@ def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None
 def _told(error: BaseException, path: Path) -> str:
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
-        where, what = f"{error.filename or path.name}, line {error.lineno}", error.msg
-        return f"{where}: {kind}: {what}"
+        return f"{error.filename or path.name}, line {error.lineno}: {kind}: {error.msg}"
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
     ]
@@ -139,7 +121,7 @@ def _told(error: BaseException, path: Path) -> str:
 
 
 class _FreshLoader(importlib.machinery.SourceFileLoader):
-    """Compile a file as it is now: what Python cached of it is told stale by second and size alone."""
+    """Compile a file as it is now: Python's cache misses a change in the same second of the same size."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -151,19 +133,19 @@ def _module(path: Path) -> ModuleType:
     is_taken = name in sys.stdlib_module_names or (
         other is not None and getattr(other, "__file__", None) != str(path)
     )
-    # For its neighbours, and for workers, which import it by its name: unless that would be another's.
+    # So that it can import its neighbours, and workers can import it; last where another module has its name.
     sys.path.insert(len(sys.path) if is_taken else 0, str(path.parent))
     if is_taken:
         name = f"_yogadl_build_{name}"
     if path.suffix != ".py":
         raise ConfigurationError(f"{path} is no Python file; its name must end in .py")
-    spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
-    assert spec is not None
-    assert spec.loader is not None
+    loader = _FreshLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # since there is a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

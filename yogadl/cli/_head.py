@@ -81,7 +81,8 @@ def _rows(ref: RecordsRef, count: int) -> Iterator[list[Any]]:
 def _show(fields: Sequence[Field], fully: list[list[str]], briefly: list[list[str]]) -> None:
     """Print a table with a column a field if that fits; else, record by record, a line a field."""
     names = [field.name or "(the record)" for field in fields]
-    right = {0, *(number for number, field in enumerate(fields, 1) if _is_number(field))}
+    scalars = [field.leaf.is_numeric and field.leaf.shape == () for field in fields]
+    right = {0, *(number for number, is_scalar in enumerate(scalars, 1) if is_scalar)}
     for rows in (fully, briefly):
         lines = table(["record", *names], rows, right)
         if max(map(columns_of, lines)) <= width():
@@ -95,7 +96,3 @@ def _show(fields: Sequence[Field], fully: list[list[str]], briefly: list[list[st
         for name, text in zip(shown, texts, strict=True):
             space = " " * (widest - columns_of(name))
             say(cut(f"  {name}{space}  {plain(text)}", width()))
-
-
-def _is_number(field: Field) -> bool:
-    return field.leaf.is_numeric and field.leaf.shape == ()

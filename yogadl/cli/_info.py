@@ -110,7 +110,7 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    """Return a value as a text, not all of it if it is long: a manifest says what it likes."""
+    """Return a value as text, cut if it is long: a manifest may hold anything."""
     return plain(f"{value!s:.1000}")
 
 

@@ -16,7 +16,7 @@ from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.opening import open_bucket
 from yogadl.storage._folder import Folder
 
-# Where the current folder is somebody's home, looking on would take minutes.
+# In a home folder, a search without limit would take minutes.
 _MOST_FOLDERS: Final = 2_000
 _MOST_MANIFESTS: Final = 10
 _OF_MIRROR: Final = ("mirror", "mirror_limit")
@@ -127,7 +127,7 @@ def _storage_below(start: Path) -> Path | None:
             with os.scandir(folder) as entries:
                 inside = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
-            continue  # not ours to read
+            continue  # it may not be read
         if {path.name for path in inside} & {"versions", "trash"}:
             root = _root_of(folder)
             if root is not None and root.is_relative_to(start):
@@ -144,7 +144,7 @@ def _root_of(folder: Path) -> Path | None:
             content = Folder(folder).read(str(file.relative_to(folder)))
             parts = PurePath(json.loads(content or b"")["id"]).parts
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue  # damaged, or somebody else's
+            continue  # damaged, or no manifest
         if parts and folder.parts[-len(parts) :] == parts:
             return Path(*folder.parts[: -len(parts)])
     return None

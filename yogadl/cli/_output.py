@@ -15,6 +15,8 @@ from yogadl._size import in_words
 _GAP: Final = "  "
 _DELAY_S: Final = 2.0
 
+size = in_words  # of bytes
+
 
 def say(text: str = "") -> None:
     """Print a line for people, in which nothing can steer a terminal."""
@@ -22,7 +24,7 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on stderr, where it is in no script's way."""
+    """Print a line on stderr, where scripts do not read it."""
     print(f"yogadl: {plain(text)}", file=sys.stderr)
 
 
@@ -32,7 +34,7 @@ def say_json(**document: Any) -> None:  # whatever json takes
 
 
 def plain(text: str) -> str:
-    """Return the text with everything but printable characters escaped: names and records are strangers'."""
+    """Return the text with everything but printable characters escaped: anyone may have written it."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -52,7 +54,7 @@ def width() -> int:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Return the lines of a table; the columns numbered in `right` are set to the right."""
+    """Return the lines of a table; the columns numbered in `right` are aligned to the right."""
     cells = [[plain(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
     lines = []
@@ -88,11 +90,6 @@ def cut(text: str, columns: int) -> str:
     return "".join(kept) + "..."
 
 
-def size(count: float) -> str:
-    """Return a number of bytes as people say it."""
-    return in_words(count)
-
-
 def counted(count: int, noun: str) -> str:
     """Return a number and what it counts."""
     return f"{count:,} {noun}" + "s" * (count != 1)
@@ -119,7 +116,7 @@ def mended(names: Sequence[str]) -> str:
 
 
 def moment(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; None for one that a damaged file made up."""
+    """Return a time as ISO 8601 in UTC; None for one that is no time, as in a damaged file."""
     found = _utc(seconds)
     return None if found is None else found.isoformat(timespec="seconds").replace("+00:00", "Z")
 

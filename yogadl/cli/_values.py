@@ -76,16 +76,8 @@ def _bounds(array: NDArray[Any]) -> tuple[Any, Any] | None:
 
 def _plain(value: Any) -> Any:  # a numpy scalar, or an array of no dimension
     """Return Python's own number for a number, and text for a date."""
-    kind = np.asarray(value).dtype.kind
-    if kind in "mM":
-        return str(value)
-    if kind == "b":
-        return bool(value)
-    if kind in "iu":
-        return int(value)
-    if kind == "c":
-        return complex(value)
-    return float(value)
+    kinds = {"m": str, "M": str, "b": bool, "i": int, "u": int, "c": complex}
+    return kinds.get(np.asarray(value).dtype.kind, float)(value)
 
 
 def _number(value: Any) -> str:  # what `_plain` returns

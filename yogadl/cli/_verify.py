@@ -23,14 +23,14 @@ from yogadl.errors import DatasetNotFoundError, YogaError
 from yogadl.storage import CacheStorage, Verified
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Checked:
-    """What came of checking one version."""
+    """The result of checking one version: what was verified, or an error."""
 
     id: str
     version: str
-    verified: Verified | None
-    error: str | None
+    verified: Verified | None = None
+    error: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,20 +51,23 @@ def run(arguments: argparse.Namespace) -> int:
     checked = []
     with Bar("verifying", sum(sizes)) as bar:
         for number, (dataset_id, version) in enumerate(keys):
-            shares = _shares(bar.show, sum(sizes[:number]), sizes[number])
+            progress = _progress(bar.show, sum(sizes[:number]), sizes[number])
+            one = _Checked(dataset_id, version)
             try:
-                one = _check(storage, dataset_id, version, shares)
+                one.verified = storage.verify(dataset_id, version, progress=progress)
             except DatasetNotFoundError:
                 if arguments.all:
                     continue  # deleted meanwhile
                 raise
+            except YogaError as error:
+                one.error = error_line(error)
             checked.append(one)
             bar.clear()
-            if one.error is not None:
+            if one.verified is None:
                 note(one.error)
             elif not arguments.json:
-                _say(one)
-    damaged = sum(one.error is not None for one in checked)
+                _say(one, one.verified)
+    damaged = sum(one.verified is None for one in checked)
     if arguments.json:
         say_json(storage=storage.location, versions=[_to_json(one) for one in checked])
     elif arguments.all:
@@ -84,28 +87,14 @@ def _size(storage: CacheStorage, dataset_id: str, version: str) -> int:
     try:
         return storage.info(dataset_id, version).size_bytes
     except YogaError:
-        return 0  # told when it is checked
+        return 0  # reported when it is checked
 
 
-def _shares(show: Callable[[float], None], before_bytes: int, own_bytes: int) -> Callable[[int, int], None]:
+def _progress(show: Callable[[float], None], before_bytes: int, own_bytes: int) -> Callable[[int, int], None]:
     return lambda parts, total: show(before_bytes + own_bytes * parts / max(1, total))
 
 
-def _check(
-    storage: CacheStorage, dataset_id: str, version: str, progress: Callable[[int, int], None]
-) -> _Checked:
-    try:
-        verified = storage.verify(dataset_id, version, progress=progress)
-    except DatasetNotFoundError:
-        raise
-    except YogaError as error:
-        return _Checked(dataset_id, version, None, error_line(error))
-    return _Checked(dataset_id, version, verified, None)
-
-
-def _say(one: _Checked) -> None:
-    assert one.verified is not None
-    found = one.verified
+def _say(one: _Checked, found: Verified) -> None:
     say(f"{one.id} {one.version} is sound: {contents(found)}")
     if found.mirrored:
         files = counted(found.mirrored, "file")
@@ -123,5 +112,5 @@ def _to_json(one: _Checked) -> dict[str, Any]:
         "size_bytes": found and found.size_bytes,
         "mirrored": found and found.mirrored,
         "mended": found and list(found.mended),
-        "error": one.error,
+        "error": one.error or None,
     }
