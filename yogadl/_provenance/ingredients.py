@@ -64,8 +64,7 @@ class Walk:
         self.libraries: dict[str, str] = {}
         self._libraries = Libraries(package_of(function))
         self._reader = reader
-        have_class = self._libraries.have_class
-        self._values = ValueForms(self._of_code, have_class, thorough=thorough, strict=strict)
+        self._values = ValueForms(self._of_code, self._libraries.have_class, thorough=thorough, strict=strict)
         self._thorough = thorough
         self._refuses = thorough and strict
         self._numbers: dict[str, int] = {}
@@ -103,8 +102,6 @@ class Walk:
         form = self._values.form(value, label)
         shown = shown_value(name, value) if is_plain(value) else shown_object(value, form)
         self._add(label, key, form, shown)
-
-    # Code.
 
     def _of_code(self, value: Any, where: str) -> str:  # a function, a class or a module
         if isinstance(value, ModuleType):
@@ -199,16 +196,13 @@ class Walk:
 
     def _add_module(self, module: ModuleType, label: str, key: str) -> None:
         code = self._reader.of_module(module)
-        if code is None and not self._refuses:
-            return
-        if code is None:
+        if code is not None:
+            self._add(label, key, code.content, code.text)
+        elif self._refuses:
             raise ConfigurationError(
                 f"version='auto' can't see what {label} is, which is used as a whole: it has no source; "
                 "take the functions from it that you use, or name the version yourself instead of 'auto'"
             )
-        self._add(label, key, code.content, code.text)
-
-    # Names.
 
     def _add_references(
         self, code: Code, owner: str, key: str, closure: Mapping[str, Any], module: Mapping[str, Any]

@@ -21,7 +21,7 @@ _FIELD_TRAITS: Final = (
 def functions_of(cls: type) -> Iterator[FunctionType]:
     """Yield the functions in the body of a class."""
     for name, member in sorted(vars(cls).items()):
-        if not name.startswith("__annotate"):  # of Python 3.14, without a node of its own
+        if not name.startswith("__annotate"):  # added by Python 3.14, not written in the class
             yield from functions_in(member)
 
 

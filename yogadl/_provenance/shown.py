@@ -33,9 +33,8 @@ def shown_value(name: str, value: Any) -> str:
     if type(value) in CONTAINERS and len(value) > LOOKED_AT:
         return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        if value.nbytes > CHEAP_BYTES:
-            return f"array {value.dtype}{list(value.shape)}"
-        return f"array {value.dtype}{list(value.shape)} {array_sha256(value)[:16]}"
+        digest = "" if value.nbytes > CHEAP_BYTES else f" {array_sha256(value)[:16]}"
+        return f"array {value.dtype}{list(value.shape)}{digest}"
     try:
         text = _text_of(value)
     except RecursionError:  # it holds itself, or is nested too deeply
@@ -98,9 +97,8 @@ def _held_by(value: Any) -> Iterator[Any]:
 def shown_object(value: Any, form: str) -> str:
     """Return an object with its plain attributes, or else its form, in one line."""
     state = getattr(value, "__dict__", None)
-    if isinstance(value, type | FunctionType | ModuleType | type(os.environ)):
-        return form
-    if not isinstance(state, dict) or not state:
+    has_form = isinstance(value, type | FunctionType | ModuleType | type(os.environ))
+    if has_form or not isinstance(state, dict) or not state:
         return form
     shown = (f"{name}={shown_value(name, item)}" for name, item in sorted(state.items()) if is_plain(item))
     return shortened(f"{type(value).__qualname__}({', '.join(shown)})")

@@ -8,10 +8,10 @@ from yogadl._size import bytes_of
 from yogadl.errors import ConfigurationError
 
 
-def add_key(parser: argparse.ArgumentParser) -> None:
+def add_key(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """Add the two arguments that name a version."""
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
-    parser.add_argument("version", metavar="VERSION", help="which version of it")
+    parser.add_argument("id", metavar="ID", nargs=nargs, help="what the dataset is called")
+    parser.add_argument("version", metavar="VERSION", nargs=nargs, help="which version of it")
 
 
 def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:

@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -206,7 +206,5 @@ def _to_json(one: _Measured, memory: _Measured, record_bytes: float) -> dict[str
         "records_per_s": one.records_per_s,
         "bytes_per_s": one.records_per_s * record_bytes,
         "share_of_ram": one.records_per_s / memory.records_per_s,
-        "records": one.records,
-        "elapsed_s": one.elapsed_s,
-        "disk_bytes": one.disk_bytes,
+        **asdict(one),
     }

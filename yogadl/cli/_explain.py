@@ -10,14 +10,13 @@ Example:
 import argparse
 from dataclasses import asdict
 
-from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._arguments import add_json, add_key, add_storage
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
-    parser.add_argument("version", metavar="VERSION", help="one version of it")
+    add_key(parser)
     parser.add_argument("other", metavar="OTHER", help="the other version")
     add_storage(parser)
     add_json(parser)

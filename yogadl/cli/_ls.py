@@ -85,15 +85,7 @@ def _row(one: _Version) -> list[str]:
 
 
 def _to_json(one: _Version) -> dict[str, Any]:
-    info = one.info
-    return {
-        "id": one.id,
-        "version": one.version,
-        "records": info and info.records,
-        "size_bytes": info and info.size_bytes,
-        "parts": info and info.parts,
-        "created": info and moment(info.created),
-        "fingerprint": info and info.fingerprint,
-        "digest": info and info.digest,
-        "error": one.error,
-    }
+    names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
+    found = {name: getattr(one.info, name, None) for name in names}
+    found["created"] = moment(found["created"])
+    return {"id": one.id, "version": one.version, **found, "error": one.error}

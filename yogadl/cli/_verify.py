@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._arguments import add_json, add_key, add_storage
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import Bar, contents, counted, error_line, mended, note, say, say_json
 from yogadl.errors import DatasetNotFoundError, YogaError
@@ -34,8 +34,7 @@ class _Checked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="?", help="what the dataset is called")
-    parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it")
+    add_key(parser, nargs="?")
     add_storage(parser)
     parser.add_argument("--all", action="store_true", help="all versions, of this dataset or of all")
     add_json(parser)
@@ -102,15 +101,7 @@ def _say(one: _Checked, found: Verified) -> None:
 
 
 def _to_json(one: _Checked) -> dict[str, Any]:
-    found = one.verified
-    return {
-        "id": one.id,
-        "version": one.version,
-        "is_sound": found is not None,
-        "records": found and found.records,
-        "parts": found and found.parts,
-        "size_bytes": found and found.size_bytes,
-        "mirrored": found and found.mirrored,
-        "mended": found and list(found.mended),
-        "error": one.error or None,
-    }
+    names = ("records", "parts", "size_bytes", "mirrored", "mended")
+    found = {name: getattr(one.verified, name, None) for name in names}
+    is_sound = one.verified is not None
+    return {"id": one.id, "version": one.version, "is_sound": is_sound, **found, "error": one.error or None}
