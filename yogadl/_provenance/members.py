@@ -72,7 +72,7 @@ def described(cls: type, libraries: Libraries) -> dict[str, Any]:
     """Describe a class whose source can't be found.
 
     It was made by `exec`, namedtuple, Enum(...), make_dataclass, type(...), or is one of several that have
-    its name, in two branches of an `if`, say.
+    its name, for example in two branches of an `if`.
     """
     made: dict[str, Any] = {"class": type(cls), "body": {}}
     for name, member in vars(cls).items():  # in order, which may be that of fields

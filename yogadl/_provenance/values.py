@@ -24,7 +24,7 @@ HOOK: Final = "__yogadl_version__"
 
 _SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 CONTAINERS: Final = (tuple, list, set, frozenset, dict)
-# Beyond these, a warning that may never come is not worth the time: see `ValueForms`, `thorough`.
+# Larger values are described only where `ValueForms` is `thorough`: a warning is not worth the time.
 CHEAP_BYTES: Final = 64 * 2**20
 _CHEAP_ITEMS: Final = 100_000
 CACHED: Final = type(functools.lru_cache(len))

@@ -43,12 +43,12 @@ def refuse_needless_for_target(arguments: argparse.Namespace, target: str | None
 def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the arguments with the options of the target's bucket in place of the source's.
 
-    A target of the same kind, or one of a folder's caches, has those without "to-", but for what has its own.
+    If the source is a folder or a bucket of the same kind, what has no "to-" option is that of the source.
     """
     own = {name: getattr(arguments, f"to_{name}") for name in ("endpoint_url", "region", "profile")}
     others = "://" in source and source.partition("://")[0] != target.partition("://")[0]
     if not others:
         own = {name: value or getattr(arguments, name) for name, value in own.items()}
-    # Who reads a public bucket without credentials can rarely write without them.
+    # A public bucket that is read without credentials can rarely be written to without them.
     anonymous = arguments.to_anonymous or (arguments.anonymous and "://" not in source)
     return argparse.Namespace(**(vars(arguments) | own | {"anonymous": anonymous}))

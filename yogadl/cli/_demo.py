@@ -197,23 +197,17 @@ def _show_next(folder: Path, version: str) -> None:
     _title("What to try next")
     _say(f"The cache lies in {folder}")
     _say("and stays there until you remove that folder. Read it yourself, in Python:")
-    _say()
-    _say(textwrap.indent(_snippet(folder, version), "    ").rstrip())
+    _say(f"""
+    import yogadl
+    storage = yogadl.open_storage({str(folder)!r})
+    ref = storage.fetch({DATASET!r}, {version!r})
+    batches = iter(ref.stream(shuffle=True, shuffle_seed={_SEED}).batch({_BATCH}))
+    print(next(batches)["label"])
+    print(batches.state_dict())""")
     _say()
     _say("For data of your own, write a function that returns it (arrays, an iterable,")
     _say("or anything with __len__ and __getitem__), and above it put the line")
     _say("    @storage.cacheable('name', '1')")
-
-
-def _snippet(folder: Path, version: str) -> str:
-    return textwrap.dedent(f"""\
-        import yogadl
-        storage = yogadl.open_storage({str(folder)!r})
-        ref = storage.fetch({DATASET!r}, {version!r})
-        batches = iter(ref.stream(shuffle=True, shuffle_seed={_SEED}).batch({_BATCH}))
-        print(next(batches)["label"])
-        print(batches.state_dict())
-    """)
 
 
 def _shard(

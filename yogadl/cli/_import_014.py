@@ -3,9 +3,9 @@
 PATH is the old cache.mdb, or its folder, STORAGE/ID/VERSION: dataset and version are called as
 those folders, unless --id and --version say otherwise. The old cache stays as it is.
 
-Old caches hold their records pickled. Who unpickles a file lets whoever wrote it run any code, here and
-now, as this user. So it takes --trust-pickle: give it for files that you or people you trust have made. The
-new cache holds no pickles.
+Old caches hold their records pickled, and unpickling a file runs any code that its author put there, as
+this user. So --trust-pickle is required: give it for files that you or people you trust have made. The new
+cache holds no pickles.
 
 Example:
   yogadl import-014 /old/caches/mnist/1.0 --trust-pickle -s /data/caches

@@ -3,8 +3,8 @@
 Of a version in a bucket, what this machine's mirror holds of it is compared as well, and downloaded again
 where it is damaged.
 
-Damage is told by dataset, field and records, and the exit code is then 1. With --all the others are checked
-nevertheless.
+Damage is reported by dataset, field and records, and the exit code is then 1. With --all the others are
+checked nevertheless.
 
 Example:
   yogadl verify squares 1 -s /data/caches
