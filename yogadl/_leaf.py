@@ -100,8 +100,12 @@ class Leaf:
         object.__setattr__(self, "is_fixed", is_fixed)
         object.__setattr__(self, "numpy_dtype", dtype_named(self.dtype) if is_numeric else np.dtype(object))
 
-    def __reduce__(self) -> Any:
-        return Leaf, (self.dtype, self.shape, self.ragged_rank, self.row_splits)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("dtype", "shape", "ragged_rank", "row_splits")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
 
     @property
     def row_bytes(self) -> int:
