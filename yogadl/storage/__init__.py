@@ -12,6 +12,7 @@ from yogadl.storage._storage import CacheStorage, DatasetInfo
 
 if TYPE_CHECKING:
     from yogadl._provenance.difference import Difference
+    from yogadl.storage._buckets.bucket import Bucket
     from yogadl.storage._buckets.gcs import GCSBucket
     from yogadl.storage._buckets.s3 import S3Bucket
     from yogadl.storage._classic import (
@@ -140,10 +141,12 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
-        return _in_bucket(
-            text, options, mirror, mirror_limit, policy, patience_s, exclusive=exclusive, mapped=mapped,
-            offline=offline,
-        )  # fmt: skip
+        from yogadl.storage._mirror.mirror import Mirror
+        from yogadl.storage._remote import remote_backend
+
+        bucket = _bucket_at(text, options, patience_s, offline=offline)
+        copies = Mirror(bucket, mirror, mirror_limit)
+        return CacheStorage(remote_backend(bucket, copies, policy, exclusive=exclusive, mapped=mapped))
     of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, "patience_s": patience_s, **options}
     of_buckets |= {"exclusive": None if exclusive else False, "offline": offline or None}
     if not shared:
@@ -155,23 +158,10 @@ def open_storage(
     return CacheStorage(shared_backend(path, policy, mapped) if shared else local_backend(path, mapped))
 
 
-def _in_bucket(
-    url: str,
-    options: dict[str, Any],
-    mirror: str | os.PathLike[str] | None,
-    mirror_limit: int | str | None,
-    policy: LeasePolicy,
-    patience_s: float | None,
-    *,
-    exclusive: bool,
-    mapped: bool,
-    offline: bool,
-) -> CacheStorage:
+def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, offline: bool) -> "Bucket":
     from yogadl.storage._buckets.offline import OfflineBucket
     from yogadl.storage._buckets.opening import open_bucket
     from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
-    from yogadl.storage._mirror.mirror import Mirror
-    from yogadl.storage._remote import remote_backend
 
     if not isinstance(options.get("patience", DEFAULT_RETRY), RetryPolicy):
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
@@ -179,10 +169,7 @@ def _in_bucket(
         retry = RetryPolicy(total_s=patience_s)
         options |= {} if url.startswith("file://") else {"patience": retry}  # a folder needs none
     bucket = open_bucket(url, **options)
-    if offline:
-        bucket = OfflineBucket(bucket)
-    copies = Mirror(bucket, mirror, mirror_limit)
-    return CacheStorage(remote_backend(bucket, copies, policy, exclusive=exclusive, mapped=mapped))
+    return OfflineBucket(bucket) if offline else bucket
 
 
 def __getattr__(name: str) -> Any:  # whatever was asked for
