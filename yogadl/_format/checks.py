@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from yogadl._format.fields import VaryingField
-from yogadl._format.layout import BlockKind, Blocks, PartIndex
+from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.reader import Reader
-from yogadl._format.rows import Rows
+from yogadl._format.rows import StoredRows
 from yogadl._format.table import PartTable
 from yogadl._interfaces import Memory
 from yogadl.errors import CacheFormatError
@@ -96,7 +96,7 @@ class CheckedReader:
         self._left = self._unfinished()
         self._reader.parts.touch(checked_bytes)
 
-    def _check_blocks(self, rows: Rows, number: int, kind: BlockKind, blocks: Int64s) -> int:
+    def _check_blocks(self, rows: StoredRows, number: int, kind: BlockKind, blocks: Int64s) -> int:
         """Hash those of these blocks that were not checked yet; return how many bytes they have.
 
         Raises:
@@ -166,7 +166,7 @@ class _Checks:
         """Return which blocks are a part's."""
         return slice(*self.first_block[part : part + 2].tolist())
 
-    def load(self, part: int, blocks: Blocks) -> bool:
+    def load(self, part: int, blocks: BlockRanges) -> bool:
         """Take over the checksums of a part's blocks; return whether they are those of the part table."""
         mine = self.of(part)
         agree = (

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, decoded
-from yogadl._format.rows import Parts, Rows
+from yogadl._format.rows import Parts, StoredRows
 from yogadl._format.table import FieldTable, PartTable
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
@@ -23,7 +23,7 @@ _MAX_FLAT_BLOCKS: Final = 2**20
 _LEAST_PIECE_BYTES: Final = 512
 
 
-def _row_positions(table: FieldTable, rows: Rows, row_bytes: int) -> Int64s:
+def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64s:
     """Return where each row begins in its part's file."""
     parts, numbers = rows.located()
     per_block = table.rows_per_block[parts]
@@ -78,7 +78,7 @@ class FixedField:
         """Return the column of no rows."""
         return np.empty((0, *self._shape), self._dtype)
 
-    def gather(self, rows: Rows, memory: Memory | None = None) -> NDArray[Any]:
+    def gather(self, rows: StoredRows, memory: Memory | None = None) -> NDArray[Any]:
         """Return the column of these rows, as a new array."""
         if not self._row_bytes:
             return np.empty((len(rows.indices), *self._shape), self._dtype)
@@ -116,7 +116,7 @@ class FixedField:
         np.take(window.pieces(step, phase), pieces, out=out, mode="clip")
         return column
 
-    def _where(self, rows: Rows) -> Int64s | None:
+    def _where(self, rows: StoredRows) -> Int64s | None:
         """Return the indices of these rows in the window's view of such rows, if they are that simple."""
         window = rows.window
         if self._positions is None or not (window.all_mapped or window.map_few()):
@@ -127,7 +127,7 @@ class FixedField:
         where += self._positions.take(rows.indices >> self._shift)
         return where
 
-    def span(self, rows: Rows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
+    def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
         """Return where these rows begin in the window and how long each is, unless they are smaller."""
         if self._row_bytes < least_bytes:
             return None
@@ -164,7 +164,7 @@ class VaryingField:
         """Return the column of no rows."""
         return []
 
-    def gather(self, rows: Rows, memory: Memory | None = None) -> list[Any]:
+    def gather(self, rows: StoredRows, memory: Memory | None = None) -> list[Any]:
         """Return the column of these rows, each a value of its own."""
         if self._is_uniform:
             return self._from_heap(rows, 0)
@@ -176,7 +176,7 @@ class VaryingField:
                 out[number] = value
         return out
 
-    def _from_rows(self, rows: Rows, part: int) -> list[Any]:
+    def _from_rows(self, rows: StoredRows, part: int) -> list[Any]:
         rank = int(self._table.shape[part, 0])
         shape = self._table.shape[part, 1 : 1 + rank].tolist()
         row_bytes = int(self._table.row_bytes[part])
@@ -185,11 +185,11 @@ class VaryingField:
         found = rows.gather(_row_positions(self._table, rows, row_bytes), row_bytes)
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
-    def _from_heap(self, rows: Rows, part: int) -> list[Any]:
+    def _from_heap(self, rows: StoredRows, part: int) -> list[Any]:
         positions, lengths, entries = self._entries(rows, part)
         return self._decode(rows.values(positions, lengths), entries)
 
-    def _entries(self, rows: Rows, part: int) -> tuple[Int64s, Int64s, NDArray[np.uint32]]:
+    def _entries(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s, NDArray[np.uint32]]:
         """Return where each value lies in its part's file, how long it is, and its entry."""
         table = self._table
         row_bytes = int(table.row_bytes[part])
@@ -211,7 +211,7 @@ class VaryingField:
             self._check_sharing(rows, lengths)
         return starts + table.heap_position[blocks], lengths, entries
 
-    def heap_blocks(self, rows: Rows) -> Int64s:
+    def heap_blocks(self, rows: StoredRows) -> Int64s:
         """Return the blocks of the heap that these values lie in, counted over all parts."""
         parts = rows.located()[0]
         if self._is_uniform:
@@ -222,7 +222,7 @@ class VaryingField:
             found.append(self._entries(some, part)[2][:, 0] + self._table.heap_first_block[part])
         return np.concatenate(found)
 
-    def _check_sharing(self, rows: Rows, lengths: Int64s) -> None:
+    def _check_sharing(self, rows: StoredRows, lengths: Int64s) -> None:
         """Refuse values of different records in the same bytes: a small file could fill all memory."""
         _, firsts = np.unique(rows.indices, return_index=True)
         if int(lengths[firsts].sum()) > self._heap_bytes:
@@ -230,7 +230,7 @@ class VaryingField:
                 "the values of several records are the same bytes: run storage.verify, then build again"
             )
 
-    def span(self, rows: Rows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
+    def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
         """Return where these values begin in the window and how long each is, leaving out smaller ones."""
         if not self._is_uniform:
             return None  # rare, and the values of each part lie in another way

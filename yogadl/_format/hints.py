@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.fields import FixedField, VaryingField
-from yogadl._format.rows import Rows
+from yogadl._format.rows import StoredRows
 
 Int64s = NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class Hints:
         self._fields = fields
         self._trusted = 0
 
-    def give(self, rows: Rows) -> None:
+    def give(self, rows: StoredRows) -> None:
         """Let the kernel read what these rows need, if it is not in memory."""
         if self._trusted > 0:
             self._trusted -= len(rows.indices)
@@ -49,7 +49,7 @@ class Hints:
         order = np.argsort(starts)
         rows.window.will_need(starts[order], ends[order])
 
-    def _are_resident(self, rows: Rows, starts: Int64s) -> bool:
+    def _are_resident(self, rows: StoredRows, starts: Int64s) -> bool:
         """Return whether a sample of positions in the window is in memory.
 
         Reading without waiting tells; mincore would not for files of others, which it calls resident always.

@@ -44,7 +44,7 @@ def rows_per_block(row_bytes: int, most: int) -> int:
 
 
 @frozen
-class Blocks:
+class BlockRanges:
     """The blocks of one field and kind in one part: where each begins, how long it is, what it hashes to."""
 
     position: Int64s
@@ -85,8 +85,8 @@ class FieldIndex:
     row_bytes: int
     rows_per_block: int
     elements: int
-    rows: Blocks
-    heap: Blocks
+    rows: BlockRanges
+    heap: BlockRanges
     heap_first_record: Int64s
     heap_first_element: Int64s
 
@@ -218,8 +218,8 @@ class PartIndex:
         return have_room(lengths, self.size_bytes, sum(map(len, lengths)))
 
 
-def _blocks(file: ArrayFile, prefix: str) -> Blocks:
-    return Blocks(*(file.arrays[f"{prefix}.{name}"] for name in ("position", "length", "checksum")))
+def _blocks(file: ArrayFile, prefix: str) -> BlockRanges:
+    return BlockRanges(*(file.arrays[f"{prefix}.{name}"] for name in ("position", "length", "checksum")))
 
 
 @frozen

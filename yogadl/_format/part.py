@@ -20,7 +20,7 @@ from yogadl._format.layout import (
     HEAP_BLOCK_BYTES,
     PAGE_HEADER_BYTES,
     BlockKind,
-    Blocks,
+    BlockRanges,
     FieldIndex,
     PartIndex,
     SealedPart,
@@ -328,7 +328,7 @@ class _FieldWriter:
             heap_first_element=np.array(self._heap_first_element, np.int64),
         )
 
-    def _found_blocks(self, kind: BlockKind, found: dict[bytes, tuple[int, int]]) -> Blocks:
+    def _found_blocks(self, kind: BlockKind, found: dict[bytes, tuple[int, int]]) -> BlockRanges:
         blocks = self._blocks[kind]
         positions = []
         for key, checksum in zip(blocks.keys, blocks.checksums, strict=True):
@@ -338,7 +338,7 @@ class _FieldWriter:
                     f"block {key.decode()} came back from the disk changed; check the disk, build again"
                 )
             positions.append(position)
-        return Blocks(
+        return BlockRanges(
             np.array(positions, np.int64),
             np.array(blocks.lengths, np.int64),
             np.array(blocks.checksums, np.uint64),

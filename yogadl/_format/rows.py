@@ -50,9 +50,9 @@ class Parts:
         self.renew_after = _RENEW_PAGES if int(table.size_bytes.sum()) > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
-    def rows(self, indices: Int64s) -> "Rows":
+    def rows(self, indices: Int64s) -> "StoredRows":
         """Return the rows of one batch, to be read as their parts are mapped now."""
-        return Rows(self, self.window, indices)
+        return StoredRows(self, self.window, indices)
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row there."""
@@ -102,7 +102,7 @@ class Parts:
         return Window(self.table.size_bytes[: self.mapped], lambda part: files.path(names[part]))
 
 
-class Rows:
+class StoredRows:
     """The rows of one batch: which they are, and, once somebody asks, in which part each lies.
 
     Args:
@@ -126,10 +126,10 @@ class Rows:
                 self.window.map(parts[parts < self.parts.mapped])
         return self._located
 
-    def of_part(self, part: int) -> tuple[NDArray[np.intp], "Rows"]:
+    def of_part(self, part: int) -> tuple[NDArray[np.intp], "StoredRows"]:
         """Return which of these rows lie in a part, and those alone."""
         chosen = np.flatnonzero(self.located()[0] == part)
-        return chosen, Rows(self.parts, self.window, self.indices[chosen])
+        return chosen, StoredRows(self.parts, self.window, self.indices[chosen])
 
     def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""

@@ -58,7 +58,7 @@ class CodeReader:
     """
 
     def __init__(self) -> None:
-        self._files: dict[tuple[str, int], _File | None] = {}
+        self._files: dict[tuple[str, int], _CodeFile | None] = {}
         self._known: dict[tuple[str, CodeType], Code] = {}
 
     def of_function(self, function: FunctionType) -> Code:
@@ -110,7 +110,7 @@ class CodeReader:
 
     def _file(
         self, filename: str, flags: int, module_globals: Mapping[str, Any], fresh: bool
-    ) -> "_File | None":
+    ) -> "_CodeFile | None":
         """Return a file as it was when first asked for, or as it is now (a module may be loaded anew)."""
         key = filename, flags
         if fresh or key not in self._files:
@@ -118,13 +118,13 @@ class CodeReader:
             # A zip file's module knows how to get at its source.
             lines = linecache.getlines(filename, dict(module_globals))
             try:
-                self._files[key] = _File("".join(lines), filename, flags) if lines else None
+                self._files[key] = _CodeFile("".join(lines), filename, flags) if lines else None
             except (SyntaxError, ValueError):
                 self._files[key] = None  # not Python, as a page of documentation whose examples are run
         return self._files[key]
 
 
-class _File:
+class _CodeFile:
     """One source file: its tree, and what it compiles to."""
 
     def __init__(self, text: str, filename: str, flags: int) -> None:

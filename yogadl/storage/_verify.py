@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._format.checks import damage
 from yogadl._format.fingerprint import RunHash, fingerprint_of
-from yogadl._format.layout import BlockKind, Blocks, FieldIndex, SealedPart, join_parts
+from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl._format.window import open_part, read_at, unreadable
@@ -119,7 +119,7 @@ def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range 
     They are read, not mapped: a disk that can't read them any more would kill the process.
     """
     size_bytes = os.fstat(descriptor).st_size
-    every: tuple[tuple[BlockKind, Blocks], ...] = ("rows", field.rows), ("heap", field.heap)
+    every: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)
     for kind, blocks in every:
         where = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
         for number, (position, length, checksum) in enumerate(where):
