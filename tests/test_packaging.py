@@ -48,3 +48,49 @@ def test_the_version_is_the_newest_of_the_changelog(project):
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert headings[0] == version
     assert yogadl.__version__ == version
+
+
+def mapped() -> dict[str, set[str]]:
+    """Return what the map in CONTRIBUTING.md names, of each folder of the repository."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named: dict[str, set[str]] = {"": set()}
+    folder = ""
+    for line in re.search(r"^yogadl/\n(?:.*\n)*?(?=```)", text, re.MULTILINE)[0].splitlines():
+        indent, names = re.match(r"( *)(\S+(?: \S+)*)", line).groups()
+        if not indent:
+            folder = names.split()[0].rstrip("/")
+            named[""].add(folder)
+            named[folder] = set()
+        elif len(indent) == 2:
+            named[folder] |= {name.rstrip("/") for name in names.split()}
+    return named
+
+
+def entries(folder: Path) -> set[str]:
+    """Name a folder's modules and the folders in it that have files."""
+    folders = {path.parent.name for path in folder.glob("[!._]*/*") if path.is_file()}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    return folders | packages | {path.name for path in folder.glob("*.py")}
+
+
+def test_the_map_names_each_module_and_no_other():
+    assert mapped()["yogadl"] == entries(ROOT / "yogadl")
+
+
+def test_the_map_names_each_folder_of_tests():
+    assert mapped()["tests"] == {
+        "with_<package>" if name.startswith("with_") else name
+        for name in entries(ROOT / "tests")
+        if not name.endswith(".py")
+    }
+
+
+def test_what_contributing_names_is_there():
+    folders = [ROOT / name for name in mapped()[""]]
+    there = [path.as_posix() for folder in folders for path in (folder, *folder.rglob("*"))]
+    there += [path.as_posix() for path in ROOT.glob("*.*")]
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = {name for name in re.findall(r"`([\w./-]+)`", text) if name.endswith((".py", ".md", "/"))}
+    assert named
+    lost = {name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in there)}
+    assert lost == set()
