@@ -236,6 +236,10 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     except Exception as error:
         problem = f"can't be made an array: {type(error).__name__}: {error}"
         raise BadValueError(0, problem) from error
+    return _leaf_of_array(array, allow_pickle)
+
+
+def _leaf_of_array(array: NDArray[Any], allow_pickle: bool) -> Leaf:
     if array.ndim > MAX_DIMENSIONS:
         raise BadValueError(0, f"has {array.ndim} dimensions, more than {MAX_DIMENSIONS}; reshape it")
     if is_too_large(array.shape):

@@ -42,8 +42,9 @@ class BuildLock:
 
 @frozen
 class FileLocks:
-    """Exclude other builders in a folder of one machine. A lock ends with its process, however that ends.
-    Implements `BuildCoordinator`.
+    """Exclude other builders in a folder of one machine. Implements `BuildCoordinator`.
+
+    A lock ends with its process, however that ends.
 
     Args:
         folder: The folder.

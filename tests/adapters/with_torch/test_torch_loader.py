@@ -1,5 +1,4 @@
-"""make_dataloader: the stream's batches as tensors, from this process or workers, with a cursor that counts
-what was delivered."""
+"""make_dataloader: the stream's batches as tensors, and a cursor that counts what was delivered."""
 
 import functools
 import gc
