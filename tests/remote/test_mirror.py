@@ -31,8 +31,8 @@ from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _mounts
 from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._flock import Claim, is_free, locked
 from yogadl.storage._mirror import eviction, location, transfer
-from yogadl.storage._mirror.flock import Claim, is_free, locked
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 

@@ -15,7 +15,7 @@ import yogadl
 from yogadl.errors import CacheFormatError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._mirror.flock import is_free
+from yogadl.storage._flock import is_free
 from yogadl.storage._mirror.mirror import Mirror
 
 RECORDS = 2_000

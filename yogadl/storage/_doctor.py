@@ -22,7 +22,7 @@ from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, Object, read
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._buckets.store_errors import CredentialsError
-from yogadl.storage._mirror.flock import open_lock, try_lock
+from yogadl.storage._flock import open_lock, try_lock
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mounts import file_system, is_network
 

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from yogadl.storage._flock import open_lock, try_lock
 from yogadl.storage._folder import storage_error
-from yogadl.storage._mirror.flock import open_lock, try_lock
 
 
 @contextlib.contextmanager

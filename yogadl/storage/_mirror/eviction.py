@@ -19,7 +19,7 @@ from yogadl._format.table import PartTable
 from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._mirror.flock import is_free
+from yogadl.storage._flock import is_free
 from yogadl.storage._mirror.location import MirrorLocation
 from yogadl.storage._mirror.partial_file import names_of, remove_abandoned
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._flock import locked
 from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._mirror.flock import locked
 from yogadl.storage._mounts import file_system, network_file_system
 
 _log = logging.getLogger("yogadl")

@@ -14,8 +14,8 @@ from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._flock import open_lock, wait_for_lock
 from yogadl.storage._mirror.eviction import evict_for
-from yogadl.storage._mirror.flock import open_lock, wait_for_lock
 from yogadl.storage._mirror.location import MirrorLocation
 from yogadl.storage._mirror.repair import mend, warn_of_damage
 from yogadl.storage._mirror.transfer import Download, Progress, fetch

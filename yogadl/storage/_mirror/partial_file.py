@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from yogadl._format.window import NO_FILE
 from yogadl.errors import StorageError
-from yogadl.storage._mirror.flock import is_at, try_lock
+from yogadl.storage._flock import is_at, try_lock
 
 _BYTES: Final = ".tmp"
 _NOTES: Final = ".ranges.tmp"

@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError, replaced
+from yogadl.storage._flock import Claim
 from yogadl.storage._folder import storage_error, sync_folder
-from yogadl.storage._mirror.flock import Claim
 from yogadl.storage._mirror.partial_file import open_partial
 from yogadl.storage._mirror.receive import Receiver, StoppedError, has_ranges
 
