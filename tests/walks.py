@@ -43,6 +43,7 @@ class Walk:
 
 
 def documented(title: str) -> list[str]:
-    """Return the modules in the table below a heading of the page."""
+    """Return the modules in the first column of the table below a heading of the page."""
     section = PAGE.read_text("utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    return [module for row in rows for module in re.findall(r"`([\w/]+\.py)`", row)]
