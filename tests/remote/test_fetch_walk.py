@@ -1,5 +1,6 @@
 """A fetch from a bucket runs code of few files before the first byte of a part arrives."""
 
+import http.client
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ def test_a_fetch_goes_the_documented_way(
         opened("writer").submit({"x": np.arange(10_000)}, dataset_id, "1")
     storage = opened("reader")
     storage.fetch("first", "1").gather([0])  # imports, and what is made once a process
-    walk, parsed = Walk(), []
+    walk, parsed, before_the_answer = Walk(), [], []
+    begin = http.client.HTTPResponse.begin
     read, read_manifest = urllib3.HTTPResponse.read, _catalogue.read_manifest
 
     def received(response: urllib3.HTTPResponse, *arguments: object, **options: object) -> bytes:
@@ -31,10 +33,15 @@ def test_a_fetch_goes_the_documented_way(
             walk.is_on = False
         return content
 
+    def answered(response: http.client.HTTPResponse) -> None:
+        begin(response)
+        before_the_answer.append(len(walk.modules))
+
     def parsing(content: bytes, *arguments: object) -> object:
         parsed.append(content)
         return read_manifest(content, *arguments)  # type: ignore[arg-type]
 
+    monkeypatch.setattr(http.client.HTTPResponse, "begin", answered)
     monkeypatch.setattr(urllib3.HTTPResponse, "read", received)
     monkeypatch.setattr(_catalogue, "read_manifest", parsing)
     with walk.watching():
@@ -42,5 +49,6 @@ def test_a_fetch_goes_the_documented_way(
         storage.fetch("second", "1")
     assert not walk.is_on
     assert len(parsed) == 1
+    assert before_the_answer[0] <= 14, str(walk)
     expected = set(documented("A fetch from a bucket, to the first byte of a part"))
     assert {module.replace("gcs.py", "s3.py") for module in walk.modules} <= expected, str(walk)

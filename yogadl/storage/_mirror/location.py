@@ -11,6 +11,7 @@ import stat
 import tempfile
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ class MirrorLocation:
 
     root: Path
 
-    @property
+    @cached_property
     def caches(self) -> Folder:
         """The mirrored files, laid out as in a local storage."""
         return Folder(self.root / "caches")
