@@ -1,6 +1,7 @@
 """See which modules of the library run on the way of some data, and which docs/architecture.md says do."""
 
 import contextlib
+import gc
 import re
 import sys
 import threading
@@ -32,7 +33,12 @@ class Walk:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator["Walk"]:
-        """Look at this thread, and at those that are started meanwhile."""
+        """Look at this thread, and at those that are started meanwhile.
+
+        The garbage collector waits: it closes what other tests have left, in the middle of anything.
+        """
+        gc.collect()
+        gc.disable()
         threading.setprofile(self)
         sys.setprofile(self)
         try:
@@ -40,6 +46,7 @@ class Walk:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
+            gc.enable()
 
 
 def documented(title: str) -> list[str]:
