@@ -44,7 +44,7 @@ _LAZY = {
     "tensorflow": ("yogadl.tensorflow", None),
     "testing": ("yogadl.testing", None),
 }
-# What needs a package that may not be there: whoever looks at all names would have to have it.
+# What needs a package that may not be there: looking at all names would import it.
 _NOT_LISTED = {"tensorflow", "testing"}
 
 

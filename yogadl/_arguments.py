@@ -93,7 +93,7 @@ def _close(name: str, names: Collection[str]) -> list[str]:
     return difflib.get_close_matches(name, names, n=2)
 
 
-def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: what strangers pass is the point
+def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: it is checked here
     """Return `value` as a Python int, of at least `least` if there is one; a bool is no number here.
 
     Raises:

@@ -68,7 +68,7 @@ def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
         try:
             last = columns_of(spec, more[-1:])
         except UnsupportedDataError:
-            break  # whoever stores them all will name the first one that does not fit
+            break  # storing them will name the first one that does not fit
         if len(taken) * sum(map(size_of, last)) > 2 * CHUNK_BYTES:
             break
     return taken

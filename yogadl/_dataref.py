@@ -172,7 +172,7 @@ class RecordsRef(DataRef):
 takes_a_stream = explains_names({"ref.stream": RecordsRef.stream})
 
 
-def as_ref(given: Any) -> RecordsRef:  # Any: what strangers pass is the point
+def as_ref(given: Any) -> RecordsRef:  # Any: it is checked here
     """Return what an adapter was given for a `DataRef`, if records can be read from it at random.
 
     Raises:

@@ -92,7 +92,7 @@ class Memory(Protocol):
     """Make the arrays that batches are gathered into."""
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array of undefined content that nobody else holds."""
+        """Return an array of undefined content that nothing else refers to."""
 
 
 class RandomAccess(Protocol):

@@ -20,7 +20,7 @@ Shape = tuple[int | None, ...]
 
 BYTES: Final = "bytes"
 STR: Final = "str"
-OBJECT: Final = "object"  # pickled, and only by the caller's explicit wish
+OBJECT: Final = "object"  # pickled, and only with allow_pickle=True
 _NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
 
 # numpy 1 has 32 dimensions, and a batch has one more than its records.
@@ -196,7 +196,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 class BadValueError(Exception):
-    """Say which value of a column can't be stored, for whoever knows field and record to tell."""
+    """Say which value of a column can't be stored; the caller knows field and record, and names them."""
 
     def __init__(self, position: int, problem: str) -> None:
         super().__init__(position, problem)

@@ -18,7 +18,7 @@ _IDLE_BLOCKS: Final = 8
 
 
 def settle_allocator() -> None:
-    """Free one large array that nobody touched.
+    """Free one large array without touching it.
 
     Until an array of some size has been freed, glibc maps each such array anew and faults it in page by
     page; after that it keeps the memory. What is gathered in one thread and freed in another loses half of
@@ -29,7 +29,7 @@ def settle_allocator() -> None:
 
 
 class BatchMemory:
-    """Make arrays whose memory is used again once nobody holds it. Thread-safe, and safe across a fork.
+    """Make arrays whose memory is used again once nothing refers to it. Thread-safe, and safe across a fork.
 
     For frameworks that keep an aligned array's memory and let go of it at a time of their own: new memory
     would be faulted in page by page for every batch (benchmarks/tf_data.py). An array stays its holder's

@@ -42,7 +42,7 @@ class Source(Protocol):
         can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
 
     A source whose records are worked out, as by a user's ``__getitem__``, also says that it ``is_costly``:
-    whoever goes on with an earlier build compares some of its records, not all of them. What decides its
+    a build that goes on with an earlier one compares some of its records, not all. What decides its
     records, if that is not the object that it was opened from, is its ``origin``.
     One whose shapes can't turn out to vary also has `has_final_spec`, which is true.
     """
@@ -141,7 +141,7 @@ def _adapter_of(data: Any) -> str | None:
             return name
     if hasattr(data, "__arrow_c_stream__"):  # tables of many more libraries
         return "arrays"
-    if hasattr(data, "description") and hasattr(data, "fetchmany"):  # a DB-API cursor, whosever
+    if hasattr(data, "description") and hasattr(data, "fetchmany"):  # any DB-API cursor
         return "sql"
     if hasattr(data, "reset_state") and hasattr(data, "__iter__"):  # a DataFlow: TensorPack's, or another
         return "dataflow"

@@ -1,6 +1,6 @@
 """Every error that yogadl raises on purpose.
 
-Each is also the builtin that a stranger would catch::
+Each is also a builtin exception, so that code which does not know yogadl can catch it::
 
     YogaError
     |-- ConfigurationError(ValueError)      an argument, or two together, make no sense
@@ -9,7 +9,7 @@ Each is also the builtin that a stranger would catch::
     |-- DatasetNotFoundError(LookupError)   no such dataset or version
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
-    |-- LeaseError(TimeoutError)            somebody else builds: who, since when, how to clear it
+    |-- LeaseError(TimeoutError)            another process builds: which, since when, how to clear it
     `-- CursorError(ValueError)             a cursor of other data, or not a cursor
 
 A source that raises surfaces as its own exception type, with the record's number added as a note.

@@ -1,6 +1,6 @@
 """Keep named arrays in one small file: part indexes and part tables.
 
-The layout is that of safetensors (a JSON header, then the arrays back to back), so that a stranger can
+The layout is that of safetensors (a JSON header, then the arrays back to back), so that anybody can
 open the file with any reader of it.
 """
 

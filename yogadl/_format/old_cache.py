@@ -54,7 +54,7 @@ class OldCache:
         try:
             with self._open() as database:
                 for number, key in enumerate(self._keys):
-                    # A transaction a record: none is left open while whoever asks takes its time.
+                    # A transaction a record: none is left open while the caller takes its time.
                     with database.begin() as transaction:
                         value = transaction.get(key)
                     if value is None:

@@ -95,7 +95,7 @@ class Parts:
         self._touched_pages += size_bytes // PAGE_BYTES
         if self._touched_pages > self.renew_after > 0:
             self._touched_pages = 0
-            self.window = self._new_window()  # whoever gathers from the old one still holds it
+            self.window = self._new_window()  # what gathers from the old one still holds it
 
     def _new_window(self) -> Window:
         names, files = self.table.sha256, self._files
@@ -103,7 +103,7 @@ class Parts:
 
 
 class StoredRows:
-    """The rows of one batch: which they are, and, once somebody asks, in which part each lies.
+    """The rows of one batch: which they are, and, once it is asked for, in which part each lies.
 
     Args:
         parts: The cache's.

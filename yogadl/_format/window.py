@@ -45,7 +45,7 @@ class Window:
     """Reserve one range of addresses and map parts into it.
 
     Threads may gather from mapped parts while others are mapped. Nothing is ever unmapped before the
-    window itself goes, so whoever gathers must hold a reference to it. Survives fork; never pickled.
+    window itself goes, so what gathers must hold a reference to it. Survives fork; never pickled.
 
     Args:
         sizes: The size of each part's file.

@@ -5,7 +5,7 @@ those before it. Integers: `shard` which positions are whose, `cut` how they mak
 as JSON, `numbering` items by number. Reading: `rows` which records come where, `run` reads them, `ahead`
 announces them, `items` makes records or batches of them, `prefetch` is a stage, `recipe` all of it together.
 Delivering: `progress` how far, `claims` who reads which epoch, `iterator` one by one, `stream` what users
-hold, `opening` how they get it, `numbered` batches by number, for whoever counts by himself, `given` what
+hold, `opening` how they get it, `numbered` batches by number, for callers that count themselves, `given` what
 adapters take for a stream.
 """
 

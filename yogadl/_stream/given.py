@@ -7,7 +7,7 @@ from yogadl._stream.stream import Loader, RecordStream
 from yogadl.errors import ConfigurationError
 
 
-def as_stream(given: Any) -> RecordStream:  # Any: what strangers pass is the point
+def as_stream(given: Any) -> RecordStream:  # Any: it is checked here
     """Return what was given, if it is a stream of this library.
 
     Raises:

@@ -1,6 +1,6 @@
 """Read a stream's batches by number, for frameworks that own the iterator and ask for one after another.
 
-tf.data, Keras, Grain and the worker processes of PyTorch say which batch they want; nobody here keeps count.
+tf.data, Keras, Grain and the worker processes of PyTorch say which batch they want; nothing here keeps count.
 """
 
 from collections import OrderedDict

@@ -17,7 +17,7 @@ from yogadl._stream.shard import Point, Shard
 class Numbering:
     """The items of a shard, numbered from a start on. Immutable; pickles.
 
-    Behind the last epoch the numbers go on, for whoever repeats.
+    Behind the last epoch the numbers go on, for callers that repeat.
 
     Args:
         identity: The data and its order.

@@ -108,7 +108,7 @@ class _Feed:
     def stop(self) -> None:
         """Tell the thread to end after what it is reading, and forget what it read."""
         if self._is_over:
-            return  # by `_exit`: whoever comes later finds the modules that this needs taken down
+            return  # by `_exit`: later, the modules that this needs are gone
         self._is_over = True
         atexit.unregister(self._exit)
         if os.getpid() != self._pid:

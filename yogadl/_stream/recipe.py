@@ -74,7 +74,7 @@ class Recipe:
             items, stages = stages[0].of_reads(reads), stages[1:]
         else:
             items = chain.from_iterable(map(_ITEMS, reads))  # without a step of Python's for each item
-        del reads  # whoever iterates over it now lets go of it
+        del reads  # the loop over it lets go of it now
         for stage in stages:
             items = stage(items)
         return items

@@ -23,7 +23,7 @@ class Rows:
     Args:
         indices: Which record each is.
         pieces: At which position of which epoch it comes, epoch by epoch: as many, in the same order.
-        records: How many an epoch has. Whoever stands behind them is padding: a record that repeats another.
+        records: How many an epoch has. What comes after them is padding: a record that repeats another.
     """
 
     __slots__ = ("indices", "pieces", "records")

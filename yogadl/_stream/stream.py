@@ -228,7 +228,7 @@ class RecordStream(Restartable, Stream):
         return write_cursor(self._run.identity(), shard.delivered(point, records))
 
     def past_finished(self, cut: Cut) -> "RecordStream":
-        """Return the stream that starts where whoever cuts it so begins to read; see `Cut.past_finished`."""
+        """Return the stream that starts where one that is cut so begins to read; see `Cut.past_finished`."""
         start = cut.past_finished(self._run.shard, cut.span(self._run.start)).start
         return self if start == self._run.start else RecordStream(replace(self._run, start=start))
 

@@ -111,7 +111,7 @@ def open_storage(
             error within 10 s whatever is given.
         exclusive: Whether to refuse to build in a store that can't decide between builders. If not, it is
             for the caller to see that only one machine builds at a time.
-        mapped: Whether files may be mapped to be read, as is fastest. A file that somebody cuts short, or a
+        mapped: Whether files may be mapped to be read, as is fastest. A file that is cut short, or a
             disk that can't read it any more, kills a process that has mapped it; without, it is an error.
         offline: Whether never to ask the bucket's store: what this machine's mirror has whole is served, and
             all else is an error at once.

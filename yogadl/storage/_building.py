@@ -78,7 +78,7 @@ def replace_version(
     Args:
         backend: Where.
         key: The version.
-        data: Returns the records, once nobody else builds.
+        data: Returns the records, once no other process builds.
         options: How.
         call: The call that they come from, if it is to be described.
 
@@ -136,7 +136,7 @@ def _build_once(
     *,
     before: Callable[[], None],
 ) -> None:
-    """Build a version that is not there, unless somebody else does meanwhile."""
+    """Build a version that is not there, unless another process does meanwhile."""
 
     def is_there() -> bool:
         return backend.catalogue.find(key) is not None
@@ -154,7 +154,7 @@ def _build_once(
 
 @contextlib.contextmanager
 def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
-    """Give a token for an attempt to build; however it ends, clear what nobody can go on with.
+    """Give a token for an attempt to build; however it ends, clear what no build can go on with.
 
     Raises:
         ConfigurationError: if the name is none for a new version.

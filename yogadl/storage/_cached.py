@@ -38,8 +38,8 @@ class Published:
 class CachedRecords:
     """Records of a cache, opened when first needed.
 
-    Pickles as the storage's location, the key and the digest, so that whoever unpickles it reads the very
-    same bytes even if the version has been replaced since. Safe to use from threads and after a fork.
+    Pickles as the storage's location, the key and the digest, so that what is unpickled reads the very same
+    bytes even if the version has been replaced since. Safe to use from threads and after a fork.
 
     Args:
         storage: Where the cache lies.

@@ -48,7 +48,7 @@ class Opener(Protocol):
         """
 
     def opened(self, published: Published) -> None:
-        """Note that somebody was given this as the newest of its version."""
+        """Note that this was handed out as the newest of its version."""
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
         """Compare this machine's copies of a cache's files with their checksums; bring damaged ones anew.

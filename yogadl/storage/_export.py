@@ -1,4 +1,4 @@
-"""Write records to files that other programs read: .npy, Parquet, Arrow. Nobody is locked in."""
+"""Write records to files that other programs read: .npy, Parquet, Arrow."""
 
 import errno
 import importlib
@@ -21,7 +21,7 @@ from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 from yogadl.storage._folder import storage_error, sync_folder
 
-# Of `yogadl.adapters`, by name, since imports run downward only; loaded when somebody exports so.
+# Of `yogadl.adapters`, by name, since imports run downward only; loaded when it is asked for.
 _ADAPTERS: Final = {"parquet": "arrow_export", "arrow": "arrow_export"}
 NPY: Final = "npy"
 FORMATS: Final = (NPY, *_ADAPTERS)

@@ -207,7 +207,7 @@ class Folder:
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
-        """Give the folder itself: whoever builds there has locked out all others."""
+        """Give the folder itself: a build there has locked out all others."""
         path = Path(checked_path(self.root, f"{below}/"))
         try:
             path.mkdir(parents=True, exist_ok=True)

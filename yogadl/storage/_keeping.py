@@ -1,4 +1,4 @@
-"""Keep a storage in order: throw versions away, bring them back, remove what nobody needs."""
+"""Keep a storage in order: throw versions away, bring them back, remove what is not needed."""
 
 import contextlib
 import logging
@@ -104,7 +104,7 @@ def _pruned(
     """Yield what is removed, or would be, of a dataset."""
     found = doomed(backend.catalogue.versions(dataset_id))
     if not found:
-        return  # so that nobody is kept waiting for nothing
+        return  # so that no process waits for nothing
     if dry_run:
         yield from () if backend.coordinator.has_builder(dataset_id) else found
         return
@@ -118,7 +118,7 @@ def _pruned(
 def clear_spent(
     backend: Backend, dataset_id: str, own: str | None = None, published: DatasetKey | None = None
 ) -> None:
-    """Remove what builds hold that nobody can go on with, unless somebody builds: then that one does.
+    """Remove what builds hold that none can go on with, unless one runs: then that one does.
 
     Args:
         backend: Where.

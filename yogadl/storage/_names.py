@@ -94,7 +94,7 @@ def resumable(key: DatasetKey) -> str:
 def unresumable(key: DatasetKey, token: str) -> str:
     """Return the folder of an attempt that only the builder of this token can finish.
 
-    Once nobody builds the version, nobody needs it any more.
+    It is needed only while the version is being built.
     """
     return f"{builds(key)}/one-{token}"
 
@@ -105,7 +105,7 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
 
 
 def is_spent(attempt: str) -> bool:
-    """Return whether nobody can go on with an attempt of that name once nobody builds its version."""
+    """Return whether an attempt of that name is of no use once its version is not being built."""
     return attempt.startswith("one-")
 
 

@@ -111,7 +111,7 @@ class PartitionedBuild:
         document = [[r.part.sha256, r.part.index_sha256, r.spec.to_json()] for r in receipts]
         self._backend.root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
         if source is not None:
-            self._backend.root.remove_folder(where)  # only now: what no receipt names, nobody would find
+            self._backend.root.remove_folder(where)  # only now: what no receipt names would never be found
         return sum(receipt.part.index.size_bytes for receipt in receipts)
 
     def receipts(self) -> list[Receipt]:
@@ -147,7 +147,7 @@ class PartitionedBuild:
                 for sha256, index_sha256, spec in json.loads(content)
             ]
         except CacheFormatError as error:
-            # A prune with a short grace may have taken them; with the receipt, nobody would write them again.
+            # A prune with a short grace may have taken them; with the receipt, none would be written again.
             _log.warning("yogadl: %s: partition %d must be written again: %s", self.key, partition, error)
             root.remove(name)
             return None
@@ -165,7 +165,7 @@ class PartitionedBuild:
             try:
                 receipts = self.receipts()
             except ConfigurationError:
-                # Somebody else's commit clears the receipts away.
+                # Another process's commit clears the receipts away.
                 with contextlib.suppress(DatasetNotFoundError):
                     published = self._backend.catalogue.published(self.key)
                     if published.manifest.builder.items() >= builder.items():
@@ -246,7 +246,7 @@ def build_with_workers(
     context = multiprocessing.get_context("spawn")
     is_over, end = context.Pipe(duplex=False)
     # Tasks are small, and what they need goes in as a worker starts: the pool can't end while a large task is
-    # on its way that nobody is left to take.
+    # on its way that no worker is left to take.
     given = cloudpickle.dumps((build, source, part_bytes))
     pool = concurrent.futures.ProcessPoolExecutor(
         workers, mp_context=context, initializer=_begin, initargs=(is_over, given)
@@ -285,7 +285,7 @@ def _end_with_the_builder(is_over: "Connection") -> None:
     parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
 
     Args:
-        is_over: Has something to read, which nobody reads, when the build has failed.
+        is_over: Has something to read, which is never read, when the build has failed.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -41,7 +41,7 @@ class Pruning:
     Args:
         root: The storage's root.
         dataset_id: What the dataset is called.
-        grace_s: How long what nobody names is kept.
+        grace_s: How long files that no version names are kept.
         now: When the round began, by the root's clock.
     """
 
@@ -88,7 +88,7 @@ class Pruning:
     def spent(
         self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
     ) -> list[Entry]:
-        """Return what attempts to build hold that nobody can go on with, parts first.
+        """Return what attempts to build hold that no build can go on with, parts first.
 
         As `doomed`, this holds only for as long as nobody builds.
 
@@ -168,7 +168,7 @@ class Pruning:
                 table = open_table(self._root, manifest)
             except CacheFormatError:
                 if self._root.read(name) is None:
-                    return set()  # somebody else has pruned it just now
+                    return set()  # another process has pruned it just now
                 raise
             named = {_names.table(key.id, manifest.table_sha256)} | part_files(key.id, table)
             self._named[content] = named

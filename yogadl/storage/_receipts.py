@@ -79,7 +79,7 @@ class Receipts:
     def keep(self, path: Path, receipt: Receipt) -> None:
         """Note what a sealed part is, and where the source stood, then move it to its place.
 
-        In this order: a part that no receipt names would be found by nobody if this process died then.
+        In this order: a part that no receipt names would never be found if this process died then.
         """
         part = receipt.part
         document = {

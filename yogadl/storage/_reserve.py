@@ -35,7 +35,7 @@ def make_reserve(folder: Folder, spare: int = _SPARE) -> None:
         folder: Where.
         spare: For so many files of it there is to be room left.
     """
-    with contextlib.suppress(OSError):  # whoever needs the room is told by what fails then
+    with contextlib.suppress(OSError):  # what needs the space fails then, and says so
         there = {entry.name for entry in folder.entries(_FOLDER)}
         for name in sorted({f"{_FOLDER}/{number:02d}" for number in range(_FILES)} - there):
             if not _has_room(folder, spare + 1):

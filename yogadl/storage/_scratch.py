@@ -48,7 +48,7 @@ def sweep(below: Path) -> None:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            continue  # somebody else's, or swept just now
+            continue  # another process's, or swept just now
         try:
             if try_lock(descriptor, lock, exclusive=True):
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)

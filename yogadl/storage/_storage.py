@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from yogadl.storage._verify import Verified
 
 P = ParamSpec("P")
-# How long what nobody names is kept, 30 days.
+# How long files that no version names are kept: 30 days.
 GRACE_S: Final = 30 * 86_400.0
 
 
@@ -190,7 +190,7 @@ class CacheStorage(Storage):
             dataset_id: What the dataset is called.
             dataset_version: Which version.
             digest: The digest that `info` gave; any other bytes than those are refused.
-            allow_pickle: Whether pickled fields may be read, which runs code of whoever wrote them.
+            allow_pickle: Whether pickled fields may be read, which runs code that their writer chose.
             check: Whether each process compares each block with its checksum before it first reads from it:
                 then what reading returns was built so, or is a `CacheFormatError` that names the records.
 
@@ -308,7 +308,7 @@ class CacheStorage(Storage):
     def delete(self, dataset_id: str, dataset_version: str) -> None:
         """Throw a version away; `undelete` brings it back until `prune` has removed it.
 
-        Waits for whoever builds it, and then throws away what was built.
+        Waits for a process that builds it, and then throws away what was built.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
@@ -322,7 +322,7 @@ class CacheStorage(Storage):
         """Bring back what was deleted or replaced last.
 
         If there is such a version now, it goes to the trash in exchange: the next call undoes this one.
-        Waits for whoever builds it.
+        Waits for a process that builds it.
 
         Raises:
             DatasetNotFoundError: if the trash has no such version.
@@ -358,7 +358,7 @@ class CacheStorage(Storage):
         that can't be listed or read is left alone, too, and the others are pruned before the error is raised.
 
         Args:
-            grace_s: How long what nobody names is kept; 30 days if not given.
+            grace_s: How long files that no version names are kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
             unfinished: Whether to remove just what `unfinished` lists, however young, but what tasks of a
                 `begin` have written within a day: they can't be told from tasks that are at work.

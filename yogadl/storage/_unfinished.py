@@ -71,7 +71,7 @@ def attempts(root: Root, dataset_id: str) -> list[Attempt]:
 
 
 def has_spent(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
-    """Return whether there may be attempts that nobody can go on with, or what is left of one."""
+    """Return whether there may be attempts that no build can go on with, or what is left of one."""
     names: dict[str, set[str]] = {}
     for file in root.names(f"{dataset_id}/builds"):
         builds, name = _names.split_attempt(dataset_id, file)

@@ -59,7 +59,7 @@ def make_tf_dataset(
     """
     if batch_size is not None:
         batch_size = whole("batch_size", batch_size, 1)
-    given: Any = stream  # what strangers pass is the point
+    given: Any = stream  # it is checked here
     if isinstance(given, Stream) and not isinstance(given, RecordStream):
         return _from_generator(given, batch_size, drop_remainder, padding_field)
     stream = as_stream(given)

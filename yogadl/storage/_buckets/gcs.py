@@ -35,7 +35,7 @@ _GIVE_CREDENTIALS: Final = (
     "run 'gcloud auth application-default login', set GOOGLE_APPLICATION_CREDENTIALS, or read a public "
     "bucket with anonymous=True"
 )
-# A secret: whoever has it may continue the upload.
+# A secret: with it, anybody may continue the upload.
 _SESSION: Final = re.compile(r"upload_id=[^&\s'\")]+")
 _AS_IT_IS: Final = {"content_type": "application/octet-stream", "checksum": "crc32c"}
 _PERMISSIONS: Final = {

@@ -117,13 +117,13 @@ class Leases:
         for version, (term, has_ended, modified) in newest.items():
             if not has_ended:
                 holder = read_body(self.bucket, f"{version}/{term:010d}")
-                # Twice the time, since nobody has watched its heartbeat: it must certainly be dead.
+                # Twice the time, since no process has watched its heartbeat: it must certainly be dead.
                 if now - modified < 2 * max(self.policy.ttl_s, ttl_of(holder)):
                     held.add(version)
         return held
 
     def _wait_for_pruning(self, dataset_id: str) -> None:
-        """Wait until nobody prunes the dataset; take over the lease of a dead one, which might resume."""
+        """Wait until no process prunes the dataset; take over the lease of a dead one, which might resume."""
         whole = _names.WholeDataset(dataset_id)
 
         def is_over() -> bool:

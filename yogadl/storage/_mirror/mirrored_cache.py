@@ -70,7 +70,7 @@ class MirroredCache:
         self._release()
 
     def path(self, sha256: str) -> str:
-        """Return the path of a part's file, downloaded again if somebody has removed it."""
+        """Return the path of a part's file, downloaded again if it was removed."""
         number = self._numbers[sha256]
         if not self._is_there(number):
             with self._lock:
@@ -81,7 +81,7 @@ class MirroredCache:
         return str(self.folder.path(_names.part(self._manifest.key.id, sha256)))
 
     def index(self, number: int) -> PartIndex:
-        """Return the index of a part, downloaded again if somebody has removed or damaged it.
+        """Return the index of a part, downloaded again if it was removed or damaged.
 
         Raises:
             CacheFormatError: if the bucket has not what the part table names.

@@ -60,7 +60,7 @@ class Receiver:
             # A size in a manifest may be anything: it is compared before the object is cut into ranges.
             size_bytes = self._size_of(name, size_bytes)
         if partial.found:
-            os.ftruncate(partial.descriptor, size_bytes)  # somebody may have changed it
+            os.ftruncate(partial.descriptor, size_bytes)  # it may have been changed
         spans = ranges_of(size_bytes)
         received: list[Future[str]] = []
         try:
