@@ -2,8 +2,9 @@
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from yogadl._format.layout import (
     SealedPart,
     rows_per_block,
 )
-from yogadl._format.sealing import disk_error, sync_and_inspect, write_synced
+from yogadl._format.sealing import disk_error, inspect_file, write_synced
 from yogadl._leaf import Leaf
 from yogadl.errors import StorageError
 
@@ -168,13 +169,17 @@ class PartWriter:
             StorageError: if the disk is full or does not give back what was written.
         """
         lengths = {key: size for field in self._fields for key, size in field.block_lengths()}
-        file = sync_and_inspect(self.path, lengths)
-        index = PartIndex(
-            file.size_bytes, self._run, tuple(field.index(file.blocks) for field in self._fields)
-        )
-        content = index.to_file().to_bytes()
         try:
-            write_synced(self.path.with_suffix(".idx"), content)
+            with self.path.open("rb") as part, ThreadPoolExecutor(1) as pool:
+                synced = pool.submit(os.fsync, part.fileno())
+                file = inspect_file(self.path, lengths)
+                fields = tuple(field.index(file.blocks) for field in self._fields)
+                index = PartIndex(file.size_bytes, self._run, fields)
+                content = index.to_file().to_bytes()
+                write_synced(self.path.with_suffix(".idx"), content)
+                synced.result()
+        except StorageError:
+            raise
         except OSError as error:
             raise disk_error(error, self.path) from error
         return SealedPart(file.sha256, hashlib.sha256(content).hexdigest(), index)

@@ -31,25 +31,22 @@ class InspectedFile:
     blocks: dict[bytes, tuple[int, int]]
 
 
-def sync_and_inspect(path: Path, lengths: dict[bytes, int]) -> InspectedFile:
-    """Look at every block of a file as a plain mmap sees it; the file is on the disk when this returns.
+def inspect_file(path: Path, lengths: dict[bytes, int]) -> InspectedFile:
+    """Look at every block of a file as a plain mmap sees it.
 
     Raises:
-        StorageError: if the disk is full, or the file is gone or does not hold these blocks.
+        StorageError: if the file is gone or does not hold these blocks.
     """
     try:
         with (
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as view,
-            ThreadPoolExecutor(2) as pool,
+            ThreadPoolExecutor(1) as pool,
         ):
-            synced = pool.submit(os.fsync, file.fileno())
             digest = pool.submit(lambda: hashlib.sha256(view).hexdigest())
             blocks = _found_blocks(path, view, lengths)
-            sha256 = digest.result()
-            synced.result()
-            return InspectedFile(len(view), sha256, blocks)
+            return InspectedFile(len(view), digest.result(), blocks)
     except StorageError:
         raise
     except (OSError, lmdb.Error) as error:
