@@ -23,7 +23,7 @@ _MAIN = "import processes; processes.main()"
 
 
 def in_child(
-    function: Callable[..., Any], *args: Any, prefix: Sequence[str] = (), timeout_s: float = 100
+    function: Callable[..., Any], *args: Any, prefix: Sequence[str] = (), timeout_s: float = 240
 ) -> Any:
     """Return what `function(*args)` returns in a fresh interpreter; its failure is the test's."""
     with Process(function, *args, prefix=prefix) as process:
@@ -115,7 +115,7 @@ def fork(function: Callable[..., Any], *args: Any) -> int:
         os._exit(code)
 
 
-def wait(pid: int, timeout_s: float = 60) -> int:
+def wait(pid: int, timeout_s: float = 200) -> int:
     """Wait for a forked process and return its exit code; negative is the signal that ended it."""
     for _ in until(timeout_s, f"process {pid} to end", lambda: os.kill(pid, signal.SIGKILL)):
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -124,7 +124,7 @@ def wait(pid: int, timeout_s: float = 60) -> int:
     raise AssertionError("unreachable")
 
 
-def in_fork(function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> Any:
+def in_fork(function: Callable[..., Any], *args: Any, timeout_s: float = 200) -> Any:
     """Return what `function(*args)` returns in a forked process; its failure is ours. The value is JSON."""
     reading, writing = os.pipe()
 

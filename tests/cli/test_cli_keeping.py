@@ -4,6 +4,7 @@ import io
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("delay_s", "is_shown"), [(0.0, True), (2.0, False)])
+@pytest.mark.parametrize(("delay_s", "is_shown"), [(0.0, True), (1000.0, False)])
 @pytest.mark.parametrize(
     ("words", "title"),
     [
@@ -112,6 +113,17 @@ def test_the_bar_is_for_what_takes_long(words, title, delay_s, is_shown, squares
     assert main([*words, "-s", str(root)]) == 0
     assert (title in terminal.getvalue()) == is_shown
     assert terminal.getvalue().rpartition("\r")[2].strip() == ""  # nothing is left of it
+
+
+def test_a_bar_of_seconds_that_sum_up_to_a_rounding_error_more_ends_at_its_end(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(output, "_DELAY_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with output.Bar("measuring", 0.6, "s") as bar:  # 0.1 + 0.2 + 0.3 is more than that
+        for done in (0.1, 0.2, 0.3):
+            time.sleep(0.15)  # it is drawn ten times a second at most
+            bar.add(done)
+    assert "100%" in terminal.getvalue()
 
 
 def test_the_bar_is_for_terminals(yoga, squares, root, monkeypatch):

@@ -51,7 +51,7 @@ def test_what_is_deleted_while_another_process_prunes_comes_back(memory: Path, k
         os.utime(path, (then, then))
     child = Process(prune_until_told, memory, kind)
     try:
-        for _ in until(60, "the child to prune"):
+        for _ in until(200, "the child to prune"):
             if (memory / "begun").exists():
                 break
         for _ in range(ROUNDS[kind]):

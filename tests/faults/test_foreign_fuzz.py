@@ -237,5 +237,5 @@ def test_whatever_is_forged_is_read_rightly_or_refused(
     count, seed = request.config.getoption("--forgeries"), request.config.getoption("--forgery-seed")
     forge.build(memory / "base", kind)
     seeds = [f"{seed}/{kind}/{number}" for number in range(count)]
-    problems = in_child(run_cases, memory / "base", seeds, timeout_s=60 + count * LIMIT_S)
+    problems = in_child(run_cases, memory / "base", seeds, timeout_s=200 + count * LIMIT_S)
     assert not problems, f"{len(problems)} of {count}:\n" + "\n\n".join(problems[:20])

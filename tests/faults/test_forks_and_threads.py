@@ -109,7 +109,7 @@ def fork_while_mapping(root: Path, forks: int) -> None:
             thread.start()
         together.wait()
         children = [fork(read_everything, ref) for _ in range(3)]
-        assert [wait(child, timeout_s=100) for child in children] == [0, 0, 0], "a lock was held at the fork"
+        assert [wait(child) for child in children] == [0, 0, 0], "a lock was held at the fork"
         for thread in threads:
             thread.join()
         read_everything(ref)
@@ -140,7 +140,7 @@ def fork_while_locked(root: Path) -> None:
     thread.start()
     assert inside.wait(20)
     os.open = original
-    assert wait(fork(read_everything, ref), timeout_s=100) == 0
+    assert wait(fork(read_everything, ref)) == 0
     go_on.set()
     thread.join()
     read_everything(ref)
@@ -167,7 +167,7 @@ def fork_while_opening(root: Path) -> None:
     thread.start()
     assert inside.wait(20)
     type(storage).published = original
-    assert wait(fork(read_everything, ref), timeout_s=100) == 0
+    assert wait(fork(read_everything, ref)) == 0
     go_on.set()
     thread.join()
     read_everything(ref)
@@ -191,7 +191,7 @@ def fork_while_claiming(root: Path) -> None:
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
     assert held.wait(20)
-    assert wait(fork(lambda: numbers_of(stream)), timeout_s=100) == 0
+    assert wait(fork(lambda: numbers_of(stream))) == 0
     go_on.set()
     thread.join()
 
@@ -305,7 +305,7 @@ def leave_a_child(root: Path) -> int:
 
     assert wait(fork(build)) == -9
     built = fork(lambda: yogadl.open_storage(root).submit(np.arange(9), "built", "1"))
-    code = wait(built, timeout_s=100)
+    code = wait(built)
     os.close(writing)
     return code
 

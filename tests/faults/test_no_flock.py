@@ -17,7 +17,7 @@ from processes import fork, in_child, wait
 
 import yogadl
 
-_LIMIT_S = 60
+_LIMIT_S = 200
 
 
 def take_flock_away() -> None:

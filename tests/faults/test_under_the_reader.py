@@ -191,7 +191,7 @@ def build_slowly(root: Path) -> None:
         for number in range(1000):
             if number == 700:
                 (root / "waiting").touch()
-                for _ in until(60, "the word to go on"):
+                for _ in until(200, "the word to go on"):
                     if (root / "go on").exists():
                         break
             yield number
@@ -202,7 +202,7 @@ def build_slowly(root: Path) -> None:
 def test_a_prune_by_another_process_takes_nothing_from_a_build_that_goes_on(tmp_path: Path) -> None:
     storage = yogadl.open_storage(tmp_path)
     child = Process(build_slowly, tmp_path)
-    for _ in until(60, "the build to be in the middle"):
+    for _ in until(200, "the build to be in the middle"):
         if (tmp_path / "waiting").exists():
             break
     sealed = list(tmp_path.rglob("*.mdb"))

@@ -170,8 +170,9 @@ class Bar:
         self.add(done - self._bar.n)
 
     def add(self, done: float) -> None:
-        """Move on by so much."""
-        self._bar.update(done)
+        """Move on by so much, but not beyond the end: a sum of seconds may pass it by a rounding error."""
+        total = self._bar.total
+        self._bar.update(done if total is None else min(done, total - self._bar.n))
 
     def clear(self) -> None:
         """Make room for a line of text; the bar comes back when it moves."""

@@ -89,7 +89,7 @@ def build(root: Path, host: str, ttl_s: float, at: int = -1, seed: int = 0) -> t
 
 
 def is_at(root: Path, host: str) -> None:
-    for _ in until(60, f"{host} to build"):
+    for _ in until(200, f"{host} to build"):
         if (root / f"{host}-is-at").exists():
             return
 
@@ -124,7 +124,7 @@ def test_a_killed_builder_is_taken_over_long_before_its_time_to_live(root: Path)
 def test_a_builder_goes_on_with_what_a_killed_one_has_uploaded(root: Path) -> None:
     first = Process(build, root, "a", 600.0, 6_000)
     is_at(root, "a")
-    for _ in until(60, "two parts"):
+    for _ in until(200, "two parts"):
         if len(list((root / "bucket" / "data").glob("builds/*/one/*.json"))) >= 2:
             break
     first.kill()

@@ -85,7 +85,7 @@ def kill_a_build(
 ) -> None:
     in_child(wait_for_death, kind, root, source, version, workers)
     storage = open_kind(kind, root)
-    for _ in until(60, "the right to build to go with its holder"):
+    for _ in until(200, "the right to build to go with its holder"):
         if not storage._backend.coordinator.has_builder("data"):
             return
 
