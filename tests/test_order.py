@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yogadl._order import Blocks, BlocksOrder, GlobalOrder, Order, SourceOrder, derive_key, make_order
+from yogadl._order import Blocks, GlobalOrder, Order, SourceOrder, derive_key, make_order
 from yogadl._order._keys import absorb, absorb_array
 from yogadl._order._permutation import EXACT_LIMIT, ROUNDS, permute, unpermute
+from yogadl._order._windows import BlocksOrder
 from yogadl.errors import ConfigurationError
 
 HERE = Path(__file__).parent

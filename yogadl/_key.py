@@ -1,8 +1,6 @@
 """Name a dataset: the id and the version, checked before they ever become a path."""
 
-import re
-from dataclasses import dataclass
-
+from yogadl._frozen import frozen
 from yogadl.errors import ConfigurationError
 
 # Folders of a dataset's own; an id that used one would collide with the files of a shorter id.
@@ -10,10 +8,9 @@ RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "l
 # The longest path segment: file systems allow 255 bytes, and suffixes of ours follow the name.
 MAX_SEGMENT_BYTES = 200
 MAX_NAME_BYTES = 800
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-@dataclass(frozen=True, order=True)
+@frozen
 class DatasetKey:
     """Identify one immutable dataset by id and version; slashes make folders.
 
@@ -28,6 +25,9 @@ class DatasetKey:
     def __post_init__(self) -> None:
         _check_name("dataset id", self.id)
         _check_name("dataset version", self.version)
+
+    def __lt__(self, other: "DatasetKey") -> bool:
+        return (self.id, self.version) < (other.id, other.version)
 
     def __str__(self) -> str:
         return f"{self.id!r} version {self.version!r}"
@@ -70,6 +70,11 @@ def is_version(name: str) -> bool:
     return _problem_with(name) is None
 
 
+def is_hash(name: str, digits: int) -> bool:
+    """Return whether a name is a hash in so many hexadecimal digits."""
+    return len(name) == digits and not name.strip("0123456789abcdef")
+
+
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise ConfigurationError(f"the {what} must be a string, not {type(name).__name__}: {name!r}")
@@ -82,7 +87,7 @@ def _check_name(what: str, name: object) -> None:
 def _problem_with(name: str) -> str | None:
     if not name:
         return "is empty"
-    if _CONTROL.search(name):
+    if any(c < " " or c == "\x7f" for c in name):
         return "has a control character"
     if "\\" in name:
         return "has a backslash"

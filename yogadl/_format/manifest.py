@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from dataclasses import field, replace
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from yogadl._format.table import (
     most_table_bytes,
 )
 from yogadl._frozen import frozen
-from yogadl._key import DatasetKey
+from yogadl._key import DatasetKey, is_hash
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
@@ -25,8 +24,6 @@ FORMAT_VERSION: Final = 1
 # What this library can do; a manifest that needs anything else is refused by that name.
 KNOWN_NEEDS: Final = frozenset({"pickle"})
 NEEDS_PICKLE: Final = "pickle"
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_FINGERPRINT: Final = re.compile(r"[0-9a-f]{32}")
 # No manifest is larger. 4,096 fields take about a megabyte, and the code that built a cache rarely as much.
 MAX_MANIFEST_BYTES: Final = 2**24
 # Of its JSON. A spec is nested 64 deep at most, which is twice as many levels.
@@ -215,9 +212,9 @@ def _has_kinds(manifest: Manifest, document: dict[str, Any]) -> bool:
     created: object = manifest.created
     return bool(
         isinstance(table_name, str)
-        and _SHA256.fullmatch(table_name)
+        and is_hash(table_name, 64)
         and isinstance(fingerprint, str)
-        and _FINGERPRINT.fullmatch(fingerprint)
+        and is_hash(fingerprint, 32)
         and isinstance(builder, dict)
         and isinstance(document["token"], str)
         and (type(created) is float or (type(created) is int and abs(created) < 2**63))

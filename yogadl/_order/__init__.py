@@ -4,8 +4,8 @@ An order is a bijection of ``range(records)``, one for each (seed, epoch), compu
 without computing the others. `docs/order.md` states the arithmetic, which is frozen as version 1.
 """
 
-from yogadl._order._blocks import Blocks, BlocksOrder
+from yogadl._order._blocks import Blocks
 from yogadl._order._keys import derive_key
 from yogadl._order._orders import GlobalOrder, Order, SourceOrder, make_order
 
-__all__ = ["Blocks", "BlocksOrder", "GlobalOrder", "Order", "SourceOrder", "derive_key", "make_order"]
+__all__ = ["Blocks", "GlobalOrder", "Order", "SourceOrder", "derive_key", "make_order"]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._frozen import frozen
-from yogadl._order._blocks import Blocks, BlocksOrder
+from yogadl._order._blocks import Blocks
 from yogadl._order._check import check_records, check_within
 from yogadl._order._keys import derive_key
 from yogadl._order._permutation import permute, unpermute
@@ -111,6 +111,8 @@ def make_order(records: int, shuffle: bool | Blocks, seed: int) -> Order:
             f"An order needs integers, not records={records!r} and seed={seed!r}; pass an int as the seed."
         ) from error
     if isinstance(shuffle, Blocks):
+        from yogadl._order._windows import BlocksOrder
+
         return BlocksOrder(records, seed, shuffle)
     if isinstance(shuffle, (bool, np.bool_)):
         return GlobalOrder(records, seed) if shuffle else SourceOrder(records)

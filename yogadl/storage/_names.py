@@ -6,16 +6,16 @@ from dataclasses import field
 from typing import Final
 
 from yogadl._frozen import frozen
-from yogadl._key import DatasetKey
+from yogadl._key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
-_OURS: Final = re.compile(
+# Compiled when they are first used: who only reads needs none of them.
+_OURS: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*"
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?)"
 )
-_UNFINISHED: Final = re.compile(r"(?:.*/)?\.[0-9a-f]{16}\.tmp")
-_LEASE: Final = re.compile(r"([0-9]{10})(\.beat|\.end|\.wait)?")
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
+_LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 HEARTBEAT: Final = ".beat"
@@ -151,13 +151,13 @@ def lease(key: DatasetKey | WholeDataset, term: int) -> str:
 
 def split_lease(name: str) -> tuple[int, str] | None:
     """Return term and ending (none or ``.beat``, ``.end``, ``.wait``) of the name of a lease's object."""
-    found = _LEASE.fullmatch(name.rpartition("/")[2])
+    found = re.fullmatch(_LEASE, name.rpartition("/")[2])
     return None if found is None else (int(found[1]), found[2] or "")
 
 
 def is_unfinished(name: str) -> bool:
     """Return whether a file is one that was not written to its end, and may never be."""
-    return _UNFINISHED.fullmatch(name) is not None
+    return re.fullmatch(_UNFINISHED, name) is not None
 
 
 def is_ours(dataset_id: str, name: str) -> bool:
@@ -167,7 +167,7 @@ def is_ours(dataset_id: str, name: str) -> bool:
     """
     if name.startswith(f"{leases(WholeDataset(dataset_id))}/"):
         return False
-    return is_unfinished(name) or _OURS.fullmatch(name[len(dataset_id) + 1 :]) is not None
+    return is_unfinished(name) or re.fullmatch(_OURS, name[len(dataset_id) + 1 :]) is not None
 
 
 def _short(version: str) -> str:
@@ -176,6 +176,6 @@ def _short(version: str) -> str:
 
 def _checked(sha256: str) -> str:
     # Names in a manifest are data; one that is not a hash must never become a path.
-    if not _SHA256.fullmatch(sha256):
+    if not is_hash(sha256, 64):
         raise CacheFormatError(f"not the name of a part: {sha256!r:.80}")
     return sha256

@@ -5,11 +5,12 @@ What builds and what removes is loaded when it is first called: who only reads n
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from yogadl._arguments import explains_names
 from yogadl._dataref import RecordsRef
+from yogadl._frozen import frozen
 from yogadl._interfaces import Storage
 from yogadl._key import DatasetKey, new_key
 from yogadl._spec import Spec
@@ -29,7 +30,7 @@ P = ParamSpec("P")
 GRACE_S: Final = 30 * 86_400.0
 
 
-@dataclass(frozen=True)
+@frozen
 class DatasetInfo:
     """What a storage knows of one version."""
 

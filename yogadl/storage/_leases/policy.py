@@ -1,15 +1,15 @@
 """Say when a builder counts as dead, and how long to wait for one."""
 
-from dataclasses import dataclass
 from typing import Final
 
+from yogadl._frozen import frozen
 from yogadl.errors import ConfigurationError
 
 TTL_S: Final = 300.0
 _MIN_TTL_S: Final = 1.0
 
 
-@dataclass(frozen=True)
+@frozen
 class LeasePolicy:
     """When a builder counts as dead, and how long to wait for one that lives.
 
