@@ -151,22 +151,15 @@ class Folder:
 
     def names(self, below: str, suffix: str = "") -> list[str]:
         """Return the names of all finished files below a folder, with that ending, in order."""
-        found = []
-        for folder, files in files_below(self.root, below, refuse_unlisted):
-            prefix = os.path.relpath(folder, self.root)
-            for file in files:
-                if file.endswith(suffix) and not file.endswith(".tmp"):
-                    found.append(os.path.join(prefix, file))
-        return sorted(found)
+        found = files_below(self.root, below, refuse_unlisted)
+        return sorted(name for name in found if name.endswith(suffix) and not name.endswith(".tmp"))
 
     def entries(self, below: str) -> Iterator[Entry]:
         """Yield what is known of all files below a folder, the unfinished ones, too."""
-        for folder, files in files_below(self.root, below, refuse_unlisted):
-            prefix = os.path.relpath(folder, self.root)
-            for file in files:
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    found = os.lstat(os.path.join(folder, file))
-                    yield Entry(os.path.join(prefix, file), found.st_size, changed(found))
+        for name in files_below(self.root, below, refuse_unlisted):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found = os.lstat(self.path(name))
+                yield Entry(name, found.st_size, changed(found))
 
     def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
         """Return every folder that has a folder of one of these names inside, and whether all was looked at.

@@ -76,10 +76,8 @@ def stat_any(root: Path, name: str) -> os.stat_result:
     return os.lstat(path) if is_inside else os.stat(path)
 
 
-def files_below(
-    root: Path, below: str, onerror: Callable[[OSError], object] | None = None
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder below one, itself first, with the names of its files; nothing if there is none.
+def files_below(root: Path, below: str, onerror: Callable[[OSError], object] | None = None) -> Iterator[str]:
+    """Yield the names of all files below a folder; nothing if there is none.
 
     Args:
         root: The storage's folder.
@@ -95,7 +93,8 @@ def files_below(
         for folder in folders if is_inside else ():
             if os.path.islink(os.path.join(path, folder)):
                 raise _link(os.path.join(path, folder))
-        yield path, files
+        prefix = os.path.relpath(path, root)
+        yield from files if prefix == "." else (f"{prefix}/{file}" for file in files)
 
 
 def _link(path: str) -> CacheFormatError:

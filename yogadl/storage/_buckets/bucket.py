@@ -70,12 +70,17 @@ class Bucket(Protocol):
     def url(self) -> str:
         """The root, such as ``s3://bucket/prefix``."""
 
+    def __repr__(self) -> str:
+        return self.url
+
     @property
     def origin(self) -> str:
         """The root and its store's endpoint, which together are unique. Takes no request."""
+        return self.url
 
     def hurried(self) -> "Bucket":
         """Return the same bucket, but waiting a few seconds only: for questions that have another answer."""
+        return self
 
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None

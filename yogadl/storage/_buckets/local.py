@@ -12,6 +12,7 @@ from typing import BinaryIO, Final, TypeVar
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import (
     Body,
+    Bucket,
     Object,
     check_range,
     checked_name,
@@ -31,8 +32,8 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 Found = TypeVar("Found")
 
 
-class LocalBucket:
-    """A bucket in a folder, whose names are paths in it. Implements `Bucket`.
+class LocalBucket(Bucket):
+    """A bucket in a folder, whose names are paths in it.
 
     Writes are durable when the call returns. Which writer is first is decided by a hard link, which
     is atomic on network file systems, too.
@@ -47,16 +48,6 @@ class LocalBucket:
     @property
     def url(self) -> str:
         return self._folder.root.as_uri()
-
-    def __repr__(self) -> str:
-        return self.url
-
-    @property
-    def origin(self) -> str:
-        return self.url
-
-    def hurried(self) -> "LocalBucket":
-        return self
 
     @contextmanager
     def get(
@@ -96,7 +87,12 @@ class LocalBucket:
     def list(self, prefix: str = "") -> Iterator[Object]:
         # Not a name of a file: `a/b` begins those of `a/bc/d`, too.
         below, _, _ = checked_prefix(prefix).rpartition("/")
-        names = [name for name in self._names(below) if name.startswith(prefix)]
+        names = [
+            name
+            for name in files_below(self._folder.root, below, refuse_unlisted)
+            # Others put files there, too, such as "Icon\r", which no object can be called.
+            if name.startswith(prefix) and is_name(name) and not _TEMPORARY.fullmatch(name.rpartition("/")[2])
+        ]
         for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores have it
             found = self._found(name, stat_any)  # anything but a file is refused when it is read
             if found is not None:  # else it was deleted meanwhile
@@ -153,15 +149,6 @@ class LocalBucket:
                 ) from error
             raise
         return True
-
-    def _names(self, below: str) -> Iterator[str]:
-        root = self._folder.root
-        for folder, files in files_below(root, below, refuse_unlisted):
-            for file in files:
-                name = (Path(folder) / file).relative_to(root).as_posix()
-                # Others put files there, too, such as "Icon\r", which no object can be called.
-                if is_name(name) and not _TEMPORARY.fullmatch(file):
-                    yield name
 
 
 def _checked(name: str) -> str:

@@ -14,8 +14,8 @@ class OfflineError(UnavailableError):
     """The store was not asked, because of ``offline=True``."""
 
 
-class OfflineBucket:
-    """A bucket whose every verb raises at once. Implements `Bucket`.
+class OfflineBucket(Bucket):
+    """A bucket whose every verb raises at once.
 
     Args:
         bucket: The bucket that it stands for.
@@ -28,15 +28,9 @@ class OfflineBucket:
     def url(self) -> str:
         return self._bucket.url
 
-    def __repr__(self) -> str:
-        return repr(self._bucket)
-
     @property
     def origin(self) -> str:
         return self._bucket.origin
-
-    def hurried(self) -> "OfflineBucket":
-        return self
 
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None

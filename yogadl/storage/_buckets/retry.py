@@ -69,12 +69,14 @@ class Retrier:
 
     Args:
         policy: How long to go on.
+
+    Attributes:
         answered: Set once the store has answered anything; shared by all who ask the same store.
     """
 
-    def __init__(self, policy: RetryPolicy, answered: threading.Event | None = None) -> None:
+    def __init__(self, policy: RetryPolicy) -> None:
         self.policy = policy
-        self.answered = answered or threading.Event()
+        self.answered = threading.Event()
 
     def call(self, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns, called again while it raises `TransientError`.

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from yogadl._lock import ProcessLock
 from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object, replaced
-from yogadl.storage._buckets.store_errors import Verb, bad_response
+from yogadl.storage._buckets.store_errors import Refusal, Verb, refused
 
 CONNECT_TIMEOUT_S: Final = 10.0
 # The SDKs' own pools hold ten, fewer than a download has in flight.
@@ -116,7 +116,7 @@ class Sdk:
         try:
             yield answer
         except (KeyError, json.JSONDecodeError, BadResponseError) as error:
-            raise bad_response(verb, what, error) from error
+            raise refused(Refusal.BAD_RESPONSE, verb, what, "", f"missing or wrong: {error}") from error
         except self.errors() as error:
             status = self.status_of(error)
             if status not in expected:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import (
     Body,
+    Bucket,
     Object,
     check_range,
     checked_name,
@@ -31,8 +32,8 @@ _CHUNK_BYTES: Final = 2**20
 _SMALL_CHUNK_BYTES: Final = 2**16
 
 
-class StoreBucket:
-    """A bucket in a store, below a prefix. Implements `Bucket`; a store's class adds its options.
+class StoreBucket(Bucket):
+    """A bucket in a store, below a prefix; a store's class adds its options.
 
     Args:
         store: The store.
@@ -60,9 +61,6 @@ class StoreBucket:
     @property
     def url(self) -> str:
         return f"{self._store.url}/{self._root}".rstrip("/")
-
-    def __repr__(self) -> str:
-        return self.url
 
     @property
     def origin(self) -> str:

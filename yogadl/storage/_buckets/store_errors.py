@@ -65,17 +65,6 @@ def refused(refusal: Refusal, verb: Verb, what: str, mend: str, detail: str) -> 
     return kind(number, f"can't {verb.value} {what}: {reason} ({_short(detail)})")
 
 
-def bad_response(verb: Verb, what: str, error: Exception) -> StorageError:
-    """Make the error of an answer that no store of this kind would give.
-
-    Args:
-        verb: What was to be done.
-        what: With what: a URL.
-        error: What of the answer was missing or wrong.
-    """
-    return refused(Refusal.BAD_RESPONSE, verb, what, "", f"missing or wrong: {error}")
-
-
 def transient(verb: Verb, what: str, detail: str) -> TransientError:
     """Make the error of what may succeed at the next attempt."""
     return TransientError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
