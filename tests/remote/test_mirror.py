@@ -89,8 +89,9 @@ def test_parts_that_are_wanted_first_are_brought_first(
 ) -> None:
     monkeypatch.setattr(transfer, "_connections", lambda: 1)
     watched, manifest = Watched(bucket), manifest_of(bucket, "a")
-    brought = Mirror(watched, tmp_path / "mirror").open_cache(manifest, first=[5, 2, 7])
+    brought = MirroredCache(watched, Mirror(watched, tmp_path / "mirror").location, manifest)
     order = [5, 2, 7, 0, 1, 3, 4, 6, *range(8, len(brought.table))]
+    brought.complete(order)
     begun = [name.rpartition("/")[2].removesuffix(".mdb") for name in watched.gets if name.endswith(".mdb")]
     assert begun == [brought.table.sha256[number] for number in order]
 
@@ -98,7 +99,8 @@ def test_parts_that_are_wanted_first_are_brought_first(
 def test_progress_counts_what_is_missing(bucket: LocalBucket, mirror: Mirror) -> None:
     said: list[tuple[int, int]] = []
     manifest = manifest_of(bucket, "a")
-    mirror.open_cache(manifest, progress=lambda done, total: said.append((done, total)))
+    cache = MirroredCache(bucket, mirror.location, manifest)
+    cache.complete(range(len(cache.table)), lambda done, total: said.append((done, total)))
     assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
 
 

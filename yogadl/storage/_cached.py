@@ -13,10 +13,9 @@ from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
-from yogadl.storage import _names
 from yogadl.storage._folder import Folder
 from yogadl.storage._mounts import network_file_system
-from yogadl.storage._parts import PartPaths, open_table, read_index
+from yogadl.storage._parts import PartPaths, open_table, part_sizes, read_index
 
 if TYPE_CHECKING:
     from yogadl._format.layout import PartIndex
@@ -94,7 +93,7 @@ class CachedRecords:
                 "if you trust who built it, fetch it with allow_pickle=True"
             )
         try:
-            return manifest, self._storage.reader(published, check=self._is_checked)
+            return manifest, self._storage.opener.reader(published, check=self._is_checked)
         except CacheFormatError:
             self._storage.published(self._key, self._digest)  # which says so if it was pruned meanwhile
             raise
@@ -142,14 +141,15 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
         CacheFormatError: if a file is missing or truncated.
     """
     table = open_table(folder, manifest)
-    for sha256, size_bytes in zip(table.sha256, table.size_bytes.tolist(), strict=True):
-        found = folder.size(_names.part(manifest.key.id, sha256))
+    for name, size_bytes in part_sizes(manifest.key.id, table).items():
+        found = folder.size(name)
         if found != size_bytes:
             problem = (
                 "is missing" if found is None else f"has {found} bytes, not {size_bytes}: it was truncated"
             )
             raise CacheFormatError(
-                f"{manifest.key}: part {sha256}.mdb {problem}; build the dataset again, or restore the file"
+                f"{manifest.key}: part {name.rpartition('/')[2]} {problem}; build the dataset again, or "
+                "restore the file"
             )
     reader = Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=mapped and can_map(folder))
     return (

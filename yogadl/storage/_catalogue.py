@@ -79,10 +79,6 @@ class Catalogue:
         self.opener.opened(published)
         return RecordsRef(records)
 
-    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
-        """Return a reader of a cache: see `Opener`."""
-        return self.opener.reader(published, check=check)
-
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
         """Return the manifest of a version; with a digest that very one, from the trash if need be.
 

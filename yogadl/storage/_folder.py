@@ -201,12 +201,7 @@ class Folder:
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
         """Give the folder itself: a build there has locked out all others."""
-        path = Path(checked_path(self.root, f"{below}/"))
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, f"can't make the folder {path}") from error
-        yield path
+        yield made_folder(Path(checked_path(self.root, f"{below}/")))
 
     @contextlib.contextmanager
     def local(self, name: str) -> Iterator[Path]:
@@ -248,6 +243,15 @@ def refuse_unlisted(error: OSError) -> None:
 def _refuse_unless_forbidden(error: OSError) -> None:
     if not isinstance(error, PermissionError):
         refuse_unlisted(error)
+
+
+def made_folder(path: Path) -> Path:
+    """Make a folder if it is missing; return its path."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, f"can't make the folder {path}") from error
+    return path
 
 
 def changed(found: os.stat_result) -> float:

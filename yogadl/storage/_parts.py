@@ -65,6 +65,18 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     return table
 
 
+def part_sizes(dataset_id: str, table: PartTable) -> dict[str, int]:
+    """Return name and size of each part that a table names."""
+    sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
+    return {_names.part(dataset_id, sha256): size_bytes for sha256, size_bytes in sizes}
+
+
+def part_files(dataset_id: str, table: PartTable) -> set[str]:
+    """Return the names of all files of parts that a table names."""
+    hashes = zip(table.sha256, table.index_sha256, strict=True)
+    return set(part_sizes(dataset_id, table)).union(*(_names.indexes(dataset_id, *both) for both in hashes))
+
+
 def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":
     """Return what is known of a part in the storage.
 

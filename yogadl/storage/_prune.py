@@ -12,10 +12,9 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion
-from yogadl.storage._parts import open_table
+from yogadl.storage._parts import open_table, part_files
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._unfinished import Attempt, attempts
-from yogadl.storage._verify import part_files
 
 # Whatever the grace: a builder that waits for the end of a prune has put its lease already.
 _LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
@@ -152,11 +151,9 @@ class Pruning:
                 continue  # not ours
 
     def _can_go(self, entry: Entry, kept: set[str]) -> bool:
-        is_old = self._now - entry.modified >= self._least_age_s(entry.name)
+        least_age_s = max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in entry.name else 0.0)
+        is_old = self._now - entry.modified >= least_age_s
         return is_old and entry.name not in kept and _names.is_ours(self._id, entry.name)
-
-    def _least_age_s(self, name: str) -> float:
-        return max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in name else 0.0)
 
     def _named_files(self, key: DatasetKey, name: str) -> set[str]:
         content = self._root.read(name)

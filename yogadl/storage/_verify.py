@@ -127,12 +127,3 @@ def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range 
             if not lies_within or xxh3_64_intdigest(read_at(descriptor, position, length)) != checksum:
                 return field.records_of(kind, number, records)
     return None
-
-
-def part_files(dataset_id: str, table: PartTable) -> set[str]:
-    """Return the names of all files of parts that a table names."""
-    return {_names.part(dataset_id, sha256) for sha256 in table.sha256} | {
-        name
-        for names in zip(table.sha256, table.index_sha256, strict=True)
-        for name in _names.indexes(dataset_id, *names)
-    }

@@ -22,6 +22,7 @@ from yogadl.storage import _names
 from yogadl.storage._flock import is_free
 from yogadl.storage._mirror.location import MirrorLocation
 from yogadl.storage._mirror.partial_file import names_of, remove_abandoned
+from yogadl.storage._parts import part_files, part_sizes
 
 # So much of the disk stays free, or a hundredth of it if that is less.
 _SPARE_BYTES: Final = 2**30
@@ -30,15 +31,6 @@ _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size` that excludes holes.
 _STAT_BLOCK_BYTES: Final = 512
 _KINDS: Final = (".mdb", ".idx", ".parts")
-
-
-@dataclass(frozen=True)
-class _MirroredFile:
-    """A file that may be evicted."""
-
-    name: str
-    size_bytes: int
-    written_ns: int
 
 
 @dataclass
@@ -53,15 +45,15 @@ class _Contents:
         unfinished_bytes: How much of those is on the disk already.
     """
 
-    present: dict[str, _MirroredFile] = field(default_factory=dict)
+    present: dict[str, os.stat_result] = field(default_factory=dict)
     last_used_ns: dict[str, int] = field(default_factory=dict)
     in_use: set[str] = field(default_factory=set)
     reserved: dict[str, int] = field(default_factory=dict)
     unfinished_bytes: int = 0
 
-    def age(self, file: _MirroredFile) -> tuple[int, bool, str]:
+    def age(self, name: str) -> tuple[int, bool, str]:
         """Return what sorts files by when they were used last; a table comes after what it names."""
-        return self.last_used_ns.get(file.name, file.written_ns), _is_table(file.name), file.name
+        return self.last_used_ns.get(name, self.present[name].st_mtime_ns), _is_table(name), name
 
 
 def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int | None, what: str) -> None:
@@ -82,16 +74,14 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
     reserved = contents.reserved | {
         name: size for name, size in wanted.items() if name not in contents.present
     }
-    here_bytes = sum(file.size_bytes for file in contents.present.values())
+    here_bytes = sum(file.st_size for file in contents.present.values())
     most_bytes, because = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
     excess_bytes = here_bytes + sum(reserved.values()) - most_bytes
-    free = [
-        file for name, file in contents.present.items() if name not in contents.in_use and name not in wanted
-    ]
-    missing_bytes = excess_bytes - sum(file.size_bytes for file in free)
+    free = contents.present.keys() - contents.in_use - wanted.keys()
+    missing_bytes = excess_bytes - sum(contents.present[name].st_size for name in free)
     if missing_bytes > 0:
         in_use_bytes = sum(size for name, size in reserved.items() if name not in wanted) + sum(
-            file.size_bytes for name, file in contents.present.items() if name in contents.in_use
+            file.st_size for name, file in contents.present.items() if name in contents.in_use
         )
         raise StorageError(
             errno.ENOSPC,
@@ -100,16 +90,16 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
             f"{in_words(missing_bytes)} short. Raise mirror_limit, end other readers, or give mirror= a "
             "folder on a larger disk",
         )
-    for file in sorted(free, key=contents.age):
+    for name in sorted(free, key=contents.age):
         if excess_bytes <= 0:
             break
-        excess_bytes -= location.caches.remove(file.name)
-        if _is_table(file.name):
-            location.reader_lock(file.name).unlink(missing_ok=True)
-            stem = file.name.removesuffix(_names.TABLE_SUFFIX)
-            for name in location.caches.names(file.name.rpartition("/")[0], _names.MANIFEST_SUFFIX):
-                if name.startswith(f"{stem}."):  # a manifest of this table: see `Mirror.keep`
-                    location.caches.remove(name)
+        excess_bytes -= location.caches.remove(name)
+        if _is_table(name):
+            location.reader_lock(name).unlink(missing_ok=True)
+            stem = name.removesuffix(_names.TABLE_SUFFIX)
+            for other in location.caches.names(name.rpartition("/")[0], _names.MANIFEST_SUFFIX):
+                if other.startswith(f"{stem}."):  # a manifest of this table: see `Mirror.keep`
+                    location.caches.remove(other)
 
 
 def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | None) -> tuple[int, str]:
@@ -132,7 +122,7 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
         except FileNotFoundError:
             continue  # finished or removed just now
         if name.endswith(_KINDS):
-            contents.present[name] = _MirroredFile(name, found.st_size, found.st_mtime_ns)
+            contents.present[name] = found
         elif path.name.startswith(".") and path.suffix in (".tmp", ".lock"):
             is_old = time.time() - found.st_ctime > _ABANDONED_S
             if path in resumable or not (is_old and _is_removed(path)):
@@ -155,7 +145,7 @@ def _is_removed(path: Path) -> bool:
 def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> None:
     """Count a table's parts as in use if it is, else as last used when it was."""
     lock = location.reader_lock(name)
-    named = _named_by(location, name, contents.present[name].size_bytes)
+    named = _named_by(location, name, contents.present[name].st_size)
     if not is_free(lock):
         contents.in_use |= {name, *named}
         contents.reserved |= {part: size for part, size in named.items() if part not in contents.present}
@@ -180,12 +170,7 @@ def _named_by(location: MirrorLocation, name: str, size_bytes: int) -> dict[str,
         table = PartTable.from_file(ArrayFile.from_buffer(content or b"", name), name)
     except CacheFormatError:
         return {}  # its next reader downloads it again
-    sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
-    return {_names.part(dataset_id, sha256): size for sha256, size in sizes} | {
-        name: 0
-        for names in zip(table.sha256, table.index_sha256, strict=True)
-        for name in _names.indexes(dataset_id, *names)
-    }
+    return dict.fromkeys(part_files(dataset_id, table), 0) | part_sizes(dataset_id, table)
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._flock import locked
@@ -63,14 +63,18 @@ class MirrorLocation:
 
     def limit_bytes(self) -> int | None:
         """Return how many bytes the mirror may hold; ``None`` where only the disk limits it."""
-        found = self._settings().get("limit_bytes")
+        try:
+            settings = json.loads(Folder(self.root).read(_SETTINGS) or b"{}")
+        except ValueError:
+            return None  # damaged: treated as empty
+        found = settings.get("limit_bytes") if isinstance(settings, dict) else None
         return found if type(found) is int and found > 0 else None
 
     def set_limit(self, limit_bytes: int) -> None:
         """Set how many bytes the mirror may hold, for all processes that share it."""
         if self.limit_bytes() != limit_bytes:
             with self.gate(exclusive=True):
-                self._write({"limit_bytes": limit_bytes})
+                self._write(limit_bytes)
 
     def prepare(self) -> None:
         """Make the folder a mirror, unless it is one.
@@ -95,25 +99,14 @@ class MirrorLocation:
             )
         with self.gate(exclusive=True):
             if not self.is_made():
-                self._write({"limit_bytes": None})
+                self._write(None)
 
     def is_made(self) -> bool:
         """Return whether the folder is a mirror by now."""
         return Folder(self.root).size(_SETTINGS) is not None
 
-    def _settings(self) -> dict[str, Any]:
-        try:
-            found = json.loads(Folder(self.root).read(_SETTINGS) or b"{}")
-        except ValueError:
-            return {}  # damaged: treated as empty
-        return found if isinstance(found, dict) else {}
-
-    def _write(self, settings: dict[str, Any]) -> None:
-        Folder(self.root).write(_SETTINGS, _to_bytes(settings))
-
-
-def _to_bytes(settings: dict[str, Any]) -> bytes:
-    return json.dumps(settings).encode() + b"\n"
+    def _write(self, limit_bytes: int | None) -> None:
+        Folder(self.root).write(_SETTINGS, json.dumps({"limit_bytes": limit_bytes}).encode() + b"\n")
 
 
 def chosen_location(folder: Path) -> MirrorLocation:

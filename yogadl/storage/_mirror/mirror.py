@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,12 +23,12 @@ from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._cached import Published
-from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._folder import Folder, made_folder
 from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation, chosen_location, default_location
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.transfer import Progress
-from yogadl.storage._parts import open_table
+from yogadl.storage._parts import open_table, part_sizes
 from yogadl.storage._scratch import sweep
 
 _log = logging.getLogger("yogadl")
@@ -74,20 +74,14 @@ class Mirror:
             ConfigurationError: if the folder chosen holds other files.
             StorageError: if no folder can be used.
         """
-        if self._found is None:
-            with self._lock:
-                return self._prepared()
-        return self._found
-
-    def _prepared(self) -> MirrorLocation:
-        if self._found is not None:
-            return self._found  # by another thread
-        location = default_location() if self._chosen is None else chosen_location(self._chosen)
-        location.prepare()
-        if self._limit_bytes is not None:
-            location.set_limit(self._limit_bytes)
-        self._found = location
-        return location
+        with self._lock:
+            if self._found is None:
+                location = default_location() if self._chosen is None else chosen_location(self._chosen)
+                location.prepare()
+                if self._limit_bytes is not None:
+                    location.set_limit(self._limit_bytes)
+                self._found = location
+            return self._found
 
     def location_if_made(self) -> MirrorLocation | None:
         """Return its folder, or ``None`` if there is none yet; makes nothing.
@@ -105,7 +99,7 @@ class Mirror:
 
     def scratch(self) -> Path:
         """Return a folder on the mirror's disk, made if missing, where caches may be built."""
-        return _made(self.location.builds)
+        return made_folder(self.location.builds)
 
     def sweep(self) -> None:
         """Remove leftovers of killed builds on this machine, if there is a mirror."""
@@ -113,21 +107,12 @@ class Mirror:
         if location is not None:
             sweep(location.builds)
 
-    def open_cache(
-        self,
-        manifest: Manifest,
-        *,
-        first: Sequence[int] = (),
-        indexes: bool = False,
-        progress: Progress | None = None,
-    ) -> MirroredCache:
+    def open_cache(self, manifest: Manifest, *, indexes: bool = False) -> MirroredCache:
         """Make a cache local: missing files are downloaded once a machine, and checked.
 
         Args:
             manifest: The cache.
-            first: Numbers of the parts that are wanted before all others, in this order.
             indexes: Whether the parts' indexes are wanted, too.
-            progress: Called with bytes downloaded and bytes in all; a bar on a terminal if not given.
 
         Returns:
             The files for a reader. As long as this lives, none of them is evicted.
@@ -138,8 +123,7 @@ class Mirror:
         """
         cache = MirroredCache(self._bucket, self.location, manifest)
         try:
-            order = dict.fromkeys([*first, *range(len(cache.table))])
-            cache.complete(list(order), progress)
+            cache.complete(range(len(cache.table)))
             if indexes:
                 cache.complete_indexes(range(len(cache.table)))
         except BaseException:
@@ -303,8 +287,7 @@ def _is_whole(folder: Folder, manifest: Manifest) -> bool:
         table = open_table(folder, manifest)
     except CacheFormatError:
         return False
-    sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
-    return all(folder.size(_names.part(manifest.key.id, sha256)) == size for sha256, size in sizes)
+    return all(folder.size(name) == size for name, size in part_sizes(manifest.key.id, table).items())
 
 
 @contextlib.contextmanager
@@ -319,7 +302,7 @@ def _unless_it_fails(key: DatasetKey) -> Iterator[None]:
 @contextlib.contextmanager
 def _copy(path: Path, target: Path) -> Iterator[Path]:
     """Give another name of a file, or a copy of it, beside `target`; it is gone afterwards unless renamed."""
-    _made(target.parent)
+    made_folder(target.parent)
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         try:
@@ -332,11 +315,3 @@ def _copy(path: Path, target: Path) -> Iterator[Path]:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, f"can't make the folder {folder}") from error
-    return folder

@@ -217,10 +217,16 @@ class _Downloader:
 
     def _download(self, wanted: Download, touch: Touch) -> None:
         replaced = wrong = 0
+        received: list[int] = []  # by one attempt, which may fail
+
+        def count(size_bytes: int) -> None:
+            received.append(size_bytes)
+            self.total.add(size_bytes)
+            touch()
+
         while True:
-            counted = _Counted(self.total, touch)
             try:
-                if self._try(wanted, counted.add):
+                if self._try(wanted, count):
                     return
                 wrong += 1
             except ReplacedError:
@@ -228,7 +234,8 @@ class _Downloader:
                 replaced += 1
                 if replaced == _MOST_REPLACED:
                     raise
-            counted.take_back()
+            self.total.add(-sum(received))
+            received.clear()
             if wrong == _MOST_WRONG:
                 raise CacheFormatError(
                     f"{wanted.name} in {self.receiver.bucket!r} has other bytes than its name says: it was "
@@ -247,25 +254,6 @@ class _Downloader:
             file.finish(wanted.path)
         sync_folder(wanted.path.parent)
         return True
-
-
-class _Counted:
-    """Count the bytes of one attempt, which may fail."""
-
-    def __init__(self, total: Total, touch: Touch) -> None:
-        self._total = total
-        self._beat = touch
-        self._lock = threading.Lock()
-        self._bytes = 0
-
-    def add(self, size_bytes: int) -> None:
-        with self._lock:
-            self._bytes += size_bytes
-        self._total.add(size_bytes)
-        self._beat()
-
-    def take_back(self) -> None:
-        self._total.add(-self._bytes)
 
 
 @contextlib.contextmanager
