@@ -36,6 +36,7 @@ from yogadl.storage._trash import trashed_names
 
 _log = logging.getLogger("yogadl")
 
+# A build that takes longer says how large it will be.
 _SAY_AFTER_S: Final = 10.0
 
 
@@ -51,7 +52,6 @@ class Build:
         exclusion: Of this key; held by the caller.
         origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
             known.
-        say_after_s: How long a build may take before its size and its time are said.
         say_level: The level of the log that says it: a warning where nothing else would be seen.
     """
 
@@ -61,7 +61,6 @@ class Build:
     progress: Progress | None = None
     exclusion: BuildExclusion = field(default_factory=BuildLock)
     origin_sha256: Callable[[], str] = field(default=str)
-    say_after_s: float = field(default_factory=lambda: _SAY_AFTER_S)
     say_level: int = logging.INFO
 
     def run(self, source: Source, where: str) -> list[Receipt]:
@@ -171,7 +170,7 @@ class _Sizes:
         if self._build.progress is not None:
             self._build.progress(records, self._length, size_bytes)
         elapsed_s = time.monotonic() - self._started
-        if self._said or elapsed_s < self._build.say_after_s:
+        if self._said or elapsed_s < _SAY_AFTER_S:
             return
         self._said = True
         free_bytes = shutil.disk_usage(self._work).free

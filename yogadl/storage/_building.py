@@ -1,9 +1,11 @@
 """Build versions: what `submit` and `cacheable` do, over a root and its locks or leases."""
 
 import contextlib
+import errno
 import functools
 import logging
 import secrets
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from yogadl._provenance.builder import Builder
 from yogadl._provenance.describer import Call, Describer, sha256_of_data
 from yogadl._provenance.difference import difference
 from yogadl._provenance.values import HOOK
-from yogadl._sources import open_source
+from yogadl._size import in_words
+from yogadl._sources import Source, open_source
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
@@ -29,7 +32,7 @@ from yogadl.storage._keeping import clear_spent
 from yogadl.storage._partitions import build_with_workers
 from yogadl.storage._progress import Progress, both, is_shown, shown
 from yogadl.storage._publish import clear_attempt, publish
-from yogadl.storage._space import check_space
+from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
 
@@ -107,16 +110,15 @@ def cached(
     def build_once(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
         call = describer.call(args, kwargs)
         key = DatasetKey(dataset_id, call.builder.version if is_auto else dataset_version)
+
+        def data() -> Any:
+            if is_auto:
+                _log_why(backend, key, call.builder)
+            return function(*args, **kwargs)
+
         published = catalogue.find(key)
         while published is None:
-            _build_once(
-                backend,
-                key,
-                lambda: function(*args, **kwargs),
-                options,
-                call,
-                before=lambda: _log_why(backend, key, call.builder) if is_auto else None,
-            )
+            _build_once(backend, key, data, options, call)
             published = catalogue.find(key)
         if not is_auto:
             _warn_if_stale(published.manifest, call.builder.to_json(), warned)
@@ -128,13 +130,7 @@ def cached(
 
 
 def _build_once(
-    backend: Backend,
-    key: DatasetKey,
-    function: Callable[[], Any],
-    options: BuildOptions,
-    call: Call,
-    *,
-    before: Callable[[], None],
+    backend: Backend, key: DatasetKey, data: Callable[[], Any], options: BuildOptions, call: Call
 ) -> None:
     """Build a version that is not there, unless another process does meanwhile."""
 
@@ -144,10 +140,9 @@ def _build_once(
     with _attempt(backend, key) as token, exclusive_build_unless(backend, key, is_there) as exclusion:
         if exclusion is None:
             return
-        before()
-        data = function()
+        records = data()
         try:
-            _build(backend, key, data, options, call, token=token, exclusion=exclusion, replaces=False)
+            _build(backend, key, records, options, call, token=token, exclusion=exclusion, replaces=False)
         except LeaseLostError as error:
             _log.warning("yogadl: %s is built by others by now, whose result will be served: %s", key, error)
 
@@ -188,7 +183,7 @@ def _build(
     where = _names.resumable(key) if goes_on else _names.unresumable(key, token)
     part_bytes = options.part_bytes or backend.part_bytes
     if options.check_space:
-        check_space(backend.root, key, source, where)
+        _check_space(backend.root, key, source, where)
     with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
         progress = both(exclusion.report, show)
         if options.workers > 1:
@@ -212,6 +207,34 @@ def _build(
     content = content_of(receipts)
     if publish(backend.root, key, content, machine | described, exclusion=exclusion, replaces=replaces):
         clear_attempt(backend.root, key, where)
+
+
+def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:
+    """Refuse to build what certainly needs more than the disk has room for.
+
+    Certain is only what a source says of its records before they are read. What some of them took says
+    nothing: the first ones may be the largest by far.
+
+    Raises:
+        StorageError: if it does.
+    """
+    if source.length is None or root.bucket is not None or not getattr(source, "has_final_spec", False):
+        return
+    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
+    least_bytes = source.length * record_bytes
+    with root.workplace(where) as work:
+        free_bytes = shutil.disk_usage(work).free
+    if least_bytes <= free_bytes:
+        return
+    # Parts of an earlier build are gone on with, and those of another version may be the same.
+    parts_bytes = sum(entry.size_bytes for entry in root.entries(f"{key.id}/parts"))
+    if least_bytes > free_bytes + parts_bytes:
+        raise StorageError(
+            errno.ENOSPC,
+            f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
+            f"{in_words(free_bytes)} free; make room, or build where there is. If it fits nevertheless (the "
+            "file system compresses, say): check_space=False, or yogadl build --no-space-check",
+        )
 
 
 def _warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:

@@ -23,9 +23,6 @@ class BuildExclusion(Protocol):
     def report(self) -> Progress | None:
         """What tells waiting processes how far the build is, cheaply; ``None`` if it can't."""
 
-    def is_lost(self) -> bool:
-        """Return whether another builder has taken over."""
-
     def check(self) -> None:
         """Make sure that no other builder has taken over.
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from yogadl._frozen import frozen
 from yogadl._key import DatasetKey
@@ -31,10 +31,6 @@ class BuildLock:
 
     term = None
     report = None
-
-    def is_lost(self) -> bool:
-        """Return that none has."""
-        return False
 
     def check(self) -> None:
         """Do nothing: a lock can't be lost."""
@@ -78,8 +74,9 @@ class FileLocks:
         trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
         with contextlib.suppress(OSError):  # reported when it is needed
             trash.mkdir(parents=True, exist_ok=True)
+        this = {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
         try:
-            self.folder.write(self._holder_name(key), json.dumps(_this_process()).encode())
+            self.folder.write(self._holder_name(key), json.dumps(this).encode())
         except StorageError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -210,10 +207,6 @@ def _warn(message: str, *arguments: object) -> None:
     import logging  # not loaded by readers
 
     logging.getLogger("yogadl").warning(message, *arguments)
-
-
-def _this_process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
 
 
 def _not_writable(error: OSError, root: Path) -> StorageError:

@@ -90,14 +90,11 @@ class PartitionedBuild:
             raise ConfigurationError(
                 f"there is no partition {partition!r}: they are 0 to {self.partitions - 1}"
             )
-        if self._is_written(partition):
+        if self._backend.root.size(self._receipt(partition)) is not None:
             return
         is_empty = hasattr(records, "__len__") and len(records) == 0
         source = None if is_empty else open_source(records, allow_pickle=allow_pickle)
         self.write_source(partition, source, part_bytes, progress)
-
-    def _is_written(self, partition: int) -> bool:
-        return self._backend.root.size(self._receipt(partition)) is not None
 
     def write_source(
         self, partition: int, source: Source | None, part_bytes: int | None, progress: Progress | None = None
@@ -272,21 +269,17 @@ _given = b""  # of a worker: the build, its source and its options, pickled
 
 
 def _begin(is_over: "Connection", given: bytes) -> None:
-    """Begin a worker; what it was given is unpickled by its first task, whose error that may be."""
-    global _given  # noqa: PLW0603  (of a process that is a worker and nothing else)
-    _given = given
-    _end_with_the_builder(is_over)
-
-
-def _end_with_the_builder(is_over: "Connection") -> None:
-    """See to it that this worker ends soon after its build, or its parent, however that ended.
+    """Begin a worker, and see to it that it ends soon after its build, or its parent, however that ended.
 
     It would read on else, and then wait for its next task, to whose queue the workers hold both ends. The
     parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
 
     Args:
         is_over: Has something to read, which is never read, when the build has failed.
+        given: Unpickled by the first task, whose error that may be.
     """
+    global _given  # noqa: PLW0603  (of a process that is a worker and nothing else)
+    _given = given
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -17,7 +17,7 @@ from typing import Final
 from yogadl._key import DatasetKey
 from yogadl.errors import StorageError
 from yogadl.storage import _names
-from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._buckets.bucket import Bucket, Object
 from yogadl.storage._exclusion import LeaseLostError
 from yogadl.storage._leases.heartbeat import Heartbeat, HeartbeatTask, end_in_background
 from yogadl.storage._leases.policy import LeasePolicy
@@ -101,17 +101,14 @@ class Leases:
     def _live_folders(self, dataset_id: str, now: float) -> set[str]:
         """Return the folders of leases whose holders may be alive."""
         newest: dict[str, tuple[int, bool, float]] = {}
-        for found in self.bucket.list(f"{dataset_id}/leases/"):
-            split = _names.split_lease(found.name)
-            if split is None:
-                continue
-            if split[1] == _names.WAIT:
+        for found, term, ending in self._objects(f"{dataset_id}/leases"):
+            if ending == _names.WAIT:
                 continue  # written by a waiting process
-            version, term = found.name.rpartition("/")[0], split[0]
+            version = found.name.rpartition("/")[0]
             before = newest.get(version, (0, False, 0.0))
             if term >= before[0]:
                 is_same = term == before[0]
-                has_ended = split[1] == _names.END or (is_same and before[1])
+                has_ended = ending == _names.END or (is_same and before[1])
                 newest[version] = term, has_ended, max(found.modified, before[2] if is_same else 0.0)
         held = set()
         for version, (term, has_ended, modified) in newest.items():
@@ -159,11 +156,7 @@ class Leases:
 
     def _state(self, key: DatasetKey | _names.WholeDataset) -> LeaseState:
         state, waited_for = LeaseState(), set()
-        for found in self.bucket.list(f"{_names.leases(key)}/"):
-            split = _names.split_lease(found.name)
-            if split is None:
-                continue
-            term, ending = split
+        for found, term, ending in self._objects(_names.leases(key)):
             if ending == _names.WAIT:  # which alone is no lease
                 waited_for.add(term)
                 continue
@@ -173,6 +166,13 @@ class Leases:
                 heartbeat = found.tag if ending == _names.HEARTBEAT else state.heartbeat
                 state = LeaseState(term, heartbeat, state.has_ended or ending == _names.END)
         return replace(state, has_waiter=state.term in waited_for)
+
+    def _objects(self, below: str) -> Iterator[tuple[Object, int, str]]:
+        """Yield what there is of leases below a folder, each with its term and the ending of its name."""
+        for found in self.bucket.list(f"{below}/"):
+            split = _names.split_lease(found.name)
+            if split is not None:
+                yield found, *split
 
     def _try_acquire(self, key: DatasetKey | _names.WholeDataset, state: LeaseState) -> "BuildLease | None":
         """Put the lease of the term after `state`, unless another process does so first."""
@@ -187,9 +187,8 @@ class Leases:
             "ttl_s": self.policy.ttl_s,
         }
         name = _names.lease(key, term)
-        lease = BuildLease(self, key, term, token)
         # Before the lease is put: the heartbeat process reports it if this one is killed right after.
-        lease.start()
+        lease = BuildLease(self, key, term, token)
         is_taken = False
         try:
             is_taken = self.bucket.put_if_absent(name, json.dumps(holder).encode())
@@ -207,9 +206,8 @@ class Leases:
                 lease.stop_heartbeat()
                 self.bucket.delete(name)
                 return None
-            for found in list(self.bucket.list(f"{_names.leases(key)}/")):
-                split = _names.split_lease(found.name)
-                if split is not None and split[0] < term:
+            for found, old_term, _ in list(self._objects(_names.leases(key))):
+                if old_term < term:
                     self.bucket.delete(found.name)
         except BaseException as error:
             lease.end(f"{type(error).__name__}: {error}")
@@ -244,21 +242,12 @@ class BuildLease:
         interval_s = min(leases.policy.ttl_s / HEARTBEATS_PER_TTL, _MAX_INTERVAL_S)
         names = self._name, self._name + _names.HEARTBEAT, self._name + _names.END
         self._task = HeartbeatTask(leases.bucket, *names, token, interval_s)
-        self._heartbeat: Heartbeat | None = None
-
-    def start(self) -> None:
-        """Start the heartbeat."""
         self._heartbeat = Heartbeat(self._task)
+        self.report = self._heartbeat.report
 
     def stop_heartbeat(self) -> None:
         """Stop the heartbeat."""
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-
-    def report(self, records: int, total: int | None, size_bytes: int) -> None:
-        """Tell waiting processes how far the build is."""
-        if self._heartbeat is not None:
-            self._heartbeat.report(records, total, size_bytes)
+        self._heartbeat.stop()
 
     def is_lost(self) -> bool:
         return self._leases._state(self._key).term != self.term or not self._is_ours()
