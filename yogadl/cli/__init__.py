@@ -1,7 +1,8 @@
 """Run the `yogadl` command: find the sub-command, and turn errors into one line and an exit code.
 
 A sub-command is a file of its own beside this one: its docstring's first line is its help, and it has
-`add_arguments` and `run`. `COMMANDS` lists them all; a file is imported only when its command is run.
+`add_arguments(parser)` and `run(arguments)`, which returns the exit code. `COMMANDS` lists them all; a file
+is imported only when its command is run.
 """
 
 import argparse
@@ -13,7 +14,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from types import ModuleType
+from typing import Any, Final, NoReturn
 
 from yogadl._version import library_version
 from yogadl.cli._output import error_line, note, plain
@@ -21,18 +23,6 @@ from yogadl.errors import YogaError
 
 _FAILED: Final = 1
 _INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
-
-
-class Command(Protocol):
-    """What the module of a sub-command offers."""
-
-    __doc__: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own arguments to its parser."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Do what the command does, and return the exit code."""
 
 
 # The docstrings' first lines again, so that `yogadl --help` imports none of them; a test compares.
@@ -107,11 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
-def command_named(name: str) -> Command:
+def command_named(name: str) -> ModuleType:
     """Return the module of a sub-command."""
-    found: Any = import_module(f"yogadl.cli._{name.replace('-', '_')}")  # a module has no narrower type
-    command: Command = found
-    return command
+    return import_module(f"yogadl.cli._{name.replace('-', '_')}")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -18,7 +18,6 @@ from yogadl.cli._copying import copy_to, refuse_needless_for_target
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import Bar, mended, say, say_json, stored
 from yogadl.errors import ConfigurationError
-from yogadl.storage import CacheStorage
 from yogadl.storage._remote import MirrorOpener
 
 
@@ -45,10 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     opener = storage._backend.catalogue.opener
     if not isinstance(opener, MirrorOpener):
         raise ConfigurationError(f"{storage.location} is on this machine: say with --to where to copy it")
-    return _fill_mirror(storage, opener, arguments)
-
-
-def _fill_mirror(storage: CacheStorage, opener: MirrorOpener, arguments: argparse.Namespace) -> int:
     key = DatasetKey(arguments.id, arguments.version)
     published = storage._backend.catalogue.published(key)
     manifest = published.manifest

@@ -10,11 +10,11 @@ from pathlib import Path
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._links import checked_path, files_below, open_file, stat_file
-from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
+from yogadl.storage._root import MAX_READ_BYTES, Entry, Root, too_large
 
 
-class Folder:
-    """Keep files by name, written atomically and durably. Implements `Root`. Safe for processes and threads.
+class Folder(Root):
+    """Keep files by name, written atomically and durably. Safe for processes and threads.
 
     Args:
         root: The folder; made when something is first written.
@@ -25,27 +25,16 @@ class Folder:
 
     @property
     def location(self) -> str:
-        """The folder's path."""
         return str(self.root)
-
-    @property
-    def bucket(self) -> None:
-        """There is none: the files are here."""
 
     def path(self, name: str) -> Path:
         """Return where the file of that name lies."""
         return self.root / name
 
     def where(self, name: str) -> str:
-        """Return where the file of that name lies, as text."""
         return str(self.path(name))
 
     def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
-        """Return the content of a file, or ``None`` if there is none.
-
-        Raises:
-            CacheFormatError: if it is larger, or no file of a dataset's own.
-        """
         try:
             with open_file(self.root, name) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
@@ -59,7 +48,6 @@ class Folder:
         return content
 
     def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        """Return the content of a file that may be large, but no more than `most_bytes`; ``None`` if none."""
         try:
             with open_file(self.root, name) as file:
                 return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))
@@ -69,7 +57,6 @@ class Folder:
             raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def size(self, name: str) -> int | None:
-        """Return how many bytes a file has, or ``None`` if there is none."""
         try:
             return stat_file(self.root, name).st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +70,6 @@ class Folder:
             temporary.replace(self.path(name))
 
     def write_if_absent(self, name: str, content: bytes) -> bool:
-        """Put a file unless there is one; return whether this call did."""
         with self.written(name, content) as temporary:
             try:
                 os.link(temporary, self.path(name))
@@ -120,7 +106,6 @@ class Folder:
             raise storage_error(error, f"can't write {path}") from error
 
     def adopt(self, files: Mapping[str, Path]) -> None:
-        """Move finished files, on the same file system, to their names, in this order."""
         target = self.root
         try:
             for name, path in files.items():
@@ -133,7 +118,6 @@ class Folder:
             raise storage_error(error, f"can't write {target}") from error
 
     def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
-        """Move a file; return whether there was one."""
         path, target = Path(checked_path(self.root, name)), Path(checked_path(self.root, new_name))
         if not os.path.lexists(path):
             return False  # else the new name's folder would be made for nothing
@@ -150,12 +134,10 @@ class Folder:
         return True
 
     def names(self, below: str, suffix: str = "") -> list[str]:
-        """Return the names of all finished files below a folder, with that ending, in order."""
         found = files_below(self.root, below, refuse_unlisted)
         return sorted(name for name in found if name.endswith(suffix) and not name.endswith(".tmp"))
 
     def entries(self, below: str) -> Iterator[Entry]:
-        """Yield what is known of all files below a folder, the unfinished ones, too."""
         for name in files_below(self.root, below, refuse_unlisted):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 found = os.lstat(self.path(name))
@@ -205,13 +187,11 @@ class Folder:
 
     @contextlib.contextmanager
     def local(self, name: str) -> Iterator[Path]:
-        """Give the path of a file."""
         if self.size(name) is None:
             raise CacheFormatError(f"{self.path(name)} is missing; build the dataset again, or restore it")
         yield self.path(name)
 
     def remove(self, name: str) -> int:
-        """Remove a file if it is there; return how many bytes it had."""
         path = Path(checked_path(self.root, name))
         try:
             size = path.lstat().st_size
@@ -223,7 +203,6 @@ class Folder:
         return size
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder and all below it, if it is there."""
         import shutil
 
         try:

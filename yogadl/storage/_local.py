@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 
 from yogadl._caller import users_level
-from yogadl._format.manifest import Manifest
 from yogadl._format.reader import AnyReader
 from yogadl._frozen import frozen
 from yogadl._key import DatasetKey
@@ -13,7 +12,7 @@ from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._cached import Published, open_reader
-from yogadl.storage._catalogue import Catalogue
+from yogadl.storage._catalogue import Catalogue, Opener
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._locks import FileLocks
@@ -22,8 +21,8 @@ from yogadl.storage._root import Root
 
 
 @frozen
-class FolderOpener:
-    """Open caches where they lie, in a folder. Implements `Opener`.
+class FolderOpener(Opener):
+    """Open caches where they lie, in a folder; there are no copies, and to look is as quick.
 
     Args:
         root: What reads the folder's small files.
@@ -36,22 +35,13 @@ class FolderOpener:
     mapped: bool
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
-        """Return the manifest of a version as it is now, or ``None`` if there is none."""
         return self.root.read(_names.manifest(key))
 
-    def here(self, key: DatasetKey, digest: str) -> Published | None:
-        """Return ``None``: to look is as quick."""
-
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
-        """Return a reader of a cache, whose parts are all there and of their size."""
         return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
 
     def opened(self, published: Published) -> None:
         """Do nothing."""
-
-    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
-        """Return that there are no copies."""
-        return 0, []
 
 
 def local_backend(path: Path, mapped: bool = True) -> Backend:

@@ -37,6 +37,7 @@ class Root(Protocol):
     @property
     def bucket(self) -> "Bucket | None":
         """The bucket that holds the files; ``None`` if they are in a folder, where parts are made, too."""
+        return None
 
     def where(self, name: str) -> str:
         """Return where the file of that name lies, as people write it."""

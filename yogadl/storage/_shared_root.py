@@ -12,11 +12,11 @@ from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder
 from yogadl.storage._remote import BucketRoot
 from yogadl.storage._reserve import given_up_if_full, make_reserve
-from yogadl.storage._root import MAX_READ_BYTES
+from yogadl.storage._root import MAX_READ_BYTES, Root
 
 
-class SharedRoot(BucketRoot):
-    """A folder that several machines share, such as one on NFS. Implements `Root`.
+class SharedRoot(BucketRoot, Root):
+    """A folder that several machines share, such as one on NFS.
 
     Small files are read and written as in a bucket, which minds what other machines' caches remember; parts
     are made in the folder and renamed.
@@ -33,10 +33,6 @@ class SharedRoot(BucketRoot):
         return SharedRoot, (self._folder,)
 
     @property
-    def bucket(self) -> None:
-        """There is none: the files are here."""
-
-    @property
     def location(self) -> str:
         return self._folder.location
 
@@ -50,10 +46,6 @@ class SharedRoot(BucketRoot):
         self._folder.adopt(files)
 
     def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
-        """Return every folder that has a folder of one of these names inside, and whether all was looked at.
-
-        What this user may not list is left out: others may keep folders here, too.
-        """
         return self._folder.folders_with(*names, most_files=most_files)
 
     def remove_folder(self, name: str) -> None:
