@@ -64,12 +64,7 @@ class Build:
     say_level: int = logging.INFO
 
     def run(self, source: Source, where: str) -> list[Receipt]:
-        """Read `source` to its end and return the receipts of all parts, in order.
-
-        Args:
-            source: What to read.
-            where: The build's own folder, by name.
-        """
+        """Read `source` to its end and return the receipts of all parts, in order."""
         note = _names.version_note(_names.builds(self.key))
         if self.root.size(note) is None:
             self.root.write(note, self.key.version.encode())

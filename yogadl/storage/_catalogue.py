@@ -62,12 +62,7 @@ class Opener(Protocol):
 
 @frozen
 class Catalogue:
-    """The caches below a root. Picklable, and small; safe to use from threads and after a fork.
-
-    Args:
-        root: Where they lie.
-        opener: What opens them.
-    """
+    """The caches below a root. Picklable, and small; safe to use from threads and after a fork."""
 
     root: Root
     opener: Opener

@@ -172,11 +172,7 @@ def _backend(bucket: Bucket, folder: Path) -> Backend:
 def _warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took
     """Say to who makes a storage that a TensorFlow configuration does nothing."""
     if config is not None:
-        warnings.warn(
-            "tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out",
-            DeprecationWarning,
-            stacklevel=users_level(),
-        )
+        _warn("tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out")
 
 
 def _warn_of_server(url: str | None, skip_verify: bool, cert_file: str | None, cert_name: str | None) -> None:
@@ -188,9 +184,11 @@ def _warn_of_server(url: str | None, skip_verify: bool, cert_file: str | None, c
     }
     names = [name for name, value in given.items() if value is not None]
     if names:
-        warnings.warn(
+        _warn(
             f"{', '.join(names)} of the lock server: does nothing any more, since the bucket itself decides "
-            "who builds; leave it out and end the server",
-            DeprecationWarning,
-            stacklevel=users_level(),
+            "who builds; leave it out and end the server"
         )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, DeprecationWarning, stacklevel=users_level())

@@ -24,7 +24,7 @@ from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
-from yogadl.storage._folder import storage_error
+from yogadl.storage._folder import translated
 from yogadl.storage._keeping import clear_spent
 from yogadl.storage._mirror.transfer import (
     Download,
@@ -250,10 +250,8 @@ class _Files:
 def _copied(path: Path, work: Path) -> Path:
     """Return a copy of a file in a folder, of its own: what happens to one must not happen to the other."""
     target = work / path.name
-    try:
+    with translated(f"can't copy {path} to {target}"):
         shutil.copyfile(path, target)
         with target.open("rb+") as file:
             os.fsync(file.fileno())
-    except OSError as error:
-        raise storage_error(error, f"can't copy {path} to {target}") from error
     return target

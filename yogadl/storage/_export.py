@@ -188,10 +188,6 @@ class NpyWriter:
 
     Written, not mapped: on a full disk a mapped file is not an error but the end of the process.
 
-    Args:
-        folder: Where to.
-        ref: The records that will come.
-
     Raises:
         UnsupportedDataError: if a field varies in length; names it.
     """

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._folder import storage_error
+from yogadl.storage._folder import translated
 
 _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.1
@@ -29,11 +29,9 @@ def open_lock(path: Path) -> int:
     Raises:
         StorageError: if it can't be made.
     """
-    try:
+    with translated(f"can't make the lock {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise storage_error(error, f"can't make the lock {path}") from error
 
 
 def try_lock(descriptor: int, path: Path, *, exclusive: bool) -> bool:
@@ -100,11 +98,7 @@ def is_free(path: Path) -> bool:
 
 
 class Claim:
-    """Lets one process at a time download a file, as long as it makes progress.
-
-    Args:
-        path: The file.
-    """
+    """Lets one process at a time download a file, as long as it makes progress."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -84,7 +84,7 @@ class Folder(Root):
         """Give a finished temporary file with this content, or a file's, beside where it is to go."""
         path = Path(checked_path(self.root, name))
         temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
-        try:
+        with translated(f"can't write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with temporary.open("wb") as file:
@@ -102,8 +102,6 @@ class Folder(Root):
                 temporary.unlink(missing_ok=True)
                 raise
             sync_folder(path.parent)
-        except OSError as error:
-            raise storage_error(error, f"can't write {path}") from error
 
     def adopt(self, files: Mapping[str, Path]) -> None:
         target = self.root
@@ -122,16 +120,14 @@ class Folder(Root):
         if not os.path.lexists(path):
             return False  # else the new name's folder would be made for nothing
         check()
-        try:
+        is_moved = False
+        with translated(f"can't move {self.path(name)}", unless=FileNotFoundError):
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
             sync_folder(target.parent)
             sync_folder(path.parent)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise storage_error(error, f"can't move {self.path(name)}") from error
-        return True
+            is_moved = True
+        return is_moved
 
     def names(self, below: str, suffix: str = "") -> list[str]:
         found = files_below(self.root, below, refuse_unlisted)
@@ -192,25 +188,18 @@ class Folder(Root):
         yield self.path(name)
 
     def remove(self, name: str) -> int:
-        path = Path(checked_path(self.root, name))
-        try:
-            size = path.lstat().st_size
+        path, size_bytes = Path(checked_path(self.root, name)), 0
+        with translated(f"can't remove {path}", unless=FileNotFoundError):
+            found = path.lstat()
             path.unlink()
-        except FileNotFoundError:
-            return 0
-        except OSError as error:
-            raise storage_error(error, f"can't remove {path}") from error
-        return size
+            size_bytes = found.st_size
+        return size_bytes
 
     def remove_folder(self, name: str) -> None:
         import shutil
 
-        try:
+        with translated(f"can't remove {self.path(name)}", unless=FileNotFoundError):
             shutil.rmtree(checked_path(self.root, f"{name}/"))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise storage_error(error, f"can't remove {self.path(name)}") from error
 
 
 def refuse_unlisted(error: OSError) -> None:
@@ -226,10 +215,8 @@ def _refuse_unless_forbidden(error: OSError) -> None:
 
 def made_folder(path: Path) -> Path:
     """Make a folder if it is missing; return its path."""
-    try:
+    with translated(f"can't make the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, f"can't make the folder {path}") from error
     return path
 
 
@@ -248,6 +235,17 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def translated(what: str, *, unless: type[OSError] | tuple[()] = ()) -> Iterator[None]:
+    """Raise errors of the file system as those of a storage, but `unless`, at which the block just ends."""
+    try:
+        yield
+    except unless:
+        pass
+    except OSError as error:
+        raise storage_error(error, what) from error
 
 
 def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageError:

@@ -41,9 +41,6 @@ class FileLocks:
     """Exclude other builders in a folder of one machine. Implements `BuildCoordinator`.
 
     A lock ends with its process, however that ends.
-
-    Args:
-        folder: The folder.
     """
 
     folder: Folder

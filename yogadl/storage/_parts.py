@@ -34,10 +34,6 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     It is read, not mapped, though all processes could share a mapping: what was checked when it was opened
     must stay as it was, and a file that is cut short while it is mapped kills the process.
 
-    Args:
-        root: The storage's root.
-        manifest: Whose table it is.
-
     Raises:
         CacheFormatError: if it is missing or not what the manifest names.
     """

@@ -87,12 +87,6 @@ def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusi
 
     At no moment is there none.
 
-    Args:
-        root: Where to.
-        key: What is published.
-        content: The manifest.
-        exclusion: Held by the caller.
-
     Raises:
         LeaseLostError: if another builder has taken over.
     """

@@ -46,9 +46,6 @@ class BucketRoot:
     """What a `Root` does with small files, in a bucket. Safe to use from threads and after a fork; picklable.
 
     Nothing is written but by the methods that say so; to read takes the permissions to get and to list.
-
-    Args:
-        bucket: The bucket.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -141,12 +138,7 @@ class BucketRoot:
 
 
 class MirroredRoot(BucketRoot):
-    """A bucket whose parts are made, and kept, in this machine's mirror. Implements `Root`.
-
-    Args:
-        bucket: The bucket.
-        mirror: The mirror.
-    """
+    """A bucket whose parts are made, and kept, in this machine's mirror. Implements `Root`."""
 
     def __init__(self, bucket: Bucket, mirror: Mirror) -> None:
         super().__init__(bucket)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from yogadl.storage._flock import open_lock, try_lock
-from yogadl.storage._folder import storage_error
+from yogadl.storage._folder import translated
 
 
 @contextlib.contextmanager
@@ -27,12 +27,10 @@ def scratch_folder(below: Path) -> Iterator[Path]:
     unlocked, lock, folder = below / f"{token}.new", below / f"{token}.lock", below / token
     descriptor = open_lock(unlocked)
     try:
-        try:
+        with translated(f"can't make the folder {folder}"):
             try_lock(descriptor, unlocked, exclusive=True)
             unlocked.rename(lock)  # so that whatever has a lock's name is locked, as long as its maker lives
             folder.mkdir()
-        except OSError as error:
-            raise storage_error(error, f"can't make the folder {folder}") from error
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

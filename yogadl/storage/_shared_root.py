@@ -20,9 +20,6 @@ class SharedRoot(BucketRoot, Root):
 
     Small files are read and written as in a bucket, which minds what other machines' caches remember; parts
     are made in the folder and renamed.
-
-    Args:
-        folder: The folder.
     """
 
     def __init__(self, folder: Folder) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
-from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
+from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy, UnreachableError
 from yogadl.storage._buckets.store import (
     CONNECT_TIMEOUT_S,
     CONNECTIONS,
@@ -27,7 +27,7 @@ from yogadl.storage._buckets.store import (
     size_of_whole,
 )
 from yogadl.storage._buckets.store_bucket import StoreBucket
-from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient, unreachable
+from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient
 
 # Files are uploaded in pieces of this size, each retried by itself; one is held in memory.
 _PIECE_BYTES: Final = 2**25
@@ -273,13 +273,10 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     detail = f"{status} {_message(error)}"
     if is_transient(status):
         return transient(verb, what, detail)
-    if status == 404:
-        return refused(Refusal.NO_BUCKET, verb, what, "", detail)
-    if status == 401:
-        return refused(Refusal.WRONG_SECRET, verb, what, "", detail)
     if status == 403:
         return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
-    return refused(Refusal.OTHER, verb, what, "", detail)
+    refusals = {404: Refusal.NO_BUCKET, 401: Refusal.WRONG_SECRET}
+    return refused(refusals.get(status, Refusal.OTHER), verb, what, "", detail)
 
 
 def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
@@ -296,7 +293,7 @@ def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
     if isinstance(error, exceptions.SSLError | exceptions.ProxyError) or isinstance(
         reason, NewConnectionError
     ):
-        return unreachable(verb, what, detail)
+        return transient(verb, what, detail, UnreachableError)
     return transient(verb, what, detail)
 
 

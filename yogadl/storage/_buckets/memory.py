@@ -72,7 +72,8 @@ class MemoryBucket:
     def list(self, prefix: str = "") -> Iterator[Object]:
         checked_prefix(prefix)
         kept = list(self._objects.values())  # at once: others may write meanwhile
-        yield from sorted((known for known, _ in kept if known.name.startswith(prefix)), key=_name)
+        found = (known for known, _ in kept if known.name.startswith(prefix))
+        yield from sorted(found, key=lambda known: known.name)
 
     def delete(self, name: str) -> None:
         with self._writing:
@@ -82,7 +83,3 @@ class MemoryBucket:
         known = Object(name, len(content), str(next(self._tags)), time.time())
         self._objects[name] = (known, content)
         return known
-
-
-def _name(known: Object) -> str:
-    return known.name

@@ -15,11 +15,7 @@ class OfflineError(UnavailableError):
 
 
 class OfflineBucket(Bucket):
-    """A bucket whose every verb raises at once.
-
-    Args:
-        bucket: The bucket that it stands for.
-    """
+    """A bucket whose every verb raises at once."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

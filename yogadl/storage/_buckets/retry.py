@@ -67,9 +67,6 @@ HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
 class Retrier:
     """Run operations on one store under a `RetryPolicy`. Safe to use from several threads.
 
-    Args:
-        policy: How long to go on.
-
     Attributes:
         answered: Set once the store has answered anything; shared by all who ask the same store.
     """

@@ -12,7 +12,7 @@ from typing import Any, Final
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
-from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
+from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy, UnreachableError
 from yogadl.storage._buckets.store import (
     CONNECT_TIMEOUT_S,
     CONNECTIONS,
@@ -25,7 +25,7 @@ from yogadl.storage._buckets.store import (
     size_of_whole,
 )
 from yogadl.storage._buckets.store_bucket import StoreBucket
-from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient, unreachable
+from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient
 
 # The SDK retries the parts of a file, each by itself; all else is retried above, in one place.
 _ATTEMPTS_PER_PART: Final = 6
@@ -288,7 +288,7 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
         case exceptions.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return refused(Refusal.NOT_TRUSTED, verb, what, "", str(error))
         case exceptions.EndpointConnectionError() | exceptions.ProxyConnectionError() | exceptions.SSLError():
-            return unreachable(verb, what, str(error))
+            return transient(verb, what, str(error), UnreachableError)
         case (
             exceptions.HTTPClientError()
             | exceptions.ConnectionError()

@@ -5,7 +5,7 @@ import errno
 from typing import Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.retry import TransientError, UnreachableError
+from yogadl.storage._buckets.retry import TransientError
 
 
 class Verb(enum.Enum):
@@ -65,14 +65,11 @@ def refused(refusal: Refusal, verb: Verb, what: str, mend: str, detail: str) -> 
     return kind(number, f"can't {verb.value} {what}: {reason} ({_short(detail)})")
 
 
-def transient(verb: Verb, what: str, detail: str) -> TransientError:
+def transient(
+    verb: Verb, what: str, detail: str, kind: type[TransientError] = TransientError
+) -> TransientError:
     """Make the error of what may succeed at the next attempt."""
-    return TransientError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
-
-
-def unreachable(verb: Verb, what: str, detail: str) -> UnreachableError:
-    """Make the error of an address to which no connection can be made."""
-    return UnreachableError(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+    return kind(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
 
 
 def is_transient(status: int) -> bool:

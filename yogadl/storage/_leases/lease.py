@@ -38,12 +38,7 @@ _MAX_MESSAGE_CHARS: Final = 500
 
 @dataclass(frozen=True)
 class Leases:
-    """The leases on building and pruning what is below the root of a bucket. Picklable.
-
-    Args:
-        bucket: The bucket.
-        policy: When a builder counts as dead, and how long to wait for one.
-    """
+    """The leases on building and pruning what is below the root of a bucket. Picklable."""
 
     bucket: Bucket
     policy: LeasePolicy
