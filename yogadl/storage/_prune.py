@@ -14,6 +14,7 @@ from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._parts import open_table, part_files
 from yogadl.storage._root import Entry, Root
+from yogadl.storage._trash import trashed
 from yogadl.storage._unfinished import Attempt, attempts
 
 # Whatever the grace: a builder that waits for the end of a prune has put its lease already.
@@ -57,9 +58,6 @@ class Pruning:
         This holds for as long as nobody builds, deletes or brings back a version, which the right to prune
         sees to. Without it this says what could go if nothing changed.
 
-        Args:
-            versions: The versions that the dataset has.
-
         Raises:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
             StorageError: if something can't be listed or read; likewise.
@@ -68,9 +66,9 @@ class Pruning:
             entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
         doomed, kept = [], self._live(versions)
-        for key, name, stamp in self._trashed():
-            if self._now - stamp > self._grace_s:
-                doomed.append(Entry(name, self._root.size(name) or 0, stamp))
+        for key, stamp, name in trashed(self._root, self._id):
+            if self._now - stamp / 1e9 > self._grace_s:
+                doomed.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
         return doomed + [entry for entry in found if self._can_go(entry, kept)]
@@ -81,8 +79,8 @@ class Pruning:
         Raises:
             CacheFormatError: if a manifest can't be read.
         """
-        trashed = (self._named_files(key, name) for key, name, _ in self._trashed())
-        return self._live(versions).union(*trashed)
+        thrown_away = (self._named_files(key, name) for key, _, name in trashed(self._root, self._id))
+        return self._live(versions).union(*thrown_away)
 
     def spent(
         self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
@@ -141,15 +139,6 @@ class Pruning:
         keys = (DatasetKey(self._id, version) for version in versions)
         return set().union(*(self._named_files(key, _names.manifest(key)) for key in keys))
 
-    def _trashed(self) -> Iterator[tuple[DatasetKey, str, float]]:
-        """Yield key and name of each manifest in the trash, and when it was thrown away."""
-        for name in self._root.names(f"{self._id}/trash", _names.MANIFEST_SUFFIX):
-            try:
-                version, stamp = _names.split_trashed(name[len(self._id) + len("/trash/") :])
-                yield DatasetKey(self._id, version), name, stamp / 1e9
-            except ValueError:
-                continue  # not ours
-
     def _can_go(self, entry: Entry, kept: set[str]) -> bool:
         least_age_s = max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in entry.name else 0.0)
         is_old = self._now - entry.modified >= least_age_s
@@ -173,10 +162,6 @@ class Pruning:
 
     def remove(self, doomed: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
         """Remove these, but for what was written again meanwhile; yield what was removed.
-
-        Args:
-            doomed: What can go.
-            exclusion: Held by the caller.
 
         Raises:
             LeaseLostError: if a builder has taken over; nothing is removed from then on.

@@ -1,28 +1,33 @@
 """Name what is thrown away: the manifests of versions that were deleted or replaced."""
 
-import contextlib
+from collections.abc import Iterator
 
 from yogadl._key import DatasetKey
 from yogadl.storage import _names
 from yogadl.storage._root import Root
 
 
+def trashed(root: Root, dataset_id: str) -> Iterator[tuple[DatasetKey, int, str]]:
+    """Yield key and name of each manifest in the trash, and between them when it was thrown away, in ns."""
+    below = f"{dataset_id}/trash"
+    for name in root.names(below, _names.MANIFEST_SUFFIX):
+        try:
+            version, stamp = _names.split_trashed(name[len(below) + 1 :])
+            key = DatasetKey(dataset_id, version)
+        except ValueError:
+            continue  # not ours
+        yield key, stamp, name
+
+
 def trashed_names(root: Root, key: DatasetKey) -> list[str]:
     """Return the names of the trashed manifests of a version, oldest first."""
-    below = f"{key.id}/trash"
-    found = []
-    for name in root.names(below, _names.MANIFEST_SUFFIX):
-        with contextlib.suppress(ValueError):
-            version, stamp = _names.split_trashed(name[len(below) + 1 :])
-            if version == key.version:
-                found.append((stamp, name))
-    return [name for _, name in sorted(found)]
+    found = sorted((stamp, name) for other, stamp, name in trashed(root, key.id) if other == key)
+    return [name for _, name in found]
 
 
 def new_trashed_name(root: Root, key: DatasetKey) -> str:
     """Return the name for a manifest that is thrown away now: it sorts after all that were before."""
     stamp = int(root.now() * 1e9)
-    trashed = trashed_names(root, key)
-    if trashed:
-        stamp = max(stamp, _names.split_trashed(trashed[-1])[1] + 1)
+    before = [stamp for other, stamp, _ in trashed(root, key.id) if other == key]
+    stamp = max([stamp, *(one + 1 for one in before)])
     return _names.trashed(key, stamp)

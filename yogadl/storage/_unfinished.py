@@ -96,14 +96,7 @@ def _named(root: Root, dataset_id: str, name: str) -> set[str]:
 
 
 def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) -> list[Unfinished]:
-    """Return what attempts hold, by version.
-
-    Args:
-        root: The storage's root.
-        dataset_id: The dataset.
-        found: The attempts.
-        kept: What is named by manifests, too.
-    """
+    """Return what attempts hold, by version; what is `kept` is named by manifests, too."""
     by_version: dict[str, list[Attempt]] = {}
     for attempt in found:
         by_version.setdefault(attempt.builds, []).append(attempt)
