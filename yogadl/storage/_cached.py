@@ -152,11 +152,9 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
                 "restore the file"
             )
     reader = Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=mapped and can_map(folder))
-    return (
-        checked(reader, partial(read_index, folder, manifest.key, table), manifest, REMEDY)
-        if check
-        else reader
-    )
+    if not check:
+        return reader
+    return checked(reader, partial(read_index, folder, manifest.key, table), manifest, REMEDY)
 
 
 def checked(

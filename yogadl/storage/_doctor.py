@@ -23,6 +23,7 @@ from yogadl.storage._buckets.bucket import Bucket, Object, read
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._buckets.store_errors import CredentialsError
 from yogadl.storage._flock import open_lock, try_lock
+from yogadl.storage._mirror.location import IN_MEMORY
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mounts import file_system, is_network
 
@@ -34,7 +35,6 @@ _LITTLE_ROOM_BYTES: Final = 10**9
 _FEW_DESCRIPTORS: Final = 1024
 # What Linux gives by default; a cache of more parts than that is partly read without being mapped.
 _FEW_MAPPINGS: Final = 65_530
-_IN_MEMORY: Final = ("tmpfs", "ramfs")
 
 _MENDS: Final = {
     errno.ENOENT: "make the bucket, or correct its name or --endpoint-url",
@@ -228,7 +228,7 @@ def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -
     if is_network(kind):
         text = f"{said}. It is on a network file system ({kind}): reads are as fast as that"
         yield Finding(what, Outcome.NOTE, text, "a folder on a local disk is better")
-    elif kind in _IN_MEMORY:
+    elif kind in IN_MEMORY:
         yield Finding(
             what, Outcome.NOTE, f"{said}. It is in memory ({kind})", "a folder on a disk takes no memory"
         )

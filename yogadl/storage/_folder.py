@@ -242,6 +242,8 @@ def translated(what: str, *, unless: type[OSError] | tuple[()] = ()) -> Iterator
     """Raise errors of the file system as those of a storage, but `unless`, at which the block just ends."""
     try:
         yield
+    except StorageError:
+        raise  # which says all
     except unless:
         pass
     except OSError as error:

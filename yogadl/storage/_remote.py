@@ -14,7 +14,7 @@ from typing import Any, Final
 from yogadl._format.manifest import MAX_MANIFEST_BYTES, Manifest, digest_of
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._key import DatasetKey
-from yogadl.errors import CacheFormatError, StorageError
+from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket, read
@@ -22,7 +22,7 @@ from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._buckets.retry import UnavailableError
 from yogadl.storage._cached import Published, can_map, checked
 from yogadl.storage._catalogue import Catalogue
-from yogadl.storage._folder import storage_error
+from yogadl.storage._folder import translated
 from yogadl.storage._leases.coordinator import LeaseCoordinator
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.policy import LeasePolicy
@@ -179,7 +179,8 @@ class MirroredRoot(BucketRoot):
             with self._bucket.get(name) as body:
                 if body is None:
                     raise CacheFormatError(f"{self.where(name)} is missing; build the dataset again")
-                _write(path, body.chunks)
+                with translated(f"can't write {path}"), path.open("wb") as file:
+                    file.writelines(body.chunks)
             yield path
 
 
@@ -270,14 +271,3 @@ def remote_backend(
     changed = partial(mirror.renew, digest=None)
     coordinator = LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)
     return Backend(Catalogue(root, MirrorOpener(bucket, mirror, mapped)), coordinator, PART_BYTES)
-
-
-def _write(path: Path, chunks: Iterator[bytes]) -> None:
-    try:
-        with path.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-    except StorageError:
-        raise  # of the bucket, which says all
-    except OSError as error:
-        raise storage_error(error, f"can't write {path}") from error

@@ -1,18 +1,34 @@
 """Keep caches in a folder that several machines share, such as one on NFS."""
 
 import contextlib
+import errno
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from yogadl.errors import StorageError
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import Folder
 from yogadl.storage._remote import BucketRoot
-from yogadl.storage._reserve import given_up_if_full, make_reserve
 from yogadl.storage._root import MAX_READ_BYTES, Root
+
+# What frees a full disk writes small files itself: a lease, its end, the copy of a manifest. The reserve is
+# as many files as that may take, since a disk may run out of files, too. No dataset is called so.
+_FOLDER: Final = ".yogadl/reserve"
+_PROBE: Final = ".yogadl/room"
+_FILES: Final = 32
+_FILE_BYTES: Final = 2**14
+# One `delete` or `prune` gets so many files of it: others may fill the disk again before the next.
+_AT_ONCE: Final = 16
+# A dry run writes one file, and another while that is not in its place.
+_FOR_A_CLOCK: Final = 2
+# A build makes it only where there is room for so many files more; what gave it up, where there is for these.
+_SPARE: Final = 64
+_SPARE_AFTERWARDS: Final = 8
 
 
 class SharedRoot(BucketRoot, Root):
@@ -50,12 +66,12 @@ class SharedRoot(BucketRoot, Root):
 
     def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
         """Give up some of the reserve where the disk is full, to free which takes room, too."""
-        return given_up_if_full(self._folder, dry_run=dry_run)
+        return _given_up_if_full(self._folder, dry_run=dry_run)
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
         """Give a new folder, which is gone afterwards: a builder that lost its lease may still be at work."""
-        make_reserve(self._folder)
+        _make_reserve(self._folder)
         name = f"{below}/{secrets.token_hex(8)}"
         try:
             with self._folder.workplace(name) as path:
@@ -65,3 +81,56 @@ class SharedRoot(BucketRoot, Root):
 
     def local(self, name: str) -> AbstractContextManager[Path]:
         return self._folder.local(name)
+
+
+def _make_reserve(folder: Folder, spare: int = _SPARE) -> None:
+    """Make what is missing of the reserve, unless the disk is as good as full.
+
+    Args:
+        folder: Where.
+        spare: For so many files of it there is to be room left.
+    """
+    with contextlib.suppress(OSError):  # what needs the space fails then, and says so
+        there = {entry.name for entry in folder.entries(_FOLDER)}
+        for name in sorted({f"{_FOLDER}/{number:02d}" for number in range(_FILES)} - there):
+            if not _has_room(folder, spare + 1):
+                return
+            folder.write(name, secrets.token_bytes(_FILE_BYTES))  # which no file system compresses
+
+
+@contextlib.contextmanager
+def _given_up_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
+    """Give up half of the reserve if there is no room for as much, and then make it as whole as can be.
+
+    Args:
+        folder: Where.
+        dry_run: Whether only a clock is read: then less is given up, and only that is made again.
+    """
+    is_made = not dry_run
+    with contextlib.suppress(OSError):  # what is done then says what is wrong
+        if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
+            for entry in list(folder.entries(_FOLDER))[: _FOR_A_CLOCK if dry_run else _AT_ONCE]:
+                folder.remove(entry.name)
+                is_made = True
+    try:
+        yield
+    finally:
+        if is_made:
+            _make_reserve(folder, _SPARE_AFTERWARDS)
+
+
+def _has_room(folder: Folder, files: int) -> bool:
+    """Return whether the disk says that it has room for so many files of the reserve."""
+    found = os.statvfs(folder.root)
+    has_files = found.f_files == 0 or found.f_favail >= files  # some have no limit, and say 0
+    return has_files and found.f_bavail * found.f_frsize >= files * _FILE_BYTES
+
+
+def _can_write(folder: Folder) -> bool:
+    """Return whether there is as much room for this user: a quota does not show otherwise."""
+    try:
+        folder.write(_PROBE, secrets.token_bytes(_AT_ONCE * _FILE_BYTES))
+        folder.remove(_PROBE)
+    except StorageError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT)
+    return True

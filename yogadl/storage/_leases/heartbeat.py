@@ -77,9 +77,6 @@ class Heartbeat:
 
     None is written while this process is stopped (SIGSTOP, a debugger). Not for several threads at once; of
     no use after a fork.
-
-    Args:
-        task: What is written where.
     """
 
     def __init__(self, task: HeartbeatTask) -> None:

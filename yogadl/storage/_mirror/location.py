@@ -28,7 +28,7 @@ _OURS: Final = frozenset({_SETTINGS, "gate.lock", "locks", "caches", "builds", "
 # A disk with less free space is not chosen.
 _MIN_FREE_BYTES: Final = 10**9
 _OTHER_TEMPORARY: Final = "/var/tmp"
-_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 # The gate is held to look at files, to remove some, or to write a few bytes.
 _GATE_LIMIT_S: Final = 300.0
 
@@ -170,7 +170,7 @@ def _problem_with(root: Path, makes: bool) -> str | None:
         kind = file_system(parent)
         if network_file_system(parent) is not None:
             return f"is on a network file system ({kind})"
-        if kind in _IN_MEMORY:
+        if kind in IN_MEMORY:
             return "is in memory"
         found = os.statvfs(parent)
         if found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:

@@ -1,10 +1,11 @@
-"""Hold the files of one cache in a mirror: download missing ones, and protect all from eviction."""
+"""Hold the files of one cache in a mirror: download missing and damaged ones, protect all from eviction."""
 
 import hashlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from yogadl._format.layout import PartIndex
@@ -15,10 +16,10 @@ from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._flock import open_lock, wait_for_lock
+from yogadl.storage._folder import storage_error
 from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation
-from yogadl.storage._mirror.repair import mend, warn_of_damage
-from yogadl.storage._mirror.transfer import Download, Progress, fetch
+from yogadl.storage._mirror.transfer import Download, Progress, Total, fetch, in_parallel
 from yogadl.storage._parts import open_table, read_index
 from yogadl.storage._progress import shown_bytes
 
@@ -28,6 +29,9 @@ _log = logging.getLogger("yogadl")
 _LOCK_LIMIT_S: Final = 60.0
 # For more indexes their sizes are listed, not asked for one by one.
 _FEW_INDEXES: Final = 16
+# How many files are compared at once, and how much of each at a time.
+_HASHED_AT_ONCE: Final = 4
+_HASH_BYTES: Final = 2**20
 
 
 class MirroredCache:
@@ -137,7 +141,7 @@ class MirroredCache:
         numbers = range(len(self.table))
         parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
         held = {part: size_bytes for part, size_bytes in parts.items() if size_bytes is not None}
-        self.mended += mend(self._bucket, held, progress)
+        self.mended += _mended(self._bucket, held, progress)
         indexes = [number for number in numbers if self._has_index(number)]
         damaged = [number for number in indexes if self._drop_if_damaged(number)]
         self.complete_indexes(damaged)
@@ -163,7 +167,7 @@ class MirroredCache:
             return open_table(self.folder, manifest)
         except CacheFormatError:
             # Damaged here; the bucket's is checked once it is downloaded.
-            warn_of_damage(path)
+            _warn_of_damage(path)
             self.folder.remove(self._table_name)
             fetch(self._bucket, [wanted])
             self.mended.append(self._table_name)
@@ -206,6 +210,79 @@ class MirroredCache:
         content = self.folder.read(name)
         if content is None or hashlib.sha256(content).hexdigest() == self.table.index_sha256[number]:
             return False
-        warn_of_damage(self.folder.path(name))
+        _warn_of_damage(self.folder.path(name))
         self.folder.remove(name)
         return True
+
+
+def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Progress | None = None) -> list[str]:
+    """Compare files with their sha256, and download again those that are damaged.
+
+    A process that has a damaged file open or mapped keeps it: the new file only takes its name. A damaged
+    file that can't be downloaded again is removed, so that nothing reads it.
+
+    Args:
+        bucket: Where they lie.
+        files: Which ones, and their sizes.
+        progress: Called with bytes compared and bytes to compare.
+
+    Returns:
+        The names of those that were damaged.
+
+    Raises:
+        CacheFormatError: if the bucket has not what it should have, either.
+        StorageError: if the network or the disk fails, or the disk is full.
+    """
+    total = Total(sum(files.values()), progress)
+    damaged: dict[Download, os.stat_result] = {}
+
+    def compare(wanted: Download) -> None:
+        found = _damaged(wanted, total)
+        if found is not None:
+            damaged[wanted] = found
+
+    in_parallel(compare, list(files), _HASHED_AT_ONCE, total)
+    for wanted in damaged:
+        _warn_of_damage(wanted.path)
+    try:
+        fetch(bucket, list(damaged), is_made=lambda wanted: not _is_there(damaged[wanted], wanted.path))
+    except BaseException:
+        for wanted, found in damaged.items():
+            if _is_there(found, wanted.path):
+                wanted.path.unlink(missing_ok=True)
+        raise
+    return [wanted.name for wanted in damaged]
+
+
+def _warn_of_damage(path: Path) -> None:
+    """Log that a file of a mirror is damaged, and will be downloaded again."""
+    _log.warning(
+        "yogadl: %s has other bytes than it had when it was downloaded: it is downloaded again. Such damage "
+        "comes from a failing disk or memory, or somebody has written to the file",
+        path,
+    )
+
+
+def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
+    """Return the status of the file if its bytes are not those of its sha256."""
+    sha256, buffer = hashlib.sha256(), bytearray(_HASH_BYTES)
+    try:
+        with wanted.path.open("rb", buffering=0) as file:
+            while not total.stopped.is_set() and (count := file.readinto(buffer)):
+                sha256.update(memoryview(buffer)[:count])
+                total.add(count)
+            is_sound = total.stopped.is_set() or sha256.hexdigest() == wanted.sha256
+            return None if is_sound else os.fstat(file.fileno())
+    except FileNotFoundError:
+        return None  # downloaded when needed
+    except OSError as error:
+        raise storage_error(error, f"can't read {wanted.path}") from error
+
+
+def _is_there(found: os.stat_result, path: Path) -> bool:
+    """Return whether the file there is still the same one."""
+    try:
+        now = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(now, found) and now.st_mtime_ns == found.st_mtime_ns
