@@ -100,9 +100,7 @@ def contents(found: Any) -> str:  # as `stored`
     return f"{counted(found.records, 'record')}, {stored(found)}"
 
 
-def stored(
-    found: Any,
-) -> str:  # an info or a manifest: the help must not load their modules
+def stored(found: Any) -> str:  # an info or a manifest: the help must not load their modules
     """Return how large a version is, and in how many files."""
     return f"{size(found.size_bytes)} in {counted(found.parts, 'file')}"
 

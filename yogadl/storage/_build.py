@@ -30,7 +30,7 @@ from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._locks import BuildLock
 from yogadl.storage._progress import Progress
 from yogadl.storage._publish import Content
-from yogadl.storage._receipts import STATE, Receipt, Receipts, is_costly, samples_of
+from yogadl.storage._receipts import STATE, Receipt, Receipts, samples_of
 from yogadl.storage._root import Root
 from yogadl.storage._trash import trashed_names
 
@@ -126,7 +126,7 @@ class Build:
 
     def _origin(self, source: Source) -> str:
         """Return the hash of what decides a source's records; nothing if it need not be known."""
-        if not (source.can_start_anywhere and is_costly(source)):
+        if not (source.can_start_anywhere and getattr(source, "is_costly", False)):
             return ""
         known = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()

@@ -126,9 +126,8 @@ class S3Storage(CacheStorage):
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
     """
 
-    def __init__(
-        self, configurations: S3Configurations, tensorflow_config: Any = None
-    ) -> None:  # opaque, unused
+    # Any: opaque, unused
+    def __init__(self, configurations: S3Configurations, tensorflow_config: Any = None) -> None:
         _warn_of_tensorflow(tensorflow_config)
         keys = {
             "aws_access_key_id": configurations.access_key,
@@ -151,9 +150,8 @@ class GCSStorage(CacheStorage):
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
     """
 
-    def __init__(
-        self, configurations: GCSConfigurations, tensorflow_config: Any = None
-    ) -> None:  # opaque, unused
+    # Any: opaque, unused
+    def __init__(self, configurations: GCSConfigurations, tensorflow_config: Any = None) -> None:
         _warn_of_tensorflow(tensorflow_config)
         bucket = GCSBucket(configurations.bucket, _prefix(configurations.bucket_directory_path))
         super().__init__(_backend(bucket, configurations.local_cache_dir))

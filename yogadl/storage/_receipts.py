@@ -205,10 +205,6 @@ class _OnePart:
         return str(self._path)
 
 
-def is_costly(source: Source) -> bool:
-    return getattr(source, "is_costly", False)
-
-
 def _hash_source(source: Source, spec: Spec, first_record: int, sample: Sample) -> RunHash:
     """Hash the records of a sample as a source, which may give them in any number of chunks, has them."""
     fields, count = _comparable(spec), sample.run.records

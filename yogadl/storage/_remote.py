@@ -166,10 +166,8 @@ class MirroredRoot(BucketRoot):
             self._mirror.sweep()
         return contextlib.nullcontext()
 
-    @contextlib.contextmanager
-    def workplace(self, below: str) -> Iterator[Path]:
-        with scratch_folder(self._mirror.scratch()) as folder:
-            yield folder
+    def workplace(self, below: str) -> AbstractContextManager[Path]:
+        return scratch_folder(self._mirror.scratch())
 
     @contextlib.contextmanager
     def local(self, name: str) -> Iterator[Path]:

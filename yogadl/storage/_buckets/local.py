@@ -132,20 +132,19 @@ class LocalBucket(Bucket):
             yield chunk
 
     def _link(self, temporary: Path, name: str) -> bool:
+        path = self._folder.path(name)
         try:
-            os.link(temporary, self._folder.path(name))
+            os.link(temporary, path)
         except FileExistsError as error:
-            if os.path.isdir(
-                self._folder.path(name)
-            ):  # which is no object: it could be waited for without end
-                raise storage_error(error, f"{self._folder.path(name)} is a folder; remove it") from error
+            if os.path.isdir(path):  # which is no object: it could be waited for without end
+                raise storage_error(error, f"{path} is a folder; remove it") from error
             return False
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise StorageError(
                     error.errno,
-                    f"can't write {self._folder.path(name)}: its file system has no hard links, by which "
-                    "several machines agree who writes first; use a folder on another one",
+                    f"can't write {path}: its file system has no hard links, by which several machines agree "
+                    "who writes first; use a folder on another one",
                 ) from error
             raise
         return True

@@ -133,9 +133,7 @@ def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
     process.stdin.close()
 
 
-def main(
-    pipe: Any, pickled: bytes
-) -> None:  # a buffered binary stream: no one class in all of Python's versions
+def main(pipe: Any, pickled: bytes) -> None:  # a buffered binary stream has no one class in all Pythons
     """Write the heartbeat of the process that sent its id and a task, until that is dead."""
     parent, task = pickle.loads(pickled)
     watch = _ParentWatch(pipe, parent)

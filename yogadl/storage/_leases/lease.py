@@ -85,12 +85,7 @@ class Leases:
             yield None if self.is_held(dataset_id, now) else lease
 
     def is_held(self, dataset_id: str, now: float) -> bool:
-        """Return whether any version of a dataset has a builder that may be alive.
-
-        Args:
-            dataset_id: The dataset.
-            now: The time by the store's clock.
-        """
+        """Return whether any version of a dataset has a builder that may be alive; see `pruning`."""
         return bool(self._live_folders(dataset_id, now) - {_names.leases(_names.WholeDataset(dataset_id))})
 
     def _live_folders(self, dataset_id: str, now: float) -> set[str]:

@@ -245,10 +245,10 @@ def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Progress | 
     for wanted in damaged:
         _warn_of_damage(wanted.path)
     try:
-        fetch(bucket, list(damaged), is_made=lambda wanted: not _is_there(damaged[wanted], wanted.path))
+        fetch(bucket, list(damaged), is_made=lambda wanted: not _is_unchanged(damaged[wanted], wanted.path))
     except BaseException:
         for wanted, found in damaged.items():
-            if _is_there(found, wanted.path):
+            if _is_unchanged(found, wanted.path):
                 wanted.path.unlink(missing_ok=True)
         raise
     return [wanted.name for wanted in damaged]
@@ -279,7 +279,7 @@ def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
         raise storage_error(error, f"can't read {wanted.path}") from error
 
 
-def _is_there(found: os.stat_result, path: Path) -> bool:
+def _is_unchanged(found: os.stat_result, path: Path) -> bool:
     """Return whether the file there is still the same one."""
     try:
         now = path.stat()

@@ -37,13 +37,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Receiver:
-    """Receive objects of one bucket.
-
-    Args:
-        bucket: Where they lie.
-        ranges: Runs the requests.
-        is_stopped: Whether to give up.
-    """
+    """Receive objects of one bucket, by requests that `ranges` runs."""
 
     bucket: Bucket
     ranges: Executor

@@ -146,12 +146,7 @@ def _connections() -> int:
 
 @dataclass
 class Total:
-    """Count the bytes of all objects, report them, and stop all when one has failed.
-
-    Args:
-        size_bytes: How many there will be.
-        progress: Called with both.
-    """
+    """Count the bytes of all objects, report them, and stop all when one has failed."""
 
     size_bytes: int
     progress: Progress | None
