@@ -5,7 +5,7 @@ becomes of each dtype.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from yogadl._interfaces import Column
 from yogadl._leaf import BYTES, STR, Leaf, refuse
-from yogadl._spec import Field, Node, Spec
+from yogadl._spec import Field, Spec
 from yogadl.errors import MissingDependencyError, UnsupportedDataError
 
 try:
@@ -50,7 +50,7 @@ class ArrowWriter:
         self._spec = spec
         leaves = [_field_of(field.leaf) for field in spec.fields]
         described = {"spec": spec.to_json(), "fingerprint": fingerprint}
-        columns = _columns_of(spec, leaves)
+        columns = _columns_of(spec, iter(leaves))
         self._schema = pa.schema(columns, {"yogadl": json.dumps(described)})
         open_file = pq.ParquetWriter if format == "parquet" else pa.ipc.new_file
         self._writer = open_file(folder / f"records.{format}", self._schema)
@@ -71,7 +71,8 @@ class ArrowWriter:
             _array_of(field, column, first_record)
             for field, column in zip(self._spec.fields, columns, strict=True)
         ]
-        arrays = _arrays_of(self._spec, iter(leaves), self._schema)
+        tree = self._spec.tree
+        arrays = leaves if isinstance(tree, Leaf) else _arrays_below(tree, iter(leaves), self._schema)
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
@@ -79,9 +80,8 @@ class ArrowWriter:
         self._writer.close()
 
 
-def _columns_of(spec: Spec, leaves: Sequence[Any]) -> list[Any]:
+def _columns_of(spec: Spec, rest: Iterator[Any]) -> list[Any]:
     """Return the columns of a table: a pa.field for each child of the record."""
-    rest = iter(leaves)
     if isinstance(spec.tree, Leaf):
         return [next(rest).with_name(_RECORD)]
     return _fields_below(spec.tree, rest, "")
@@ -103,14 +103,7 @@ def _fields_below(node: Any, rest: Iterator[Any], path: str) -> list[Any]:  # an
     return found
 
 
-def _arrays_of(spec: Spec, rest: Iterator[Any], schema: Any) -> list[Any]:
-    if isinstance(spec.tree, Leaf):
-        return list(rest)
-    return _arrays_below(spec.tree, rest, list(schema))
-
-
-def _arrays_below(node: Node, rest: Iterator[Any], fields: Sequence[Any]) -> list[Any]:
-    assert not isinstance(node, Leaf)
+def _arrays_below(node: Any, rest: Iterator[Any], fields: Iterable[Any]) -> list[Any]:  # see above
     known = {field.name: field for field in fields}
     found = []
     for key, child in zip(node.keys, node.children, strict=True):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,12 +27,6 @@ def chunk_records(record_bytes: int) -> int:
     return max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, record_bytes)))
 
 
-def chained(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
-    """Yield the first item, which was taken to look at, and then the rest."""
-    yield first
-    yield from rest
-
-
 class StreamSource:
     """Batches of Arrow, read once, in order.
 
@@ -49,7 +44,7 @@ class StreamSource:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             raise UnsupportedDataError(NO_RECORDS)
-        self._batches = chained(first, batches)
+        self._batches = chain([first], batches)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on; those before are read, too."""

@@ -1,18 +1,19 @@
 """Read tables in memory, or mapped into it, at any rows: pyarrow, pandas, polars, HF datasets."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from yogadl._columns import Columns
+from yogadl._interfaces import Indices
 from yogadl._sources import NO_RECORDS
 from yogadl._spec import Spec
-from yogadl.adapters.arrays._batches import StreamSource, chained, chunk_records
+from yogadl.adapters.arrays._batches import StreamSource, chunk_records
 from yogadl.adapters.arrays._columns import bytes_of, stored_columns, value_lists
 from yogadl.adapters.arrays._types import Values, spec_of
 from yogadl.errors import UnsupportedDataError
@@ -20,109 +21,71 @@ from yogadl.errors import UnsupportedDataError
 _FIRST_RECORDS: Final = 64
 _ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
-
-class Frame(Protocol):
-    """A table that gives any of its rows at once; `names` is ``None`` if it is a single column."""
-
-    @property
-    def names(self) -> Sequence[Any] | None: ...
-
-    def __len__(self) -> int: ...
-
-    def rows(self, start: int, stop: int) -> Sequence[Values]: ...
-
-    def take(self, indices: NDArray[np.int64]) -> Sequence[Values]: ...
+Rows = slice | Indices  # slices have a start and a stop, and no step
 
 
 class FrameSource:
     """A table in memory, or mapped into it. As picklable as the table is.
 
     Args:
-        frame: The table.
+        names: Of its columns; ``None`` if it is a single one.
+        table: Has a length.
+        read: A function of a module, or a partial of one: returns the columns of some rows of the table.
     """
 
     can_start_anywhere = True
     has_final_spec = True
 
-    def __init__(self, frame: Frame) -> None:
-        self.length = len(frame)
+    def __init__(
+        self, names: Sequence[Any] | None, table: Any, read: Callable[[Any, Rows], Sequence[Values]]
+    ) -> None:
+        self.length = len(table)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
-        self._frame = frame
-        self.spec: Spec = spec_of(frame.names, frame.rows(0, 1))
+        self._names, self._table, self._read = names, table, read
+        self.spec: Spec = spec_of(names, read(table, slice(0, 1)))
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
         count = _FIRST_RECORDS
         while start < self.length:
             stop = min(start + count, self.length)
-            stored = stored_columns(self._frame.names, self._frame.rows(start, stop), range(start, stop))
+            rows = self._read(self._table, slice(start, stop))
+            stored = stored_columns(self._names, rows, range(start, stop))
             yield stored
             record_bytes = bytes_of(stored) // (stop - start)
             start, count = stop, chunk_records(record_bytes)
 
-    def columns(self, indices: NDArray[np.int64]) -> Columns:
+    def columns(self, indices: Indices) -> Columns:
         """Return any records, as `from_source` reads them."""
-        stored = stored_columns(self._frame.names, self._frame.take(indices), indices.tolist())
+        stored = stored_columns(self._names, self._read(self._table, indices), indices.tolist())
         return value_lists(self.spec, stored)
 
 
-@dataclass(frozen=True)
-class _ArrowFrame:
-    names: Sequence[Any] | None
-    table: Any  # a pa.Table
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def rows(self, start: int, stop: int) -> Sequence[Values]:
-        return _columns(self.table.slice(start, stop - start))
-
-    def take(self, indices: NDArray[np.int64]) -> Sequence[Values]:
+def _rows_of_arrow(table: Any, chosen: Rows) -> Sequence[Values]:
+    if isinstance(chosen, slice):
+        found = table.slice(chosen.start, chosen.stop - chosen.start)
+    else:
         try:
-            return _columns(self.table.take(pa.array(indices)))
+            found = table.take(pa.array(chosen))
         except pa.ArrowNotImplementedError:  # there is no take of views, say
-            return _columns(pa.concat_tables([self.table.slice(index, 1) for index in indices.tolist()]))
-
-
-def _columns(table: Any) -> Sequence[Values]:
-    found: list[Values] = table.columns
-    return found
+            found = pa.concat_tables([table.slice(index, 1) for index in chosen.tolist()])
+    columns: Sequence[Values] = found.columns
+    return columns
 
 
 def of_pyarrow(data: Any) -> FrameSource | None:
     """Return the source of a table, a batch or an array of pyarrow."""
     if isinstance(data, pa.Array | pa.ChunkedArray):
-        return FrameSource(_ArrowFrame(None, pa.table({"": data})))
+        return FrameSource(None, pa.table({"": data}), _rows_of_arrow)
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
-    return FrameSource(_ArrowFrame(data.column_names, data)) if isinstance(data, pa.Table) else None
+    return FrameSource(data.column_names, data, _rows_of_arrow) if isinstance(data, pa.Table) else None
 
 
-@dataclass(frozen=True)
-class _PandasFrame:
-    names: Sequence[Any] | None
-    frame: Any  # a pd.DataFrame
-    types: Sequence[Any]  # what all values of each column have in common, if they are Python objects
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def rows(self, start: int, stop: int) -> Sequence[Values]:
-        return self._columns(self.frame.iloc[start:stop])
-
-    def take(self, indices: NDArray[np.int64]) -> Sequence[Values]:
-        return self._columns(self.frame.iloc[indices])
-
-    def _columns(self, frame: Any) -> list[Values]:
-        return [
-            _of_series(name, frame.iloc[:, number], data_type)
-            for number, (name, data_type) in enumerate(zip(_named(self.names), self.types, strict=True))
-        ]
-
-
-def _named(names: Sequence[Any] | None) -> Sequence[Any]:
-    return [""] if names is None else names
+def _rows_of_pandas(frame: Any, chosen: Rows, columns: Sequence[tuple[Any, Any]]) -> list[Values]:
+    some = frame.iloc[chosen]
+    return [_of_series(name, some.iloc[:, n], data_type) for n, (name, data_type) in enumerate(columns)]
 
 
 def _of_series(name: Any, series: Any, data_type: Any) -> Values:
@@ -135,6 +98,7 @@ def _of_series(name: Any, series: Any, data_type: Any) -> Values:
 
 
 def _type_of(name: Any, series: Any) -> Any:
+    """Return what all values of a column have in common, if they are Python objects."""
     if series.dtype != object:
         return None
     values = series.to_numpy()
@@ -156,9 +120,9 @@ def _untyped(name: Any, dtype: Any, error: object) -> UnsupportedDataError:
 
 
 def _pandas_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
-    series = [frame.iloc[:, number] for number in range(len(frame.columns))]
-    types = [_type_of(name, one) for name, one in zip(_named(names), series, strict=True)]
-    return FrameSource(_PandasFrame(names, frame, types))
+    named = enumerate([""] if names is None else names)
+    columns = [(name, _type_of(name, frame.iloc[:, number])) for number, name in named]
+    return FrameSource(names, frame, partial(_rows_of_pandas, columns=columns))
 
 
 def of_pandas(data: Any) -> FrameSource | None:
@@ -170,19 +134,9 @@ def of_pandas(data: Any) -> FrameSource | None:
     return None
 
 
-@dataclass(frozen=True)
-class _PolarsFrame:
-    names: Sequence[Any] | None
-    frame: Any  # a pl.DataFrame
-
-    def __len__(self) -> int:
-        return int(self.frame.height)
-
-    def rows(self, start: int, stop: int) -> Sequence[Values]:
-        return _columns(self.frame.slice(start, stop - start).to_arrow())
-
-    def take(self, indices: NDArray[np.int64]) -> Sequence[Values]:
-        return _columns(self.frame[indices].to_arrow())
+def _rows_of_polars(frame: Any, chosen: Rows) -> Sequence[Values]:
+    columns: Sequence[Values] = frame[chosen].to_arrow().columns
+    return columns
 
 
 def _polars_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
@@ -195,7 +149,7 @@ def _polars_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
             raise UnsupportedDataError(
                 f"field {name!r} is a column of polars' {dtype}, for which Arrow has no type; cast it"
             )
-    return FrameSource(_PolarsFrame(names, frame))
+    return FrameSource(names, frame, _rows_of_polars)
 
 
 def _has_objects(dtype: Any) -> bool:
@@ -216,20 +170,12 @@ def of_polars(data: Any) -> FrameSource | None:
     return None
 
 
-@dataclass(frozen=True)
-class _HuggingFaceFrame:
-    names: Sequence[Any]
-    dataset: Any  # a datasets.Dataset in the format "arrow"
-    media: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def rows(self, start: int, stop: int) -> Sequence[Values]:
-        return _columns(_with_bytes(self.dataset[start:stop], self.media).select(self.names))
-
-    def take(self, indices: NDArray[np.int64]) -> Sequence[Values]:
-        return _columns(_with_bytes(self.dataset[indices.tolist()], self.media).select(self.names))
+def _rows_of_datasets(
+    dataset: Any, chosen: Rows, names: Sequence[str], media: Sequence[str]
+) -> Sequence[Values]:
+    table = dataset[chosen if isinstance(chosen, slice) else chosen.tolist()]
+    columns: Sequence[Values] = _with_bytes(table, media).select(names).columns
+    return columns
 
 
 def of_datasets(data: Any) -> FrameSource | StreamSource | None:
@@ -243,7 +189,8 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
             return None  # a transform of the user's own: only record by record does it run
         names = list(data.format["columns"])
         arrow = data.with_format("arrow", columns=names)
-        return FrameSource(_HuggingFaceFrame(names, arrow, _media(data.features, names)))
+        read = partial(_rows_of_datasets, names=names, media=_media(data.features, names))
+        return FrameSource(names, arrow, read)
     if hasattr(data, "with_format") and hasattr(data, "iter"):
         arrow = data.with_format("arrow")
         tables = iter(arrow.iter(batch_size=1024))
@@ -251,25 +198,18 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
         if first is None:
             raise UnsupportedDataError(NO_RECORDS)
         media = _media(data.features or {}, first.column_names)
-        every = (_with_bytes(table, media) for table in chained(first, tables))
+        every = (_with_bytes(table, media) for table in chain([first], tables))
         first = next(every)
-        batches = (batch for table in chained(first, every) for batch in table.to_batches())
+        batches = (batch for table in chain([first], every) for batch in table.to_batches())
         return StreamSource(pa.RecordBatchReader.from_batches(first.schema, batches))
     return None
 
 
 def _media(features: Any, names: Sequence[str]) -> tuple[str, ...]:
     """Return which columns hold files, as their bytes or a path: images, audio and the like."""
-    found = []
-    for name in names:
-        arrow_type = getattr(features.get(name), "pa_type", None)
-        if (
-            arrow_type is not None
-            and pa.types.is_struct(arrow_type)
-            and arrow_type.get_field_index("bytes") >= 0
-        ):
-            found.append(name)
-    return tuple(found)
+    types = {name: getattr(features.get(name), "pa_type", None) for name in names}
+    structs = {name: kind for name, kind in types.items() if kind is not None and pa.types.is_struct(kind)}
+    return tuple(name for name, kind in structs.items() if kind.get_field_index("bytes") >= 0)
 
 
 def _with_bytes(table: Any, media: Sequence[str]) -> Any:

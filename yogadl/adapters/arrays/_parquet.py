@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -87,21 +88,15 @@ def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
     # Not by `count_rows`, which counts the whole file.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
     found = [
-        Piece(count, _Fragment(group, dataset.schema))
+        Piece(count, partial(_of_fragment, group, dataset.schema))
         for count, group in zip(counts, groups, strict=True)
         if count
     ]
     return PiecesSource(dataset.schema, found)
 
 
-@dataclass(frozen=True)
-class _Fragment:
+def _of_fragment(fragment: Any, schema: Any) -> Iterator[Any]:
     """Read the batches of one row group of a pa.dataset.Dataset, with the columns of its folder's name."""
+    from pyarrow.dataset import Scanner
 
-    fragment: Any
-    schema: Any
-
-    def __call__(self) -> Iterator[Any]:
-        from pyarrow.dataset import Scanner
-
-        yield from Scanner.from_fragment(self.fragment, schema=self.schema).to_batches()
+    yield from Scanner.from_fragment(fragment, schema=schema).to_batches()
