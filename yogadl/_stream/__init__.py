@@ -4,29 +4,25 @@ The one door: adapters take all that they need from here. Behind it, one idea a 
 those before it. Integers: `shard` which positions are whose, `cut` how they make batches, `cursor` a place
 as JSON, `numbering` items by number. Reading: `rows` which records come where, `run` reads them, `ahead`
 announces them, `items` makes records or batches of them, `prefetch` is a stage, `recipe` all of it together.
-Delivering: `progress` how far, `claims` who reads which epoch, `iterator` one by one, `stream` what users
-hold, `opening` how they get it, `numbered` batches by number, for callers that count themselves, `given` what
-adapters take for a stream.
+Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` what users hold and adapters take,
+`opening` how they get it, `numbered` batches by number, for callers that count themselves.
 """
 
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import Identity, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Span
-from yogadl._stream.given import as_stream
 from yogadl._stream.items import Batches, Finish, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.numbering import Numbering
 from yogadl._stream.opening import open_shard, open_stream
-from yogadl._stream.plan import Plan
 from yogadl._stream.prefetch import ForkedError, Prefetch
-from yogadl._stream.progress import Progress
-from yogadl._stream.recipe import Make, Recipe, Stage
+from yogadl._stream.recipe import Make, Progress, Recipe, Stage
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Run
 from yogadl._stream.shard import Point, Shard, walk
-from yogadl._stream.stream import Loader, RecordStream
+from yogadl._stream.stream import Loader, Plan, RecordStream, as_stream
 
 __all__ = [
     "Ahead",

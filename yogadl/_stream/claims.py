@@ -4,8 +4,7 @@ from typing import Any
 
 from yogadl._lock import ProcessLock
 from yogadl._stream.cut import Span
-from yogadl._stream.progress import Progress
-from yogadl._stream.recipe import Recipe
+from yogadl._stream.recipe import Progress, Recipe
 from yogadl._stream.shard import Point
 
 

@@ -7,8 +7,7 @@ from yogadl._arguments import whole
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.prefetch import ForkedError
-from yogadl._stream.progress import Progress
-from yogadl._stream.recipe import Recipe
+from yogadl._stream.recipe import Progress, Recipe
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
 

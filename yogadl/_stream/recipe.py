@@ -11,7 +11,6 @@ from yogadl._frozen import frozen
 from yogadl._stream.cut import Cut, Span
 from yogadl._stream.items import Read
 from yogadl._stream.prefetch import Prefetch
-from yogadl._stream.progress import Progress
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
@@ -30,6 +29,20 @@ class Make(Protocol):
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, read by read."""
+
+
+class Progress:
+    """What was delivered of a span; without a span, nothing was claimed yet.
+
+    The consumer's own thread counts here, never a thread that reads ahead.
+    """
+
+    __slots__ = ("is_finished", "items", "span")
+
+    def __init__(self, span: Span | None = None) -> None:
+        self.span = span
+        self.items = 0
+        self.is_finished = False
 
 
 @frozen

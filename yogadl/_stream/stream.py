@@ -6,17 +6,30 @@ from functools import partial
 from typing import Any
 
 from yogadl._arguments import explains_names, whole
+from yogadl._frozen import frozen
 from yogadl._interfaces import DataRef, Indices, RandomAccess, Stream
 from yogadl._spec import Spec
 from yogadl._stream.cursor import write_cursor
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.iterator import Restartable, begin
-from yogadl._stream.plan import Plan
 from yogadl._stream.recipe import Recipe
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point, Shard
 from yogadl.errors import ConfigurationError
+
+
+@frozen
+class Plan:
+    """What a shard reads in one whole epoch, before reading anything.
+
+    Attributes:
+        records: How many records.
+        bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
+    """
+
+    records: int
+    bytes: int
 
 
 class Loader(Restartable):
@@ -236,3 +249,30 @@ class RecordStream(Restartable, Stream):
         """Return what one whole epoch of this shard reads."""
         records = len(self)
         return Plan(records, records * self._run.source.record_bytes)
+
+
+def as_stream(given: Any) -> RecordStream:  # Any: it is checked here
+    """Return what was given, if it is a stream of this library.
+
+    Raises:
+        ConfigurationError: if it is anything else; says what to pass instead.
+    """
+    if isinstance(given, RecordStream):
+        return given
+    kind = type(given).__name__
+    if isinstance(given, Loader):
+        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
+    if isinstance(given, DataRef):
+        raise ConfigurationError(
+            f"a {kind} says which records there are, but in no order yet: pass a stream of it, such as "
+            "ref.stream(shuffle=True)"
+        )
+    if isinstance(given, Stream):
+        raise ConfigurationError(
+            f"a {kind} of your own can only be read forwards, once: pass what DataRef.stream of this library "
+            "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
+        )
+    raise ConfigurationError(
+        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref is what storage.fetch(...) or "
+        "yogadl.from_source(...) did"
+    )
