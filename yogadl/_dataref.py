@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._arguments import explains_names
-from yogadl._indices import checked_indices
+from yogadl._arguments import checked_indices, explains_names
 from yogadl._interfaces import Column, DataRef, Indices, Memory, RandomAccess
 from yogadl._order import Blocks
 from yogadl._spec import Spec

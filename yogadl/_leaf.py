@@ -239,6 +239,14 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     return _leaf_of_array(array, allow_pickle)
 
 
+def leaf_at(name: str, record: int, value: object, allow_pickle: bool = False) -> Leaf:
+    """Return the leaf that `value` is a value of, or raise the error that names field and record."""
+    try:
+        return leaf_of(value, allow_pickle)
+    except BadValueError as error:
+        raise refuse(name, record, error.problem) from error.__cause__
+
+
 def _leaf_of_array(array: NDArray[Any], allow_pickle: bool) -> Leaf:
     if array.ndim > MAX_DIMENSIONS:
         raise BadValueError(0, f"has {array.ndim} dimensions, more than {MAX_DIMENSIONS}; reshape it")

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from yogadl._columns import CHUNK_BYTES, CHUNK_RECORDS, Columns, chunks, field_column, numbered, size_of
-from yogadl._leaf import OBJECT, BadValueError, is_masked, leaf_of, refuse
+from yogadl._leaf import OBJECT, is_masked, leaf_at
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
 
@@ -261,10 +261,7 @@ def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
     if isinstance(data, np.ndarray) and data.dtype == object and data.ndim == 1 and not is_masked(data):
         data = data.tolist()  # any values, as a list's are
     columns.append(data)
-    try:
-        return leaf_of(data if is_masked(data) else data[0], allow_pickle)
-    except BadValueError as error:
-        raise refuse(path, 0, error.problem) from error.__cause__
+    return leaf_at(path, 0, data if is_masked(data) else data[0], allow_pickle)
 
 
 NO_RECORDS: Final = (

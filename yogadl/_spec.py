@@ -4,11 +4,12 @@ import keyword
 import unicodedata
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from yogadl._frozen import frozen
-from yogadl._leaf import BadValueError, Leaf, leaf_of, refuse
+from yogadl._leaf import Leaf, leaf_at, refuse
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 MAX_FIELDS = 4096
@@ -166,14 +167,12 @@ class Spec:
         """Return the same tree with other leaves, in order."""
         rest = iter(leaves)
 
-        def replace(node: Node) -> Node:
-            return (
-                next(rest)
-                if isinstance(node, Leaf)
-                else _with_children(node, [replace(c) for c in node.children])
-            )
+        def rebuilt(node: Node) -> Node:
+            if isinstance(node, Leaf):
+                return next(rest)
+            return replace(node, children=tuple(map(rebuilt, node.children)))
 
-        return Spec(replace(self.tree))
+        return Spec(rebuilt(self.tree))
 
     def project(self, names: Sequence[str | int]) -> tuple["Spec", tuple[int, ...]]:
         """Return the spec that keeps only the named top-level keys, and which fields those are.
@@ -243,10 +242,7 @@ def _node_of(value: object, path: str, number: int, allow_pickle: bool, depth: i
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return SequenceNode(kind, tuple(child(i, item) for i, item in enumerate(value)))
-    try:
-        return leaf_of(value, allow_pickle)
-    except BadValueError as error:
-        raise refuse(path, number, error.problem) from error.__cause__
+    return leaf_at(path, number, value, allow_pickle)
 
 
 def check_keys(keys: Iterable[Any], path: str, number: int) -> None:
@@ -260,21 +256,12 @@ def check_keys(keys: Iterable[Any], path: str, number: int) -> None:
             raise refuse(path, number, f"has the dict key {key!r}; keys are str or int")
 
 
-def _with_children(node: DictNode | SequenceNode | NamedTupleNode, children: Sequence[Node]) -> Node:
-    if isinstance(node, DictNode):
-        return DictNode(node.keys, tuple(children))
-    if isinstance(node, SequenceNode):
-        return SequenceNode(node.kind, tuple(children))
-    return NamedTupleNode(node.name, node.keys, tuple(children))
-
-
 def _kept(node: DictNode | SequenceNode | NamedTupleNode, kept: Sequence[int]) -> Node:
-    children = tuple(node.children[i] for i in kept)
-    if isinstance(node, DictNode):
-        return DictNode(tuple(node.keys[i] for i in kept), children)
-    if isinstance(node, SequenceNode):
-        return SequenceNode(node.kind, children)
-    return NamedTupleNode(node.name, tuple(node.keys[i] for i in kept), children)
+    found = replace(node, children=tuple(node.children[i] for i in kept))
+    if isinstance(found, SequenceNode):
+        return found  # whose keys are positions
+    keys: Any = tuple(node.keys[i] for i in kept)
+    return replace(found, keys=keys)
 
 
 def _node_to_json(node: Node) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from yogadl._columns import Columns, field_column, size_of
-from yogadl._leaf import BadValueError, Leaf, leaf_of, refuse
+from yogadl._leaf import leaf_at
 from yogadl._sources import NO_RECORDS, Source
 from yogadl._spec import DictNode, Spec, check_keys
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -57,13 +57,7 @@ def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor
 
 
 class RowsSource:
-    """The rows of a cursor, read once, in order.
-
-    Args:
-        cursor: A DB-API cursor that has executed a SELECT.
-        names: What the columns are called.
-        allow_pickle: Whether values without a stored form may be pickled.
-    """
+    """The rows of a cursor, read once, in order; see `rows` and `source`."""
 
     can_start_anywhere = False
     length = None
@@ -87,10 +81,8 @@ class RowsSource:
         self._first = self._fetch(_FIRST_RECORDS, 0)
         if not self._first:
             raise UnsupportedDataError(NO_RECORDS)
-        leaves = [
-            _leaf(name, value, allow_pickle)
-            for name, value in zip(self._names, _values(self._first[0]), strict=True)
-        ]
+        named = zip(self._names, _values(self._first[0]), strict=True)
+        leaves = [leaf_at(name, 0, value, allow_pickle) for name, value in named]
         self.spec = Spec(DictNode(tuple(self._names), tuple(leaves)))
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
@@ -119,10 +111,3 @@ class RowsSource:
 def _values(row: Any) -> Sequence[Any]:
     """Return the values of a row: a tuple, or a mapping as some cursors give, in the query's order."""
     return tuple(row.values()) if isinstance(row, Mapping) else row
-
-
-def _leaf(name: str, value: Any, allow_pickle: bool) -> Leaf:
-    try:
-        return leaf_of(value, allow_pickle)
-    except BadValueError as error:
-        raise refuse(name, 0, error.problem) from None

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from yogadl._leaf import BYTES, STR, BadValueError, Leaf, Shape, leaf_of, refuse
+from yogadl._leaf import BYTES, STR, Leaf, Shape, leaf_at, refuse
 from yogadl._spec import DictNode, Node, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
 
@@ -61,10 +61,7 @@ def spec_of(names: Sequence[Any] | None, columns: Sequence[Values]) -> Spec:
 
 def _node(path: str, column: Values) -> Node:
     if isinstance(column, np.ndarray):
-        try:
-            return leaf_of(np.empty((), column.dtype))
-        except BadValueError as error:
-            raise refuse(path, 0, error.problem) from None
+        return leaf_at(path, 0, np.empty((), column.dtype))
     return _node_of_type(path, column.type)
 
 

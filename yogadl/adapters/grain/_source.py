@@ -52,23 +52,18 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 
 def _in_order(open_data: Callable[[], Any], allow_pickle: bool) -> Source:
     allow_workers()
-    return IterableSource(_Elements(open_data), allow_pickle=allow_pickle)
+    return IterableSource(_elements(open_data), allow_pickle=allow_pickle)
 
 
-class _Elements:
+def _elements(open_data: Callable[[], Any]) -> Iterator[Any]:
     """Iterate over what Grain iterates over, and close it afterwards: its workers are processes."""
-
-    def __init__(self, open_data: Callable[[], Any]) -> None:
-        self._open_data = open_data
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator = iter(self._open_data())
-        try:
-            yield from iterator
-        finally:
-            if isinstance(iterator, grain.DataLoaderIterator):
-                iterator = iterator._iterator
-            iterator.close()
+    iterator = iter(open_data())
+    try:
+        yield from iterator
+    finally:
+        if isinstance(iterator, grain.DataLoaderIterator):
+            iterator = iterator._iterator
+        iterator.close()
 
 
 def _stages(data: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from yogadl._leaf import BYTES, Leaf
+from yogadl._leaf import BYTES, NUMPY_DTYPES, Leaf
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
 
@@ -16,10 +16,7 @@ Tensor = Any
 TypeSpec = Any
 
 # What tf.data can batch, slice and give back. Others (float8, int4, quantized) fail in its kernels.
-DTYPES: Final = frozenset(
-    {"bool", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"}
-    | {f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
-)
+DTYPES: Final = NUMPY_DTYPES | {"bfloat16"}
 RAGGED: Final = "RaggedTensor"  # the namedtuple that a ragged tensor is stored as
 _SPLITS: Final = re.compile(r"row_splits_\d+(?:_of_(\d+))?")
 _MENDS: Final = {

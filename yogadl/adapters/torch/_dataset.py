@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from yogadl._arguments import checked_indices
 from yogadl._dataref import RecordsRef, as_ref
-from yogadl._indices import checked_indices
 from yogadl.adapters.torch._tensors import converters
 
 

@@ -50,7 +50,7 @@ def source(
     if isinstance(data, Dataset) and data.transform is None:
         return RecordsSource(data.ref, allow_pickle=allow_pickle)
     if isinstance(data, torch.utils.data.IterableDataset):
-        return IterableSource(_Iterated(data), allow_pickle=allow_pickle)
+        return IterableSource(_iterated(data), allow_pickle=allow_pickle)
     if isinstance(data, torch.utils.data.Dataset):
         if not has_random_access(data):
             raise UnsupportedDataError(
@@ -65,19 +65,14 @@ def source(
                 "a DataLoader gives batches, and it is records that are stored: submit its dataset "
                 "(loader.dataset), and let the stream shuffle and make batches"
             )
-        return IterableSource(_Iterated(data), allow_pickle=allow_pickle)
+        return IterableSource(_iterated(data), allow_pickle=allow_pickle)
     return None
 
 
-class _Iterated:
+def _iterated(data: Any) -> Iterator[Any]:
     """Iterate, with tensors made arrays."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, record in enumerate(self._data):
-            yield arrays_in(record, number)
+    for number, record in enumerate(data):
+        yield arrays_in(record, number)
 
 
 class _Items:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from yogadl._interfaces import Column
-from yogadl._leaf import Leaf, dtype_named, refuse
+from yogadl._leaf import NUMPY_DTYPES, Leaf, dtype_named, refuse
 from yogadl._spec import Spec
 from yogadl.adapters._trees import Path, map_leaves
 
@@ -16,12 +16,8 @@ from yogadl.adapters._trees import Path, map_leaves
 Tensor = Any
 Convert = Callable[[Any], Any]  # of a column
 
-# What numpy has of its own, and what it has from ml_dtypes, under the same names. Not complex32 and the
+# What torch has besides numpy's own, and numpy from ml_dtypes, under the same names. Not complex32 and the
 # quantized types, which numpy lacks, nor dates and int4, which torch lacks.
-_NATIVE: Final = frozenset(
-    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
-    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-)
 _FOREIGN: Final = (
     "bfloat16",
     "float8_e4m3fn",
@@ -35,7 +31,7 @@ _FOREIGN: Final = (
 def tensor_of(array: NDArray[Any]) -> Any:  # a tensor; the array itself where torch has no such dtype
     """Return a tensor that shares the array's memory; dates and sub-byte integers stay arrays."""
     name = array.dtype.name
-    if name in _NATIVE:
+    if name in NUMPY_DTYPES:
         return torch.from_numpy(array)
     dtype = getattr(torch, name, None) if name in _FOREIGN else None
     if dtype is None:
@@ -54,7 +50,7 @@ def _converter(leaf: Leaf) -> Convert:
         return _same
     if not leaf.is_fixed:
         return _tensors
-    return torch.from_numpy if leaf.dtype in _NATIVE else tensor_of
+    return torch.from_numpy if leaf.dtype in NUMPY_DTYPES else tensor_of
 
 
 def _same(column: Column) -> Column:
@@ -74,7 +70,7 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
         return None
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
-    if name in _NATIVE:
+    if name in NUMPY_DTYPES:
         found: NDArray[Any] = tensor.numpy()
         return found
     if name not in _FOREIGN:
