@@ -197,7 +197,9 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     _check_shapes(leaf, column)
     if leaf.is_fixed:
         return column
-    return unwrapped(list(column)) if leaf.is_numeric and leaf.shape is None else list(column)
+    if leaf.is_numeric and leaf.shape is None:
+        return [value if value.ndim else value[()] for value in column]  # arrays of no dimension are scalars
+    return list(column)
 
 
 def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
@@ -220,11 +222,6 @@ def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
     for shape in set(shapes):
         if len(shape) != len(leaf.shape) or (known and any(shape[axis] != size for axis, size in known)):
             raise BadShapeError(shapes.index(shape), shape)
-
-
-def unwrapped(values: list[Any]) -> list[Any]:
-    """Return the values with arrays of no dimension made scalars."""
-    return [value if value.ndim else value[()] for value in values]
 
 
 def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:

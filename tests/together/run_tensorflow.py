@@ -15,6 +15,6 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     if job.workers:
         dataset = dataset.prefetch(job.workers)
     # tf.data owns the iterator, so what it delivered is counted here.
-    numbered = NumberedBatches(stream, job.batch_size)
+    numbering = NumberedBatches(stream, job.batch_size).numbering
     for delivered, batch in enumerate(dataset, 1):
-        yield batch["id"].numpy().tolist(), numbered.cursor(delivered)
+        yield batch["id"].numpy().tolist(), numbering.cursor(numbering.reach(delivered))

@@ -80,7 +80,10 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
     state = np.full(count, step(shape_state(shape), size), _U)
     scratch = np.empty(count, _U)
     if size > MAX_MIXED_BYTES:
-        _step(state, _long_hashes(rows.reshape(-1).data, size, count), scratch)
+        from xxhash import xxh3_64_intdigest
+
+        bytes_, starts = rows.reshape(-1).data, range(0, size * count, size)
+        _step(state, np.array([xxh3_64_intdigest(bytes_[n : n + size]) for n in starts], _U), scratch)
         return state
     if size in (1, 2, 4):
         rows = rows.view(f"<u{size}").astype("<u8").view(np.uint8)  # several times as fast as below
@@ -92,13 +95,6 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
         for words in np.ascontiguousarray(rows.view("<u8").T):
             _step(state, words, scratch)
     return state
-
-
-def _long_hashes(buffer: memoryview, size: int, count: int) -> Hashes:
-    from xxhash import xxh3_64_intdigest
-
-    digests = [xxh3_64_intdigest(buffer[start : start + size]) for start in range(0, size * count, size)]
-    return np.array(digests, _U)
 
 
 def hash_values(data: NDArray[np.uint8], lengths: NDArray[np.int64], shapes: NDArray[np.int64]) -> Hashes:

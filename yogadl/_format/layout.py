@@ -27,6 +27,7 @@ from yogadl.errors import CacheFormatError
 PAGE_HEADER_BYTES: Final = 16
 HEAP_BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
 _ROW_BLOCK_BYTES: Final = 2**20
+_NUMBERS: Final = ("row_bytes", "rows_per_block", "elements")  # of a `FieldIndex`
 
 
 BlockKind = Literal["rows", "heap"]
@@ -140,20 +141,12 @@ class PartIndex:
         fields = []
         for number, field in enumerate(self.fields):
             for kind, blocks in (("rows", field.rows), ("heap", field.heap)):
-                arrays[f"{number}.{kind}.position"] = blocks.position
-                arrays[f"{number}.{kind}.length"] = blocks.length
-                arrays[f"{number}.{kind}.checksum"] = blocks.checksum
+                for name, array in vars(blocks).items():
+                    arrays[f"{number}.{kind}.{name}"] = array
             arrays[f"{number}.heap.first_record"] = field.heap_first_record
             arrays[f"{number}.heap.first_element"] = field.heap_first_element
-            fields.append(
-                {
-                    "stored": field.stored,
-                    "shape": list(field.shape),
-                    "row_bytes": field.row_bytes,
-                    "rows_per_block": field.rows_per_block,
-                    "elements": field.elements,
-                }
-            )
+            numbers = {name: getattr(field, name) for name in _NUMBERS}
+            fields.append({"stored": field.stored, "shape": list(field.shape), **numbers})
         document = {
             "index": 1,
             "container": CONTAINER,
@@ -181,9 +174,7 @@ class PartIndex:
                 FieldIndex(
                     stored=entry["stored"],
                     shape=tuple(entry["shape"]),
-                    row_bytes=entry["row_bytes"],
-                    rows_per_block=entry["rows_per_block"],
-                    elements=entry["elements"],
+                    **{name: entry[name] for name in _NUMBERS},
                     rows=_blocks(file, f"{number}.rows"),
                     heap=_blocks(file, f"{number}.heap"),
                     heap_first_record=file.arrays[f"{number}.heap.first_record"],

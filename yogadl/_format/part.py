@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -189,17 +188,13 @@ class PartWriter:
         self._database.abandon()
 
 
-@dataclass
 class _BlockList:
     """The blocks put so far of one field and kind."""
 
-    keys: list[bytes]
-    lengths: list[int]
-    checksums: list[int]
-
-    @staticmethod
-    def empty() -> "_BlockList":
-        return _BlockList([], [], [])
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.lengths: list[int] = []
+        self.checksums: list[int] = []
 
 
 class _FieldWriter:
@@ -221,7 +216,7 @@ class _FieldWriter:
         self._elements = 0
         self._heap_first_record: list[int] = []
         self._heap_first_element: list[int] = []
-        self._blocks: dict[BlockKind, _BlockList] = {"rows": _BlockList.empty(), "heap": _BlockList.empty()}
+        self._blocks: dict[BlockKind, _BlockList] = {"rows": _BlockList(), "heap": _BlockList()}
 
     def write(self, column: StoredColumn, first_record: int) -> int:
         """Append a column; return how many bytes it takes."""

@@ -1,5 +1,6 @@
 """Say where the rows of a batch lie, and read them: from mapped parts, or by pread where one is not."""
 
+import itertools
 import os
 from typing import Any, Final, Protocol
 
@@ -31,10 +32,7 @@ class PartFiles(Protocol):
 class Parts:
     """The parts of one cache, and in which of them each record lies. Safe for threads, and after a fork.
 
-    Args:
-        table: How every part lies.
-        files: Where the parts' files lie.
-        maps: Whether files may be mapped; reads by pread where not, as on a network file system.
+    Its arguments are those of `Reader`.
     """
 
     def __init__(self, table: PartTable, files: PartFiles, *, maps: bool) -> None:
@@ -66,23 +64,18 @@ class Parts:
     def read(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[bytes]:
         """Read from parts' files without mapping them; each file is opened once."""
         found = [b""] * len(parts)
-        opened, descriptor = -1, -1
-        try:
-            for number in np.argsort(parts, kind="stable").tolist():
-                part, length = int(parts[number]), int(lengths[number])
-                if part != opened:
-                    if descriptor >= 0:
-                        os.close(descriptor)
-                        descriptor = -1
-                    opened, descriptor = part, self.open(part)
-                try:
+        by_part = np.argsort(parts, kind="stable").tolist()
+        for part, numbers in itertools.groupby(by_part, lambda number: int(parts[number])):
+            name, descriptor = self.table.sha256[part], self.open(part)
+            try:
+                for number in numbers:
+                    length = int(lengths[number])
                     found[number] = read_at(descriptor, int(positions[number]), length)
-                except OSError as error:
-                    raise unreadable(error, self._files.path(self.table.sha256[part])) from error
-                if len(found[number]) != length:
-                    raise CacheFormatError(f"part {self.table.sha256[part]} ended early: it was truncated")
-        finally:
-            if descriptor >= 0:
+                    if len(found[number]) != length:
+                        raise CacheFormatError(f"part {name} ended early: it was truncated")
+            except OSError as error:
+                raise unreadable(error, self._files.path(name)) from error
+            finally:
                 os.close(descriptor)
         return found
 

@@ -74,7 +74,7 @@ class Window:
         reserved = _mmap(None, self._length + alignment, _PROT_NONE, flags, -1)
         self._base = -(-reserved // alignment) * alignment
         # Not at exit: a daemon thread may still be gathering then, and the process is about to go anyway.
-        weakref.finalize(self, _munmap, reserved, self._length + alignment).atexit = False
+        weakref.finalize(self, _load_libc().munmap, reserved, self._length + alignment).atexit = False
         # Any: numpy takes every buffer, but does not say so.
         memory: Any = (ctypes.c_ubyte * self._length).from_address(self._base)
         self._memory = memory
@@ -241,7 +241,3 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, descrip
         hint = _MORE_ROOM if code == errno.ENOMEM else ""
         raise StorageError(code, f"can't map {length} bytes of cache: {os.strerror(code)}{hint}")
     return int(found)
-
-
-def _munmap(address: int, length: int) -> None:
-    _load_libc().munmap(address, length)

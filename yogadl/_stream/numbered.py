@@ -4,6 +4,7 @@ tf.data, Keras, Grain and the worker processes of PyTorch say which batch they w
 """
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any, Final
 
 from yogadl._interfaces import Column, Memory
@@ -44,12 +45,8 @@ class NumberedBatches:
         >>> import yogadl
         >>> from yogadl._stream import NumberedBatches
         >>> batches = NumberedBatches(yogadl.from_source([10, 11, 12, 13, 14]).stream(), 2)
-        >>> batches.count(epoch=0), batches.locate(4)
-        (3, (1, 1))
-        >>> batches.batch(epoch=1, number=1).tolist()
-        [12, 13]
-        >>> batches.cursor(4)["epoch"], batches.cursor(4)["position"]
-        (1, 2)
+        >>> batches.count(epoch=0), batches.batch(epoch=1, number=1).tolist()
+        (3, [12, 13])
     """
 
     def __init__(
@@ -69,27 +66,17 @@ class NumberedBatches:
         self._finish = Batches(run, padding_field=padding_field).finish()
         self._padding_field = padding_field
         self._block = max(1, INDICES // self.size) * self.size
-        self._forget()
-
-    def _forget(self) -> None:
         # By (epoch, block): the block's rows, and what announces them.
         self._kept: OrderedDict[tuple[int, int], tuple[Rows, Ahead]] = OrderedDict()
         self._lock = ProcessLock()
 
     def __reduce__(self) -> Any:
-        return _reopen, (self.stream, self.size, self.numbering.cut.drop_remainder, self._padding_field)
+        make = partial(NumberedBatches, padding_field=self._padding_field)
+        return make, (self.stream, self.size, self.numbering.cut.drop_remainder)
 
     def count(self, epoch: int) -> int:
         """Count the batches of an epoch; of the one that the stream starts in, those from there on."""
         return self.numbering.count(epoch)
-
-    def locate(self, number: int) -> tuple[int, int]:
-        """Return (epoch, number in it) of a batch counted from the stream's start; see `Numbering.locate`."""
-        return self.numbering.locate(number)
-
-    def cursor(self, delivered: int) -> dict[str, Any]:
-        """Return the cursor that stands where so many batches were delivered from the stream's start on."""
-        return self.numbering.cursor(self.numbering.reach(delivered))
 
     def batch(self, epoch: int, number: int) -> Any:  # a tree like the record's
         """Read one batch.
@@ -136,9 +123,3 @@ class NumberedBatches:
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             return found
-
-
-def _reopen(
-    stream: RecordStream, size: int, drop_remainder: bool, padding_field: str | None
-) -> NumberedBatches:
-    return NumberedBatches(stream, size, drop_remainder, padding_field=padding_field)

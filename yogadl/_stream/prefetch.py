@@ -42,8 +42,7 @@ class Prefetch:
 
         Small batches are read many at a time, and handing each over would cost more than reading it.
         """
-        feed = _Feed(self.depth)
-        feed.start(reads)
+        feed = _Feed(self.depth, reads)
         del reads  # the thread's alone: they end with it
         try:
             while True:
@@ -55,13 +54,13 @@ class Prefetch:
 
 
 class _Feed:
-    """A bounded queue that a thread of its own fills. One consumer.
+    """A bounded queue that a thread of its own fills with `reads`. One consumer.
 
     The lock is re-entrant: the garbage collector may drop a consumer, and so call `stop`, inside the
     thread while it holds the lock.
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, reads: Iterator[Read]) -> None:
         self._depth = depth
         self._held = 0  # items in the queue
         self._most = depth  # from so many on, nothing is read
@@ -70,10 +69,6 @@ class _Feed:
         self._is_stopped = False
         self._is_over = False
         self._pid = os.getpid()
-        self._thread: threading.Thread | None = None
-
-    def start(self, reads: Iterator[Read]) -> None:
-        """Start the thread that fills the queue with `reads`."""
         settle_allocator()
         self._thread = threading.Thread(target=self._fill, args=(reads,), name="yogadl-prefetch", daemon=True)
         # A daemon thread that is in the middle of a copy while the interpreter is taken down is asking
@@ -120,7 +115,7 @@ class _Feed:
 
     def _exit(self) -> None:
         self.stop()
-        if os.getpid() == self._pid and self._thread is not None:
+        if os.getpid() == self._pid:
             self._thread.join(_EXIT_TIMEOUT_S)
 
     def _fill(self, reads: Iterator[Read]) -> None:
