@@ -65,9 +65,7 @@ def is_dataset_id(name: str) -> bool:
     return _problem_with(name) is None
 
 
-def is_version(name: str) -> bool:
-    """Return whether a version may be called so."""
-    return _problem_with(name) is None
+is_version = is_dataset_id  # the same rules
 
 
 def is_hash(name: str, digits: int) -> bool:

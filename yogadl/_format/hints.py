@@ -25,11 +25,7 @@ _TRUSTED_RECORDS: Final = 1 << 17
 
 
 class Hints:
-    """Give hints for one cache. Safe to use from several threads: at worst a hint is given twice.
-
-    Args:
-        fields: The fields of a record.
-    """
+    """Give hints for one cache. Safe to use from several threads: at worst a hint is given twice."""
 
     def __init__(self, fields: Sequence[FixedField | VaryingField]) -> None:
         self._fields = fields

@@ -49,6 +49,9 @@ class _Keys(NamedTuple):
     rest: int
 
 
+_InPart = Callable[[Integers, int, Blocks, _Keys], Integers]
+
+
 @frozen
 class BlocksOrder:
     """Shuffle blocks, and records within windows of blocks, anew in each epoch, in constant memory."""
@@ -63,15 +66,8 @@ class BlocksOrder:
     def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """Return the record index at each position."""
         flat = check_within(positions, self.records, "position")
-        layout, keys = _lay_out(self.records, self.blocks), _epoch_keys(self.seed, epoch)
-
-        def windowed(chunk: Integers) -> Integers:
-            return _indices_in_windows(chunk, self.records, self.blocks, keys)
-
-        def rest(chunk: Integers) -> Integers:
-            return _indices_in_rest(chunk, self.records, self.blocks, keys)
-
-        return _apply(flat, layout.windowed, windowed, rest).reshape(np.shape(positions))
+        found = self._applied(flat, epoch, _indices_in_windows, _indices_in_rest)
+        return found.reshape(np.shape(positions))
 
     def positions(self, indices: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """Return the position of each record index."""
@@ -82,15 +78,25 @@ class BlocksOrder:
         full = np.flatnonzero(flat < layout.blocks * self.blocks.records)
         block, offset = np.divmod(flat[full], np.int64(self.blocks.records))
         places[full] = unpermute(block, layout.blocks, keys.blocks) * np.int64(self.blocks.records) + offset
+        found = self._applied(places, epoch, _positions_in_windows, _positions_in_rest)
+        return found.reshape(np.shape(indices))
 
-        def windowed(chunk: Integers) -> Integers:
-            return _positions_in_windows(chunk, self.records, self.blocks, keys)
-
-        def rest(chunk: Integers) -> Integers:
-            start = np.int64(layout.windowed)
-            return unpermute(chunk - start, self.records - layout.windowed, keys.rest) + start
-
-        return _apply(places, layout.windowed, windowed, rest).reshape(np.shape(indices))
+    def _applied(self, numbers: Integers, epoch: int, in_windows: _InPart, in_rest: _InPart) -> Integers:
+        """Compute chunk by chunk, each number by the function of the part it lies in."""
+        windowed = _lay_out(self.records, self.blocks).windowed
+        of = self.records, self.blocks, _epoch_keys(self.seed, epoch)
+        results = np.empty(numbers.size, np.int64)
+        for start in range(0, numbers.size, CHUNK):
+            chunk, result = numbers[start : start + CHUNK], results[start : start + CHUNK]
+            if int(chunk.max()) < windowed:
+                result[:] = in_windows(chunk, *of)
+            elif int(chunk.min()) >= windowed:
+                result[:] = in_rest(chunk, *of)
+            else:
+                inside = chunk < windowed
+                result[inside] = in_windows(chunk[inside], *of)
+                result[~inside] = in_rest(chunk[~inside], *of)
+        return results
 
     def describe(self) -> dict[str, Any]:
         """Return the order's name, version and parameters, for a cursor."""
@@ -120,27 +126,6 @@ def _lay_out(records: int, blocks: Blocks) -> _Layout:
 def _epoch_keys(seed: int, epoch: int) -> _Keys:
     state = derive_key(BLOCKS_TAG, seed, epoch)
     return _Keys(absorb(state, _LANES), absorb(state, _BLOCKS), absorb(state, _REST))
-
-
-def _apply(
-    numbers: Integers,
-    windowed: int,
-    in_windows: Callable[[Integers], Integers],
-    in_rest: Callable[[Integers], Integers],
-) -> Integers:
-    """Compute chunk by chunk, each number by the function of the part it lies in."""
-    results = np.empty(numbers.size, np.int64)
-    for start in range(0, numbers.size, CHUNK):
-        chunk, result = numbers[start : start + CHUNK], results[start : start + CHUNK]
-        if int(chunk.max()) < windowed:
-            result[:] = in_windows(chunk)
-        elif int(chunk.min()) >= windowed:
-            result[:] = in_rest(chunk)
-        else:
-            inside = chunk < windowed
-            result[inside] = in_windows(chunk[inside])
-            result[~inside] = in_rest(chunk[~inside])
-    return results
 
 
 def _indices_in_windows(positions: Integers, records: int, blocks: Blocks, keys: _Keys) -> Integers:
@@ -184,6 +169,11 @@ def _indices_in_rest(positions: Integers, records: int, blocks: Blocks, keys: _K
     block, offset = np.divmod(index[full], np.int64(blocks.records))
     index[full] = permute(block, layout.blocks, keys.blocks) * np.int64(blocks.records) + offset
     return index
+
+
+def _positions_in_rest(places: Integers, records: int, blocks: Blocks, keys: _Keys) -> Integers:
+    windowed = _lay_out(records, blocks).windowed
+    return unpermute(places - np.int64(windowed), records - windowed, keys.rest) + np.int64(windowed)
 
 
 def _word(limit: int) -> type[np.uint32] | type[np.uint64]:

@@ -28,16 +28,12 @@ def chunk_records(record_bytes: int) -> int:
 
 
 class StreamSource:
-    """Batches of Arrow, read once, in order.
-
-    Args:
-        reader: A pa.RecordBatchReader.
-    """
+    """Batches of Arrow, read once, in order."""
 
     can_start_anywhere = False
     length = None
 
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, reader: Any) -> None:  # a pa.RecordBatchReader
         self._names = reader.schema.names
         self.spec: Spec = spec_of(self._names, list(reader.schema))
         batches = iter(reader)

@@ -71,7 +71,9 @@ def _stored(path: str, array: Values, numbers: Sequence[int]) -> list[Stored]:
     if isinstance(array, np.ndarray):
         return [array.astype(array.dtype.newbyteorder("<"), copy=False)]
     array = _plain(array)
-    _refuse_nulls(array, path, numbers)
+    position = _first_null(array)
+    if position is not None:
+        raise refuse(path, numbers[position], NULL)
     if pa.types.is_struct(array.type):
         found: list[Stored] = []
         for i in range(array.type.num_fields):
@@ -148,12 +150,6 @@ def _opened(
         if position is not None:
             raise refuse(path, record_of(position), f"has an item that {NULL}")
     return array, counts
-
-
-def _refuse_nulls(array: Any, path: str, numbers: Sequence[int]) -> None:
-    position = _first_null(array)
-    if position is not None:
-        raise refuse(path, numbers[position], NULL)
 
 
 def _first_null(array: Any) -> int | None:

@@ -17,19 +17,10 @@ class BatchReader:
     reading ahead goes on from there. Safe to use from several threads and after a fork; pickles if the
     stream does, without what it has read ahead.
 
-    Args:
-        stream: Whose records.
-        cut: How they make batches.
-        padding_field: The name under which each batch says which of its records are padding.
-        prefetch: How many batches are read ahead.
-
     Attributes:
         stream: Whose records, from batch 0 on.
         numbering: Which batches there are.
         furthest: The greatest number that was asked for, -1 before that.
-
-    Raises:
-        ConfigurationError: if the arguments make no sense, or shards would drift into different epochs.
     """
 
     def __init__(self, stream: RecordStream, cut: Cut, padding_field: str | None, prefetch: int) -> None:

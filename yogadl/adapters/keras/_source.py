@@ -39,13 +39,6 @@ class BatchesSource:
 
     A record is one row of every array of a batch, in the batch's tree: of batches (x, y), records (x, y). The
     batches may be of any lengths, and of NumPy, TensorFlow, PyTorch (in memory) or JAX.
-
-    Args:
-        batches: Has a length (`num_batches` or ``__len__``) and batches by position.
-        allow_pickle: Whether values without a stored form may be pickled.
-
-    Raises:
-        UnsupportedDataError: if it has no end, no records, or what is no batch of arrays.
     """
 
     can_start_anywhere = False

@@ -247,15 +247,9 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             state = json.loads(archive.read(_MEMBER))
-        if {"cursor", "epoch", "step", "steps_per_epoch", "seeds"} <= state.keys():
-            return dict(state)
-    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
-        raise _foreign(path) from error
-    raise _foreign(path)
-
-
-def _foreign(path: Path) -> CacheFormatError:
-    return CacheFormatError(
-        f"{path} is no checkpoint of yogadl's, it has no whole {_MEMBER}: move it away to begin anew, or "
-        "load it with keras.models.load_model"
-    )
+        return {name: state[name] for name in ("cursor", "epoch", "step", "steps_per_epoch", "seeds")}
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        raise CacheFormatError(
+            f"{path} is no checkpoint of yogadl's, it has no whole {_MEMBER}: move it away to begin anew, or "
+            "load it with keras.models.load_model"
+        ) from error

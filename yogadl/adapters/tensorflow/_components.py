@@ -105,9 +105,7 @@ class VaryingComponent(LeafComponent):
         column = columns[self._number]
         if self._leaf.is_numeric:
             return pack.raws(self._leaf, column)
-        found = np.empty(len(column), object)
-        found[:] = [serialized(value) for value in column]
-        return [found]
+        return [pack.encoded(map(serialized, column))]
 
     def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
         found = [shaped(next(tensors), [None])]

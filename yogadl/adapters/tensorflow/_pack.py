@@ -1,7 +1,7 @@
 """Turn columns into arrays that one call can return to tf.data, and arrays of tf.data into columns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,21 @@ from yogadl.errors import UnsupportedDataError
 Arrays = list[NDArray[Any]]
 
 
-def encoded(values: Sequence[Any]) -> list[bytes]:
-    """Return bytes and str as bytes."""
-    return [value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass") for value in values]
+def encoded(values: Iterable[Any]) -> NDArray[Any]:
+    """Return an array of objects, in which bytes and str are bytes."""
+    items = [item if isinstance(item, bytes) else item.encode("utf-8", "surrogatepass") for item in values]
+    found = np.empty(len(items), object)
+    found[:] = items
+    return found
 
 
 def texts(column: Column) -> Arrays:
     """Pack a column of bytes or str, scalars or arrays of one shape."""
     first = column[0]
     if not isinstance(first, np.ndarray):
-        found = np.empty(len(column), object)
-        found[:] = encoded(column)  # type: ignore[arg-type]  # a list of them, where they are scalars
-        return [found]
+        return [encoded(column)]
     stacked = np.stack(list(column))
-    flat = np.empty(stacked.size, object)
-    flat[:] = encoded(stacked.ravel().tolist())
-    return [flat.reshape(stacked.shape)]
+    return [encoded(stacked.ravel().tolist()).reshape(stacked.shape)]
 
 
 def stacked(name: str, leaf: Leaf, column: Column) -> Arrays:
@@ -54,8 +53,7 @@ def raws(leaf: Leaf, column: Column) -> Arrays:
     Where the rank is not known, it comes before the shape.
     """
     values = [np.asarray(value, leaf.numpy_dtype) for value in column]
-    data = np.empty(len(values), object)
-    data[:] = [value.tobytes() for value in values]
+    data = encoded(value.tobytes() for value in values)
     if leaf.shape is not None:
         return [data, np.array([value.shape for value in values], np.int64).reshape(len(values), -1)]
     shapes = np.zeros((len(values), 1 + max(value.ndim for value in values)), np.int64)
@@ -81,9 +79,7 @@ def rows(leaf: Leaf, column: Column) -> Arrays:
     if leaf.is_numeric:
         flat = np.concatenate([value.reshape(math.prod(value.shape[:rank]), *inner) for value in values])
     else:
-        joined = np.concatenate([value.reshape(-1) for value in values])
-        flat = np.empty(joined.size, object)
-        flat[:] = encoded(joined.tolist())
+        flat = encoded(np.concatenate([value.reshape(-1) for value in values]).tolist())
         flat = flat.reshape(int(sum(math.prod(value.shape[:rank]) for value in values)), *inner)
     found, counts = [flat], np.ones(len(values), np.int64)
     for level in range(rank):
@@ -104,9 +100,7 @@ def nested_rows(name: str, columns: Sequence[Column]) -> Arrays:
         )
     flat = np.concatenate(values)
     if flat.dtype == object:
-        items = np.empty(flat.size, object)
-        items[:] = encoded(flat.ravel().tolist())
-        flat = items.reshape(flat.shape)
+        flat = encoded(flat.ravel().tolist()).reshape(flat.shape)
     found = [flat, splits_of(np.array([len(value) - 1 for value in splits[0]], np.int64))]
     for level in splits:
         found.append(splits_of(np.concatenate([np.diff(value) for value in level]).astype(np.int64)))

@@ -42,11 +42,8 @@ def ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None]) 
 def serialized(value: Any) -> bytes:  # bytes or str, or an array of them
     """Return strings of any shape as one string of bytes, for `tf.io.parse_tensor`."""
     array = np.asarray(value, object)
-    found = np.empty(array.size, object)
-    found[:] = pack.encoded(array.ravel().tolist())
-    content: bytes = tf.make_tensor_proto(
-        found.reshape(array.shape), tf.string, array.shape
-    ).SerializeToString()
+    found = pack.encoded(array.ravel().tolist()).reshape(array.shape)
+    content: bytes = tf.make_tensor_proto(found, tf.string, array.shape).SerializeToString()
     return content
 
 

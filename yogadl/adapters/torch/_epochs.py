@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -91,9 +92,8 @@ class SharedEpochs:
         parent = os.getpid() if worker is None else worker.parent
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "r+") as file:
-            fcntl.flock(
-                descriptor, fcntl.LOCK_EX
-            )  # released with the descriptor, also if the process is killed
+            # Released with the descriptor, also if the process is killed.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             text = file.read()
             everything = json.loads(text) if text else {}
             yield everything.setdefault(str(parent), {"next": list(self._first), "claims": []})
@@ -106,7 +106,4 @@ class SharedEpochs:
 
 def _remove(path: str, owner: int) -> None:
     if os.getpid() == owner:
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+        Path(path).unlink(missing_ok=True)

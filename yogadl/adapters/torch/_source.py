@@ -116,11 +116,7 @@ def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource |
 
 
 class ChosenSource:
-    """Some records of a source by column, in the order of a `Subset`'s indices; any may come twice.
-
-    Raises:
-        UnsupportedDataError: if none are chosen.
-    """
+    """Some records of a source by column, in the order of a `Subset`'s indices; any may come twice."""
 
     can_start_anywhere = True
 
