@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from yogadl._columns import CHUNK_BYTES, CHUNK_RECORDS, Columns, chunks, field_column, numbered, size_of
-from yogadl._leaf import OBJECT, is_masked, leaf_at
-from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
+from yogadl._leaf import OBJECT, Leaf, is_masked, leaf_at
+from yogadl._spec import Keys, Node, Spec, node_of
 from yogadl.errors import UnsupportedDataError
 
 # Whose objects are read in a way of their own: for a package, or a module of it, the name of its adapter in
@@ -191,7 +191,11 @@ class ArraysSource:
     def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
         self._columns: list[Any] = []
         lengths: dict[str, int] = {}
-        tree = _tree_of(data, "", self._columns, lengths, allow_pickle)
+
+        def leaf(column: Any, path: str, _: Keys) -> Node:
+            return _leaf_of(column, path, self._columns, lengths, allow_pickle)
+
+        tree = node_of(data, leaf)
         if len(set(lengths.values())) > 1:
             described = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
             raise UnsupportedDataError(
@@ -238,17 +242,7 @@ class ArraysSource:
         return found
 
 
-def _tree_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], allow_pickle: bool) -> Node:
-    def child(key: object, item: Any) -> Node:
-        return _tree_of(item, f"{path}/{key}" if path else str(key), columns, lengths, allow_pickle)
-
-    if isinstance(data, dict):
-        check_keys(data, path, 0)
-        return DictNode(tuple(data), tuple(child(key, item) for key, item in data.items()))
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return NamedTupleNode(type(data).__name__, tuple(data._fields), tuple(map(child, data._fields, data)))
-    if isinstance(data, tuple):
-        return SequenceNode("tuple", tuple(child(i, item) for i, item in enumerate(data)))
+def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], allow_pickle: bool) -> Leaf:
     if not has_random_access(data):
         what = "an array of no dimension" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
         raise UnsupportedDataError(

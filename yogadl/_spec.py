@@ -63,6 +63,7 @@ class NamedTupleNode:
 
 
 Node = Leaf | DictNode | SequenceNode | NamedTupleNode
+Keys = tuple[Any, ...]  # of dicts, and positions in all else, from the root down
 
 
 @frozen
@@ -215,7 +216,11 @@ class Spec:
         Raises:
             UnsupportedDataError: if a leaf can't be stored; names field and record.
         """
-        spec = Spec(_node_of(record, "", number, allow_pickle))
+
+        def leaf(value: object, path: str, _: Keys) -> Leaf:
+            return leaf_at(path, number, value, allow_pickle)
+
+        spec = Spec(node_of(record, leaf, number, has_lists=True))
         if not spec.fields:
             raise refuse(
                 "", number, f"is {record!r:.60}, which has no fields; give every record at least one"
@@ -227,22 +232,36 @@ def _first(parts: Iterable[Any]) -> Any:
     return next(iter(parts))
 
 
-def _node_of(value: object, path: str, number: int, allow_pickle: bool, depth: int = 0) -> Node:
-    def child(key: object, item: object) -> Node:
-        return _node_of(item, f"{path}/{key}" if path else str(key), number, allow_pickle, depth + 1)
+def node_of(
+    tree: object, leaf: Callable[[Any, str, Keys], Node], number: int = 0, *, has_lists: bool = False
+) -> Node:
+    """Return the node of a tree of dicts, tuples and namedtuples, and of lists where those are of the tree.
 
-    if depth > MAX_DEPTH:
-        raise refuse(path, number, f"is nested more than {MAX_DEPTH} deep; make lists of numbers arrays")
-    if isinstance(value, dict):
-        check_keys(value, path, number)
-        return DictNode(tuple(value), tuple(child(key, item) for key, item in value.items()))
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        keys = tuple(value._fields)
-        return NamedTupleNode(type(value).__name__, keys, tuple(map(child, keys, value)))
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return SequenceNode(kind, tuple(child(i, item) for i, item in enumerate(value)))
-    return leaf_at(path, number, value, allow_pickle)
+    `leaf` returns the node of anything else, given its path and the keys and positions that lead there.
+
+    Raises:
+        UnsupportedDataError: if it is nested too deeply, or a key is neither str nor int; names `number`.
+    """
+
+    def visit(value: object, path: str, keys: Keys) -> Node:
+        def child(key: object, at: object, item: object) -> Node:
+            return visit(item, f"{path}/{key}" if path else str(key), (*keys, at))
+
+        if len(keys) > MAX_DEPTH:
+            raise refuse(path, number, f"is nested more than {MAX_DEPTH} deep; make lists of numbers arrays")
+        if isinstance(value, dict):
+            check_keys(value, path, number)
+            return DictNode(tuple(value), tuple(child(key, key, item) for key, item in value.items()))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            names = tuple(value._fields)
+            children = tuple(map(child, names, range(len(names)), value))
+            return NamedTupleNode(type(value).__name__, names, children)
+        if isinstance(value, tuple) or (has_lists and isinstance(value, list)):
+            kind = "list" if isinstance(value, list) else "tuple"
+            return SequenceNode(kind, tuple(child(i, i, item) for i, item in enumerate(value)))
+        return leaf(value, path, keys)
+
+    return visit(tree, "", ())
 
 
 def check_keys(keys: Iterable[Any], path: str, number: int) -> None:

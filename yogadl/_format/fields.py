@@ -138,13 +138,7 @@ class FixedField:
 
 
 class VaryingField:
-    """A field whose values differ in size: entries say where in the heap each lies.
-
-    Args:
-        leaf: The field's leaf.
-        table: How every part lies.
-        number: Which field it is.
-    """
+    """A field whose values differ in size: entries say where in the heap each lies."""
 
     def __init__(self, leaf: Leaf, table: PartTable, number: int) -> None:
         self._leaf = leaf

@@ -218,18 +218,10 @@ def _texts(field: Field, texts: Sequence[Any] | NDArray[Any], records: Sequence[
         return pa.array(list(texts), _value_type(field.leaf))
     except UnicodeEncodeError:
         for text, record in zip(texts, records, strict=True):
-            if not _is_unicode(text):
+            if any("\ud800" <= character <= "\udfff" for character in text):
                 problem = f"has half of a surrogate pair, which UTF-8 has no form for: {text!a:.60}"
                 raise refuse(field.name, int(record), problem) from None
         raise
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _nested(values: Any, shapes: NDArray[np.int64], kind: Any) -> Any:

@@ -56,12 +56,7 @@ class Piece:
 
 
 class PiecesSource:
-    """Row groups of Parquet files, read one after the other.
-
-    Args:
-        schema: What all of them have.
-        pieces: The row groups.
-    """
+    """Row groups of Parquet files of one schema, read one after the other."""
 
     can_start_anywhere = True
     has_final_spec = True

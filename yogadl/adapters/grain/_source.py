@@ -1,7 +1,7 @@
 """Read Grain's datasets and loaders as sources, in order."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import grain
@@ -40,24 +40,20 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
         _require_end(data)
         if all(type(stage).__name__ in _DENSE for stage in _stages(data)):
             return None
-        return _in_order(lambda: data.to_iter_dataset(grain.ReadOptions(0, 0)), allow_pickle)
-    if isinstance(data, grain.IterDataset):
+        data = data.to_iter_dataset(grain.ReadOptions(0, 0))
+    elif isinstance(data, grain.IterDataset):
         _require_end(data)
-        return _in_order(lambda: data, allow_pickle)
-    if isinstance(data, grain.DataLoader):
+    elif isinstance(data, grain.DataLoader):
         _require_end(data._dataset)
-        return _in_order(lambda: data, allow_pickle)
-    return None
-
-
-def _in_order(open_data: Callable[[], Any], allow_pickle: bool) -> Source:
+    else:
+        return None
     allow_workers()
-    return IterableSource(_elements(open_data), allow_pickle=allow_pickle)
+    return IterableSource(_elements(data), allow_pickle=allow_pickle)
 
 
-def _elements(open_data: Callable[[], Any]) -> Iterator[Any]:
+def _elements(data: Any) -> Iterator[Any]:
     """Iterate over what Grain iterates over, and close it afterwards: its workers are processes."""
-    iterator = iter(open_data())
+    iterator = iter(data)
     try:
         yield from iterator
     finally:

@@ -79,11 +79,6 @@ class EpochTokens:
 class Gather:
     """Read the items of epochs that are known by their tokens, in any order, from any number of threads.
 
-    Args:
-        numbered: The items, as batches of a stream.
-        epochs: What the tokens stand for.
-        memory: Makes the arrays that records are gathered into.
-
     Attributes:
         calls: A context that each call from tf.data enters around all that it does in Python.
     """

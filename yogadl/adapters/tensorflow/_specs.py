@@ -7,7 +7,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from yogadl._leaf import BYTES, NUMPY_DTYPES, Leaf
-from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
+from yogadl._spec import Keys, NamedTupleNode, Node, Spec, node_of
 from yogadl.errors import UnsupportedDataError
 
 # A tf.data.Dataset, a tf.Tensor, a tf.TypeSpec: TensorFlow has no annotations that a checker can use.
@@ -55,35 +55,17 @@ class StoredComponent:
 def components_of(element_spec: TypeSpec) -> tuple[Spec, list[StoredComponent]]:
     """Return how the elements of a dataset are stored; refuse components that can't be."""
     components: list[StoredComponent] = []
-    spec = Spec(_node_of(element_spec, "", components))
+
+    def leaf(spec: TypeSpec, path: str, keys: Keys) -> Node:
+        node = _leaf_of(spec, f"component {path!r} of the dataset" if path else "the element of the dataset")
+        leaves = tuple(field.leaf for field in Spec(node).fields)
+        components.append(StoredComponent(keys, leaves, not isinstance(node, Leaf)))
+        return node
+
+    spec = Spec(node_of(element_spec, leaf))
     if not components:
         raise UnsupportedDataError("the dataset's elements have no components; give each at least one")
     return spec, components
-
-
-def _node_of(
-    spec: TypeSpec, path: str, components: list[StoredComponent], keys: tuple[Any, ...] = ()
-) -> Node:
-    def child(key: Any, position: Any, item: TypeSpec) -> Node:
-        return _node_of(item, f"{path}/{key}" if path else str(key), components, (*keys, position))
-
-    if isinstance(spec, dict):
-        check_keys(spec, path, 0)
-        return DictNode(tuple(spec), tuple(child(key, key, item) for key, item in spec.items()))
-    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
-        names = tuple(spec._fields)
-        children = tuple(child(name, i, item) for i, (name, item) in enumerate(zip(names, spec, strict=True)))
-        return NamedTupleNode(type(spec).__name__, names, children)
-    if isinstance(spec, tuple):
-        return SequenceNode("tuple", tuple(child(i, i, item) for i, item in enumerate(spec)))
-    node = _leaf_of(spec, _named(path))
-    leaves = tuple(field.leaf for field in Spec(node).fields)
-    components.append(StoredComponent(keys, leaves, not isinstance(node, Leaf)))
-    return node
-
-
-def _named(path: str) -> str:
-    return f"component {path!r} of the dataset" if path else "the element of the dataset"
 
 
 def _leaf_of(spec: TypeSpec, name: str) -> Node:
