@@ -244,20 +244,20 @@ def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
 
 
 def _array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
-    found = _leaf_of_at(position, value)
-    if found.dtype != leaf.dtype:
-        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
-    array = np.asarray(value)
-    return array.astype(leaf.numpy_dtype, copy=False)
+    _leaf_of_at(leaf, position, value)
+    return np.asarray(value).astype(leaf.numpy_dtype, copy=False)
 
 
-def _leaf_of_at(position: int, value: object) -> Leaf:
-    """Return `leaf_of(value)`, blaming `position` if it can't be stored."""
+def _leaf_of_at(leaf: Leaf, position: int, value: object) -> Leaf:
+    """Return `leaf_of(value)`, blaming `position` if it can't be stored, or not with values of this leaf."""
     try:
-        return leaf_of(value)
+        found = leaf_of(value)
     except BadValueError as error:
         # The records before decided how this field is stored: pickling is no way out any more.
         raise BadValueError(position, error.problem.replace(f", {PICKLE}", "")) from error.__cause__
+    if found.dtype != leaf.dtype:
+        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
+    return found
 
 
 def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
@@ -273,9 +273,7 @@ def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
     """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
     if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
         return value  # of nothing in particular: what the records before have, then
-    found = _leaf_of_at(position, value)
-    if found.dtype != leaf.dtype:
-        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
+    found = _leaf_of_at(leaf, position, value)
     if found.shape == ():
         scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
         return str.__str__(scalar) if want is str else want(scalar)  # str() of an Enum's member is its name

@@ -80,19 +80,24 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     Raises:
         UnsupportedDataError: if `data` is nothing of the kind, or empty.
     """
-    if _is_source(data):
+    if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
         source: Source = data
         return source
     adapted = adapted_source(data, allow_pickle=allow_pickle)
     if adapted is not None:
         return adapted
     if isinstance(data, str | bytes | bytearray | os.PathLike):
-        raise UnsupportedDataError(_of_text(data))
+        shown = textwrap.shorten(repr(data), 80, placeholder="...")
+        raise UnsupportedDataError(
+            f"{shown} is no source of records: a file has to be opened by what reads it, "
+            "pyarrow.parquet.ParquetFile(path) or datasets.load_dataset say, and that given; a "
+            f"{type(data).__name__} that is one record goes into a list"
+        )
     if isinstance(data, np.ndarray) and data.ndim == 0:
         raise UnsupportedDataError(
             f"an array of no dimension, {data}, is no source of records: give one with an item for each"
         )
-    if _has_columns(data):
+    if _has(data, "spec", "columns", "record_bytes", "__len__"):
         return RecordsSource(data, allow_pickle=allow_pickle)
     if is_arrays(data):
         return ArraysSource(data, allow_pickle=allow_pickle)
@@ -114,15 +119,6 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     )
 
 
-def _of_text(data: str | bytes | bytearray | os.PathLike[Any]) -> str:
-    """Say that characters, or the name of a file, are no dataset, and what to give instead."""
-    return (
-        f"{textwrap.shorten(repr(data), 80, placeholder='...')} is no source of records: a file has to be "
-        "opened by what reads it, pyarrow.parquet.ParquetFile(path) or datasets.load_dataset say, "
-        f"and that given; a {type(data).__name__} that is one record goes into a list"
-    )
-
-
 def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
     """Return the source that an adapter makes of `data`, or ``None`` if it is none of a framework's."""
     name = _adapter_of(data)
@@ -141,24 +137,22 @@ def _adapter_of(data: Any) -> str | None:
             return name
     if hasattr(data, "__arrow_c_stream__"):  # tables of many more libraries
         return "arrays"
-    if hasattr(data, "description") and hasattr(data, "fetchmany"):  # any DB-API cursor
+    if _has(data, "description", "fetchmany"):  # any DB-API cursor
         return "sql"
-    if hasattr(data, "reset_state") and hasattr(data, "__iter__"):  # a DataFlow: TensorPack's, or another
+    if _has(data, "reset_state", "__iter__"):  # a DataFlow: TensorPack's, or another
         return "dataflow"
     return None
 
 
-def _is_source(data: Any) -> bool:
-    return all(hasattr(data, name) for name in ("spec", "length", "can_start_anywhere", "chunks"))
+def _has(data: Any, *names: str) -> bool:
+    return all(hasattr(data, name) for name in names)
 
 
 def has_random_access(data: Any) -> bool:
     """Return whether `data` has a length and items by position."""
     if isinstance(data, np.ndarray):
         return data.ndim > 0
-    return (
-        hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes)
-    )
+    return _has(data, "__len__", "__getitem__") and not isinstance(data, dict | str | bytes)
 
 
 def is_arrays(data: Any) -> bool:
@@ -170,10 +164,6 @@ def is_arrays(data: Any) -> bool:
     # A tuple of dicts is a sequence of records, whatever is in them.
     columns = isinstance(data, tuple) and all(isinstance(item, np.ndarray | tuple) for item in data)
     return columns and any(is_arrays(item) for item in data)
-
-
-def _has_columns(data: Any) -> bool:
-    return all(hasattr(data, name) for name in ("spec", "columns", "record_bytes", "__len__"))
 
 
 class ArraysSource:

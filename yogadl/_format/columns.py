@@ -103,11 +103,12 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -
         for position, value in enumerate(values):
             check_size(position, len(value))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
-    shapes = _shapes([shape_of(leaf, value) for value in column])
+    shapes = shapes_of([shape_of(leaf, value) for value in column])
     return HeapValues(np.frombuffer(b"".join(values), np.uint8), lengths, shapes, not leaf.is_numeric)
 
 
-def _shapes(shapes: list[tuple[int, ...]]) -> NDArray[np.int64]:
+def shapes_of(shapes: list[tuple[int, ...]]) -> NDArray[np.int64]:
+    """Return shapes as rows of an array: the rank, the sizes, and zeros after."""
     ranks = set(map(len, shapes))
     most = max(ranks, default=0)
     found = np.zeros((len(shapes), 1 + most), np.int64)
@@ -130,18 +131,17 @@ def widen_by(leaf: Leaf, column: StoredColumn) -> Leaf:
     """
     if isinstance(column, FixedRows):
         shapes = np.array([[len(column.shape), *column.shape]])
-        ranks = shapes[:, 0]
         leaf = widen(leaf, column.shape)
     else:
         shapes = column.shapes
-        ranks = shapes[:, 0]
-        for rank in np.unique(ranks).tolist():
-            sizes = shapes[ranks == rank, 1 : 1 + rank]
+        for rank in np.unique(shapes[:, 0]).tolist():
+            sizes = shapes[shapes[:, 0] == rank, 1 : 1 + rank]
             same = (sizes == sizes[0]).all(axis=0)
             shape = tuple(
                 size if alike else None for size, alike in zip(sizes[0].tolist(), same, strict=True)
             )
             leaf = widen(leaf, shape)
+    ranks = shapes[:, 0]
     if leaf.shape is None and ranks.max(initial=0) > MAX_UNKNOWN_RANK:
         raise BadValueError(
             int(np.argmax(ranks > MAX_UNKNOWN_RANK)),

@@ -187,11 +187,8 @@ class PartTable:
         # With both below 2**31 no product of theirs overflows.
         if not (lie_in(field.row_bytes, 0, MAX_ROW) and lie_in(field.rows_per_block, 1, MAX_ROW)):
             return False
-        if not _count_to(field.rows_first_block, len(field.rows_position)):
-            return False
-        if not _count_to(field.heap_first_block, heap):
-            return False
-        if not _count_to(field.elements_before, field.elements_before[-1]):
+        counted = (len(field.rows_position), heap, field.elements_before[-1])
+        if not all(map(_count_to, bounds, counted)):
             return False
         blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
         if not np.array_equal(np.diff(field.rows_first_block), blocks):
@@ -214,7 +211,7 @@ def _count_to(bounds: Int64s, end: int) -> bool:
     return bounds[0] == 0 and bounds[-1] == end and bool((bounds[:-1] <= bounds[1:]).all())
 
 
-def before(counts: Sequence[int]) -> Int64s:
+def before(counts: Sequence[int] | Int64s) -> Int64s:
     """Return how many come before each, and how many there are in all."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 

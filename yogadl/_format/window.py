@@ -47,10 +47,6 @@ class Window:
     Threads may gather from mapped parts while others are mapped. Nothing is ever unmapped before the
     window itself goes, so what gathers must hold a reference to it. Survives fork; never pickled.
 
-    Args:
-        sizes: The size of each part's file.
-        path_of: Returns where a part's file lies.
-
     Raises:
         CacheFormatError: if no machine has so many addresses.
         StorageError: if they can't be reserved (``ulimit -v``).

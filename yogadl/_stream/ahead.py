@@ -12,11 +12,8 @@ _STEPS: Final = 8  # in which so much is announced: small batches then cost a co
 class Ahead:
     """Announce what comes after the records that are read: at first a few, then up to `AHEAD_BYTES` of them.
 
-    Safe to use from several threads: at worst a record is announced twice.
-
-    Args:
-        run: Where they are read.
-        indices: All those that come one after another.
+    `indices` are all those that come one after another. Safe to use from several threads: at worst a record
+    is announced twice.
     """
 
     def __init__(self, run: Run, indices: Indices) -> None:

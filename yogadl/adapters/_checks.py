@@ -3,7 +3,7 @@
 import importlib
 import sys
 import warnings
-from typing import Final
+from typing import Any, Final
 
 from yogadl._arguments import whole
 from yogadl._stream import Cut, RecordStream
@@ -47,12 +47,11 @@ def ranks_of(framework: str) -> int:
 
     It imports and initializes nothing: where the framework is not loaded, or not initialized, there is one.
     """
-    module = sys.modules.get(framework)
-    distributed = getattr(module, "distributed", None)
-    is_initialized = getattr(distributed, "is_initialized", None)
-    if module is None or distributed is None or is_initialized is None or not is_initialized():
+    module: Any = sys.modules.get(framework)
+    is_initialized = getattr(getattr(module, "distributed", None), "is_initialized", None)
+    if is_initialized is None or not is_initialized():
         return 1
-    return int(distributed.get_world_size() if framework == "torch" else module.process_count())
+    return int(module.distributed.get_world_size() if framework == "torch" else module.process_count())
 
 
 def warn_if_unsharded(stream: RecordStream, ranks: int, mend: str) -> None:

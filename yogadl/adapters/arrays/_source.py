@@ -23,7 +23,8 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table o
     Raises:
         UnsupportedDataError: if a column can't be stored, by its name; if there are no records.
     """
-    package = _package_of(data)
+    packages = [kind.__module__.partition(".")[0] for kind in type(data).__mro__]
+    package = next((name for name in packages if name in ("pandas", "polars", "datasets")), None)
     if package == "pandas":
         return frames.of_pandas(data)
     if package == "polars":
@@ -34,12 +35,6 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table o
     if found is None and hasattr(data, "__arrow_c_stream__"):
         return StreamSource(pa.RecordBatchReader.from_stream(data))
     return found
-
-
-def _package_of(data: Any) -> str | None:
-    known = ("pandas", "polars", "datasets")
-    packages = (kind.__module__.partition(".")[0] for kind in type(data).__mro__)
-    return next((package for package in packages if package in known), None)
 
 
 def parquet(

@@ -51,13 +51,7 @@ def from_json(described: Any) -> Numbering:  # Any: it comes from a file
     try:
         start, (rank, ranks, remainder) = described["start"], described["shard"]
         size, drop_remainder, epochs = described["cut"]
-        identity = Identity(
-            start["records"],
-            start["fingerprint"],
-            start["order"],
-            start["seed"],
-            start["skip_shuffle_at_epoch_end"],
-        )
+        identity = Identity(**{name: start[name] for name in Identity.__dataclass_fields__})
         point = read_cursor(identity, start)
         shard = Shard(identity.records, whole("rank", rank), whole("ranks", ranks, 1), remainder)
         return Numbering(identity, shard, point, Cut(size, drop_remainder, epochs))

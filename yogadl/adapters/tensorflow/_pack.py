@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._columns import check_size
-from yogadl._format.columns import HeapValues, as_bytes
+from yogadl._format.columns import HeapValues, as_bytes, shapes_of
+from yogadl._format.table import before
 from yogadl._interfaces import Column
 from yogadl._leaf import BadValueError, Leaf
 from yogadl.errors import UnsupportedDataError
@@ -56,11 +57,7 @@ def raws(leaf: Leaf, column: Column) -> Arrays:
     data = encoded(value.tobytes() for value in values)
     if leaf.shape is not None:
         return [data, np.array([value.shape for value in values], np.int64).reshape(len(values), -1)]
-    shapes = np.zeros((len(values), 1 + max(value.ndim for value in values)), np.int64)
-    for row, value in zip(shapes, values, strict=True):
-        row[0] = value.ndim
-        row[1 : 1 + value.ndim] = value.shape
-    return [data, shapes]
+    return [data, shapes_of([value.shape for value in values])]
 
 
 def ragged_rank(leaf: Leaf) -> int:
@@ -84,7 +81,7 @@ def rows(leaf: Leaf, column: Column) -> Arrays:
     found, counts = [flat], np.ones(len(values), np.int64)
     for level in range(rank):
         lengths = np.repeat(shapes[:, level], counts)
-        found.append(splits_of(lengths))
+        found.append(before(lengths))
         counts = counts * shapes[:, level]
     return found
 
@@ -101,16 +98,9 @@ def nested_rows(name: str, columns: Sequence[Column]) -> Arrays:
     flat = np.concatenate(values)
     if flat.dtype == object:
         flat = encoded(flat.ravel().tolist()).reshape(flat.shape)
-    found = [flat, splits_of(np.array([len(value) - 1 for value in splits[0]], np.int64))]
+    found = [flat, before([len(value) - 1 for value in splits[0]])]
     for level in splits:
-        found.append(splits_of(np.concatenate([np.diff(value) for value in level]).astype(np.int64)))
-    return found
-
-
-def splits_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where rows of these lengths begin and end."""
-    found = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=found[1:])
+        found.append(before(np.concatenate([np.diff(value) for value in level])))
     return found
 
 

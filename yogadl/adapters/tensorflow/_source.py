@@ -213,10 +213,7 @@ class DatasetSource:
 class _Pass:
     """One pass through the pipeline: the chunk of records that is held, and the iterator of those after it.
 
-    Args:
-        source: Whose records.
-        iterator: Over its batches.
-        first: The number of the record that the iterator gives first.
+    `first` is the number of the record that the iterator gives first.
     """
 
     def __init__(self, source: DatasetSource, iterator: Any, first: int) -> None:
