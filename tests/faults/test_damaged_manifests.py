@@ -77,6 +77,17 @@ def test_a_damaged_manifest_is_not_built_over_by_a_cacheable(root: Path) -> None
         yogadl.open_storage(root).cacheable("data", "1")(damage.records)()
 
 
+@pytest.mark.parametrize(
+    "spec", ["{}", '{"leaf": {"dtype": "int65", "shape": []}}', '{"leaf": {"dtype": "int64", "shape": [-1]}}']
+)
+def test_what_is_damaged_in_a_record_s_structure_is_told_with_the_file(root: Path, spec: str) -> None:
+    manifest = damage.manifest_of(root)
+    document = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(document | {"spec": json.loads(spec)}))
+    with pytest.raises(CacheFormatError, match=r"manifest \S*1\.json is damaged: .*; build the dataset"):
+        yogadl.open_storage(root).fetch("data", "1")
+
+
 @pytest.mark.parametrize("version", [0, 2, 10**30, -1])
 def test_a_manifest_of_another_format_is_refused_by_its_number(root: Path, version: int) -> None:
     put(root, document_of(root) | {"format": version})

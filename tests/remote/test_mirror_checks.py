@@ -126,6 +126,22 @@ def test_pull_compares_what_is_there_and_says_what_it_has_mended(yoga: Command, 
     assert json.loads(yoga("pull", "--json")[1])["mended"] == []
 
 
+@pytest.mark.parametrize("word", ["pull", "verify"])
+@pytest.mark.parametrize("damage", [b"", b"{", b"x" * 100_000])
+def test_a_manifest_damaged_in_the_mirror_is_mended_so_that_the_version_opens_offline(
+    yoga: Command, tmp_path: Path, word: str, damage: bytes
+) -> None:
+    yoga("pull")
+    (manifest,) = (tmp_path / "mirror/caches").rglob("*.json")
+    content = manifest.read_bytes()
+    manifest.write_bytes(damage)
+    code, out, _ = yoga(word)
+    assert code == 0
+    assert "1 file was damaged, and downloaded again" in out
+    assert manifest.read_bytes() == content
+    assert "damaged, and" not in yoga(word)[1]
+
+
 def test_verify_of_a_bucket_makes_no_mirror_of_what_is_not_there(yoga: Command, tmp_path: Path) -> None:
     assert yoga("verify")[0] == 0
     assert list((tmp_path / "mirror").rglob("*.parts")) == []

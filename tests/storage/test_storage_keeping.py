@@ -530,3 +530,14 @@ def test_a_misspelt_option_is_answered_with_what_was_meant(storage, name):
     arguments = ([1],) if name == "submit" else ()
     with pytest.raises(ConfigurationError, match=r"did you mean allow_pickle="):
         getattr(storage, name)(*arguments, "data", "1", alow_pickle=True)
+
+
+@pytest.mark.parametrize("grace_s", [-1, -0.001, float("nan"), "30", None, True, [3]])
+def test_a_grace_that_makes_no_sense_prunes_nothing(tmp_path, grace_s):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit([1, 2, 3], "data", "1")
+    storage.delete("data", "1")
+    with pytest.raises(ConfigurationError, match="grace_s must be a number of seconds, at least 0, not"):
+        storage.prune(grace_s=grace_s)
+    storage.undelete("data", "1")
+    assert len(storage.fetch("data", "1")) == 3

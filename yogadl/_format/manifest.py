@@ -186,9 +186,10 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             builder=document["builder"],
             token=document["token"],
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, CacheFormatError) as error:
+        problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
         raise CacheFormatError(
-            f"the manifest {where} is damaged: {error!r:.200}; build the dataset again"
+            f"the manifest {where} is damaged: {problem}; build the dataset again"
         ) from error
     if not _has_kinds(manifest, document):
         raise CacheFormatError(

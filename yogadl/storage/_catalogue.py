@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from yogadl._dataref import RecordsRef
-from yogadl._format.manifest import Manifest, digest_of, read_manifest
+from yogadl._format.manifest import digest_of, read_manifest
 from yogadl._format.reader import AnyReader
 from yogadl._frozen import frozen
 from yogadl._key import DatasetKey, is_dataset_id, is_version
@@ -51,7 +51,7 @@ class Opener(Protocol):
     def opened(self, published: Published) -> None:
         """Note that this was handed out as the newest of its version."""
 
-    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+    def mend(self, published: Published) -> tuple[int, list[str]]:
         """Compare this machine's copies of a cache's files with their checksums; bring damaged ones anew.
 
         Returns:

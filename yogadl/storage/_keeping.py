@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from yogadl._key import DatasetKey
-from yogadl.errors import CacheFormatError, DatasetNotFoundError, LeaseError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.offline import OfflineError
@@ -70,6 +70,9 @@ def prune(
     progress: Callable[[int, int], None] | None,
 ) -> Pruned:
     """Remove what no manifest names: see `CacheStorage.prune`."""
+    given: object = grace_s  # from the user: may be anything
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise ConfigurationError(f"grace_s must be a number of seconds, at least 0, not {given!r:.100}")
     root, catalogue = backend.root, backend.catalogue
     gone: list[Entry] = []
     failed: dict[str, StorageError | LeaseError] = {}

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl._format.manifest import MAX_MANIFEST_BYTES, Manifest, digest_of
+from yogadl._format.manifest import MAX_MANIFEST_BYTES, digest_of
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
@@ -243,13 +243,13 @@ class MirrorOpener:
         Returns:
             The names of the files that were damaged here, and were downloaded again.
         """
-        damaged = self.mirror.fill(published.manifest, progress=progress)
-        self.mirror.keep(published)
+        damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
         self.mirror.keep_newest(published)
         return damaged
 
-    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
-        return self.mirror.mend(manifest)
+    def mend(self, published: Published) -> tuple[int, list[str]]:
+        count, damaged = self.mirror.mend(published.manifest)
+        return count, damaged + (self.mirror.keep(published) if count else [])
 
 
 def remote_backend(

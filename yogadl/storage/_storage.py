@@ -243,14 +243,14 @@ class CacheStorage(Storage):
         from yogadl.storage._verify import verify
 
         catalogue = self._backend.catalogue
-        manifest = catalogue.published(DatasetKey(dataset_id, dataset_version)).manifest
+        published = catalogue.published(DatasetKey(dataset_id, dataset_version))
 
         def but_for_the_last(done: int, total: int) -> None:
             if progress is not None and done < total:
                 progress(done, total)
 
-        verified = verify(catalogue.root, manifest, but_for_the_last)
-        mirrored, mended = catalogue.opener.mend(manifest)
+        verified = verify(catalogue.root, published.manifest, but_for_the_last)
+        mirrored, mended = catalogue.opener.mend(published)
         if progress is not None and verified.parts:
             progress(verified.parts, verified.parts)
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
@@ -366,6 +366,7 @@ class CacheStorage(Storage):
             progress: Called with how many datasets were seen, and how many files removed, so far.
 
         Raises:
+            ConfigurationError: if `grace_s` is no number of seconds.
             StorageError: if something can't be listed, read or removed; names the dataset.
             LeaseError: if this process was stopped for so long that a builder took over its lease.
         """

@@ -200,17 +200,23 @@ class Mirror:
                     return Published(manifest, digest, content) if _is_whole(caches, manifest) else None
         return None
 
-    def keep(self, published: Published) -> None:
+    def keep(self, published: Published) -> list[str]:
         """Save the manifest of a version whose files are here, if there is room.
 
         It lies beside its part table under its digest, and is evicted with the table.
+
+        Returns:
+            Its name, if it was here and damaged.
         """
         key, table_sha256 = published.manifest.key, published.manifest.table_sha256
         stem = _names.table(key.id, table_sha256).removesuffix(_names.TABLE_SUFFIX)
         name = f"{stem}.{published.digest}{_names.MANIFEST_SUFFIX}"
         with _unless_it_fails(key):
-            if self.folder.size(name) is None:
+            found = self.folder.view(name)
+            if found != published.content:
                 self.folder.write(name, published.content)
+                return [] if found is None else [name]
+        return []
 
     def keep_newest(self, published: Published) -> None:
         """Note that this is the newest manifest of its version, unless one is noted."""
