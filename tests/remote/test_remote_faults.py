@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import stores
 from places import Place, gcs_place_at, s3_place_at
-from processes import Process
+from processes import Process, wait_until
 from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, refuses, resets
 
 import yogadl
@@ -324,7 +324,10 @@ def test_a_part_that_vanishes_before_publication_is_noticed(s3_place: Place, ope
 
     def source() -> Iterator[int]:
         yield from RECORDS.tolist()
-        bucket.delete(names(bucket, r"\.mdb$")[0])
+        # A part is put and looked at before the next one's receipt is written.
+        wait_until(lambda: len(names(bucket, r"/0\d+\.json$")) > 1, "two receipts")
+        receipt = read(bucket, min(names(bucket, r"/0\d+\.json$")))
+        bucket.delete(f"some/data/parts/{json.loads(receipt or b'')['sha256']}.mdb")
 
     storage = opened(s3_place)
     with pytest.raises(StorageError, match="has vanished"):
