@@ -16,6 +16,7 @@ BUILTINS = {
     "StorageError": OSError,
     "LeaseError": TimeoutError,
     "CursorError": ValueError,
+    "StageError": RuntimeError,
 }
 EVERY = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
 

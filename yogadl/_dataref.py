@@ -1,6 +1,6 @@
 """Refer to records that can be read in any order: the wall between random access and streams."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -160,6 +160,16 @@ class RecordsRef(DataRef):
                 )
             array = np.flatnonzero(array)
         return RecordsRef(SelectedRecords(self._records, checked_indices(array, len(self))))
+
+    @explains_names()
+    def map(self, fn: Callable[[Any], Any], *, spec: Any = None) -> "RecordsRef":
+        """Return a view of ``fn(record)``, called whenever a record is read; see `RecordStream.map`.
+
+        Cursors stay valid. A stream's own `RecordStream.map` and `RecordStream.random_map` come after it.
+        """
+        from yogadl._chain import mapped  # who calls no functions needs none of it
+
+        return RecordsRef(mapped(self._records, fn, spec))
 
     def fields(self, *names: str | int) -> "RecordsRef":
         """Return a view with just these fields; the others are not read. Cursors stay valid."""

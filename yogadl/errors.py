@@ -10,7 +10,8 @@ Each is also a builtin exception, so that code which does not know yogadl can ca
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
     |-- LeaseError(TimeoutError)            another process builds: which, since when, how to clear it
-    `-- CursorError(ValueError)             a cursor of other data, or not a cursor
+    |-- CursorError(ValueError)             a cursor of other data, or not a cursor
+    `-- StageError(RuntimeError)            a function given to map failed: which, at which record
 
 A source that raises surfaces as its own exception type, with the record's number added as a note.
 All of them pickle.
@@ -51,3 +52,18 @@ class LeaseError(YogaError, TimeoutError):
 
 class CursorError(YogaError, ValueError):
     """Say that a cursor is of other data, or is no cursor."""
+
+
+class StageError(YogaError, RuntimeError):
+    """Say at which record a function that was given to a stream failed; what it raised is the cause.
+
+    Args:
+        text: What happened.
+        stage: Which of the stream's functions, from 0.
+        record: Which record of the data.
+    """
+
+    def __init__(self, text: str, stage: int | None = None, record: int | None = None) -> None:
+        super().__init__(text)
+        self.stage = stage
+        self.record = record

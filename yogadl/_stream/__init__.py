@@ -18,7 +18,7 @@ from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.numbering import Numbering
 from yogadl._stream.opening import open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch
-from yogadl._stream.recipe import Make, Progress, Recipe, Stage
+from yogadl._stream.recipe import ItemStage, Make, Progress, Recipe
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Run
 from yogadl._stream.shard import Point, Shard, walk
@@ -50,7 +50,7 @@ __all__ = [
     "Run",
     "Shard",
     "Span",
-    "Stage",
+    "ItemStage",
     "StreamIterator",
     "as_stream",
     "begin",

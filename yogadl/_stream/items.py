@@ -6,16 +6,19 @@ gathered batch by batch, because fresh memory of many MB is faulted in page by p
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yogadl._frozen import frozen
 from yogadl._interfaces import Column
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.cut import Cut
-from yogadl._stream.rows import Flags
+from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from yogadl._chain import Stage
 
 # Of one read, unless a single batch is larger. Chosen by benchmarks/: more no longer helps, and what
 # is gathered here should still be in the CPU's cache when the batch is used.
@@ -42,7 +45,7 @@ class Records:
         """Yield the records from `start` to the epoch `end`, read by read."""
         run = self.run
         spec, read = run.spec, run.read
-        most = max(1, min(MOST_RECORDS, RECORDS_BYTES // run.record_bytes))
+        most = run.at_once(RECORDS_BYTES, MOST_RECORDS)
         size = min(16, most)
         for rows in run.chunks(cut, start, end):
             ahead = Ahead(run, rows.indices)
@@ -62,6 +65,7 @@ class Batches:
         run: Whose records.
         collate: Called with a batch's list of records instead of stacking.
         padding_field: The name under which a bool per record says which are padding.
+        stages: Functions that each batch is passed through.
 
     Raises:
         ConfigurationError: if one of them makes no sense, or the record has no place for the field.
@@ -70,6 +74,7 @@ class Batches:
     run: Run
     collate: Callable[[list[Any]], Any] | None = None
     padding_field: str | None = None
+    stages: tuple["Stage", ...] = ()
 
     def __post_init__(self) -> None:
         if self.collate is not None and not callable(self.collate):
@@ -93,7 +98,8 @@ class Batches:
         finish, read = self.finish(), run.read
         batch = cut.size
         alone = run.record_bytes * batch
-        most = batch * (1 if alone >= ALONE_BYTES else max(TOGETHER, MOST_BYTES // alone))
+        is_alone = alone >= ALONE_BYTES or run.calls_functions
+        most = batch * (1 if is_alone else max(TOGETHER, MOST_BYTES // alone))
         size = batch
         for rows in run.chunks(cut, start, end):
             ahead = Ahead(run, rows.indices)
@@ -102,16 +108,27 @@ class Batches:
             while first < total:
                 last = min(total, first + size)
                 ahead.of(first, last)
-                columns, flags = read(rows[first:last]), padding[first:last]
+                part = rows[first:last]
+                columns, flags = read(part), padding[first:last]
                 if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
-                    yield 1, iter([finish(columns, flags)])
+                    yield 1, iter([self._passed(finish(columns, flags), part)])
+                elif self.collate is None and not self.stages:
+                    yield -(-(last - first) // batch), _cut(columns, flags, batch, finish)
                 else:
-                    items = _cut(columns, flags, batch, finish)
-                    # A function of the user's runs where the reading does, which may be another thread.
-                    yield -(-(last - first) // batch), items if self.collate is None else iter(list(items))
-                    del items
+                    # Functions of the user's run where the reading does, which may be another thread, and
+                    # an error comes after the batches before it: so one by one.
+                    for number, item in enumerate(_cut(columns, flags, batch, finish)):
+                        yield 1, iter([self._passed(item, part[number * batch : number * batch + 1])])
+                        del item
                 del columns
                 first, size = last, min(2 * size, most)
+
+    def _passed(self, batch: Any, rows: Rows) -> Any:
+        """Return what the functions make of the batch that begins with these rows."""
+        for stage in self.stages:
+            first = rows[:1]
+            [batch] = stage.call([batch], first.indices, first.pieces, "the batch that begins with record")
+        return batch
 
     def finish(self) -> Finish:
         """Return what makes a batch of its columns and padding flags."""

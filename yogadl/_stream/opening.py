@@ -51,7 +51,7 @@ def open_stream(
         order=make_order(shard.records, shuffle, seed),
         shard=shard,
         start=shard.delivered(Point(0, 0), offset),
-        seed=seed if shuffle else None,
+        seed=seed if shuffle or shuffle_seed is not None else None,
         skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
     if cursor is not None:

@@ -15,7 +15,7 @@ from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
 
-Stage = Callable[[Iterator[Any]], Iterator[Any]]
+ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
 _ITEMS: Final = itemgetter(1)  # of a read
 
@@ -59,7 +59,7 @@ class Recipe:
 
     make: Make
     cut: Cut
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[ItemStage, ...] = ()
 
     def __post_init__(self) -> None:
         self.cut.require_items(self.run.shard)

@@ -1,19 +1,25 @@
-"""Say which records a shard reads, and read them: the source, its order and the shard together."""
+"""Say which records a shard reads, and read them: source, order, shard and functions together."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from yogadl._arguments import whole
 from yogadl._frozen import frozen
 from yogadl._interfaces import Column, Memory, RandomAccess
-from yogadl._order import Order
+from yogadl._order import Order, SourceOrder
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
 from yogadl._stream.cut import Cut
 from yogadl._stream.numbering import Numbering
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.shard import Point, Shard
+
+if TYPE_CHECKING:
+    from yogadl._chain import Chain, Stage
 
 # The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
 # first on: 0.1 ms. (Chunks that begin small and grow were slower on large records: each one's arrays
@@ -31,16 +37,51 @@ class Run:
     start: Point
     seed: int | None
     skip_shuffle_at_epoch_end: bool
+    chain: "Chain | None" = None  # what the records are passed through
 
     @property
     def spec(self) -> Spec:
         """The structure of a record as it is read."""
-        return self.source.spec
+        return (self.chain or self.source).spec
 
     @property
     def record_bytes(self) -> int:
         """About how large a record is, at least 1."""
-        return max(1, self.source.record_bytes)
+        return max(1, (self.chain or self.source).record_bytes)
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether a function of the user's is called with each record."""
+        records: Any = self.source
+        while records is not None and not hasattr(records, "chain"):
+            records = getattr(records, "_parent", None)
+        return self.chain is not None or records is not None
+
+    def at_once(self, size_bytes: int, records: int) -> int:
+        """Return how many records to read at a time: of so many bytes, no more than `records`, at least 1.
+
+        One by one where a function is called with them: an error comes after the records before it.
+        """
+        return 1 if self.calls_functions else max(1, min(records, size_bytes // self.record_bytes))
+
+    def stage_seed(self, given: int | None) -> int:
+        """Return the seed of a random function: what is given, or that of the order."""
+        return (self.seed or 0) if given is None else whole("seed", given, None)
+
+    def then(
+        self, stages: "tuple[Stage, ...]", function: Callable[..., Any], seed: int | None
+    ) -> "tuple[Stage, ...]":
+        """Return functions of batches with one more, numbered after those of records."""
+        from yogadl._chain import Stage
+
+        before = len(self.chain.stages) if self.chain else 0
+        return (*stages, Stage.of(function, before + len(stages), seed))
+
+    def through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "Run":
+        """Return the run whose records are passed through one more function; see `Chain`."""
+        from yogadl._chain import Chain  # who calls no functions needs none of it
+
+        return replace(self, chain=(self.chain or Chain(self.source, ())).then(function, seed, spec))
 
     def identity(self) -> Identity:
         """Return what a cursor of this run must match."""
@@ -48,7 +89,7 @@ class Run:
             records=self.shard.records,
             fingerprint=self.source.fingerprint,
             order=self.order.describe(),
-            seed=self.seed,
+            seed=None if isinstance(self.order, SourceOrder) else self.seed,
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
         )
 
@@ -106,6 +147,9 @@ class Run:
         The one door: streams, adapters and worker processes read no record but through it, with rows that
         know where each record comes.
         """
+        if self.chain is not None:
+            columns = self.chain.columns(rows.indices, rows.pieces)
+            return columns if fields is None else [columns[number] for number in fields]
         if fields is None and memory is None:
             return self.source.columns(rows.indices)
         return self.source.columns(rows.indices, fields, memory)

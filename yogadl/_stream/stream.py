@@ -71,8 +71,14 @@ class Loader(Restartable):
         return cut.items(rows * cut.epochs) if cut.across_epochs else cut.items(rows) * cut.epochs
 
     def __repr__(self) -> str:
-        cut = self._recipe.cut
-        return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}>"
+        cut, passed = self._recipe.cut, "".join(f", {stage}" for stage in self._batches.stages)
+        return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}{passed}>"
+
+    @property
+    def _batches(self) -> Batches:
+        made = self._recipe.make
+        assert isinstance(made, Batches)
+        return made
 
     @property
     def batch_size(self) -> int:
@@ -83,6 +89,41 @@ class Loader(Restartable):
     def epochs(self) -> int | None:
         """How many epochs an iterator reads; None: for ever."""
         return self._recipe.cut.epochs
+
+    @explains_names()
+    def map(self, fn: Callable[[Any], Any]) -> "Loader":
+        """Return a loader that delivers ``fn(batch)``, whatever that is.
+
+        The function is called once a batch, in order, in the thread that iterates; with `prefetch`, before
+        or after, in the thread that reads ahead. Cursors stay the same. Where it raises, a `StageError` comes
+        after the batches before, and the next `next` tries again.
+
+        Raises:
+            ConfigurationError: if `fn` can't be called.
+        """
+        return self._through(fn, None)
+
+    @explains_names()
+    def random_map(self, fn: Callable[[Any, Any], Any], *, seed: int | None = None) -> "Loader":
+        """Return a loader that delivers ``fn(batch, rng)``; see `map`.
+
+        The `numpy.random.Generator` depends on the seed, the epoch and the position of the batch's first
+        record: so on the batch size and the shards, but not on where a job went on. What shall depend on
+        neither is `RecordStream.random_map`.
+
+        Args:
+            fn: The function.
+            seed: Any integer; the stream's `shuffle_seed` if not given, or 0.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        return self._through(fn, self.stream.run.stage_seed(seed))
+
+    def _through(self, function: Callable[..., Any], seed: int | None) -> "Loader":
+        made = self._batches
+        recipe = replace(self._recipe, make=replace(made, stages=made.run.then(made.stages, function, seed)))
+        return Loader(self.stream, recipe)
 
     @explains_names()
     def prefetch(self, n: int, workers: int = 0) -> "Loader":
@@ -127,7 +168,9 @@ class RecordStream(Restartable, Stream):
     def __repr__(self) -> str:
         shard = self._run.shard
         name = self._run.order.describe().get("name")
-        return f"<RecordStream of {shard.records} records, order {name}, shard {shard.rank} of {shard.ranks}>"
+        passed = f", {self._run.chain}" if self._run.chain else ""
+        share = f"shard {shard.rank} of {shard.ranks}"
+        return f"<RecordStream of {shard.records} records, order {name}, {share}{passed}>"
 
     @property
     def source(self) -> RandomAccess:
@@ -153,6 +196,51 @@ class RecordStream(Restartable, Stream):
     def shard(self) -> Shard:
         """Which share of an epoch this stream reads."""
         return self._run.shard
+
+    @explains_names()
+    def map(self, fn: Callable[[Any], Any], *, spec: Any = None) -> "RecordStream":
+        """Return a stream of ``fn(record)``, in the same order, with the same cursors, for every framework.
+
+        The function is called wherever records are read, which may be in several threads and processes at
+        once (tf.data's threads, workers of PyTorch and Grain). What it returns is a tree of arrays, scalars
+        and texts, as any record; of anything else, such as an image or a tensor, a batch has a list. All
+        results are like that of the first record, for which it is called once to find out.
+
+        Where it raises, a `StageError` names the record, after the batches before it; the next `next` tries
+        that record again.
+
+        Args:
+            fn: The function: one record in, one out. The record is its own to change.
+            spec: What the first result may not show: the shapes that vary, as in `yogadl.from_source`. With
+                the `spec` of another `DataRef`, `fn` is not called to find out.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        return self._through(fn, None, spec)
+
+    @explains_names()
+    def random_map(
+        self, fn: Callable[[Any, Any], Any], *, seed: int | None = None, spec: Any = None
+    ) -> "RecordStream":
+        """Return a stream of ``fn(record, rng)``: augmentation that any job repeats exactly; see `map`.
+
+        The `numpy.random.Generator` depends on the seed, the epoch, the record's position in it and how many
+        functions come before, and on nothing else: not on batches, shards, workers, or where a job went on.
+
+        Args:
+            fn: The function: a record and a generator in, a record out.
+            seed: Any integer; the stream's `shuffle_seed` if not given, or 0.
+            spec: As for `map`.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        return self._through(fn, self._run.stage_seed(seed), spec)
+
+    def _through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "RecordStream":
+        run = self._run.through(function, seed, spec)
+        return RecordStream(run, replace(self._recipe, make=Records(run)))
 
     @explains_names({"ref.stream": DataRef.stream, "loader.prefetch": Loader.prefetch})
     def batch(

@@ -96,7 +96,7 @@ class RecordItems:
         self._numbering = numbering
         self._run = stream.run
         self._padding_field = padding_field
-        self._most = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // stream.run.record_bytes))
+        self._most = stream.run.at_once(_AHEAD_BYTES, _MOST_AHEAD)
         self._thread = _ThreadState()
 
     def __reduce__(self) -> Any:

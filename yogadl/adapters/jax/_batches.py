@@ -83,7 +83,9 @@ class OnManyDevices:
         # Fields of which it holds the same rows, mostly all of them, are read together.
         together: dict[tuple[int, ...], list[int]] = {}
         for number, field in enumerate(fields[:-1] if has_padding else fields):
-            together.setdefault(field.rows, []).append(number)
+            # With functions, all of a record: it is passed through them once, whoever holds what of it.
+            rows = tuple(self._rows.tolist()) if self.run.calls_functions else field.rows
+            together.setdefault(rows, []).append(number)
         self._together = [(np.array(rows), numbers) for rows, numbers in together.items()]
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
@@ -99,6 +101,8 @@ class OnManyDevices:
         columns: list[Any] = [None] * len(self._fields)
         for chosen, numbers in self._together:
             for number, column in zip(numbers, self.run.read(rows.take(chosen), numbers), strict=True):
+                if self.run.calls_functions:
+                    column = column[np.searchsorted(chosen, self._fields[number].rows)]
                 columns[number] = column
         if self._padding is not None:
             columns[-1] = rows.padding[np.array(self._padding.rows)]

@@ -68,7 +68,7 @@ def make_tf_dataset(
     components, tree = components_of_record(stream.spec, padding_field, is_batched=is_batched)
     numbered = NumberedBatches(
         stream,
-        batch_size or max(1, min(_GATHERED_RECORDS, _GATHERED_BYTES // stream.run.record_bytes)),
+        batch_size or stream.run.at_once(_GATHERED_BYTES, _GATHERED_RECORDS),
         drop_remainder if is_batched else False,
         padding_field=padding_field,
         skip_finished_epoch=skip_finished_epoch,

@@ -97,7 +97,7 @@ class _WorkerItems:
         stream = RecordStream(replace(self.stream.run, start=start))
         size = self.cut.size
         if not self.is_batched:
-            size = workers * max(1, min(_READ_RECORDS, _READ_BYTES // stream.run.record_bytes))
+            size = workers * stream.run.at_once(_READ_BYTES, _READ_RECORDS)
         return NumberedBatches(stream, size, self.cut.drop_remainder, padding_field=self.padding_field)
 
     def read(self, start: Point, worker: int, workers: int, skip: int) -> Iterator[Any]:

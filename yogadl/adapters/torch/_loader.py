@@ -13,12 +13,12 @@ from yogadl._stream import (
     Batches,
     Finish,
     Flags,
+    ItemStage,
     Loader,
     Make,
     Prefetch,
     Recipe,
     RecordStream,
-    Stage,
     as_stream,
 )
 from yogadl.adapters._checks import cut_of
@@ -105,7 +105,7 @@ def make_dataloader(
         raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
     given = _checked(options, workers)
     make: Make = batches
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[ItemStage, ...] = ()
     if workers:
         make = WorkerBatches(batches, transform, workers, given)
     elif transform is not None:

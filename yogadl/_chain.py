@@ -1,0 +1,215 @@
+"""Call functions of the user's with the records of a run, wherever its rows are read.
+
+A function sees one record and returns another. What comes out depends on nothing but the record and, for a
+random one, on the seed, the epoch and the position: not on batches, shards, workers or where a job went on.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from yogadl._columns import batch_column, size_of, split
+from yogadl._declare import declare
+from yogadl._frozen import frozen
+from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._leaf import BadValueError, refuse
+from yogadl._spec import Spec
+from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
+
+# At which positions of which epochs records come, epoch by epoch: what random functions depend on.
+Places = Sequence[tuple[int, range | Indices]]
+
+
+@frozen
+class Stage:
+    """One function of a chain.
+
+    Args:
+        function: Takes a record and returns one; or, of a random stage, takes a generator, too.
+        number: Which stage of the chain it is, from 0.
+        seed: Of a random stage: what its generators are made from, beside epoch, position and number.
+    """
+
+    function: Callable[..., Any]
+    number: int
+    seed: int | None = None
+
+    @staticmethod
+    def of(function: Callable[..., Any], number: int, seed: int | None) -> "Stage":
+        """Return the stage of what a user gave for a function.
+
+        Raises:
+            ConfigurationError: if it is none.
+        """
+        given: object = function  # from the user: may be anything
+        if not callable(given):
+            name, takes = (
+                ("map", "one argument") if seed is None else ("random_map", "two: a record, a generator")
+            )
+            raise ConfigurationError(f"{name} takes a function of {takes}, not {given!r:.100}")
+        return Stage(function, number, seed)
+
+    def __str__(self) -> str:
+        name = getattr(self.function, "__qualname__", None) or type(self.function).__qualname__
+        return f"{'map' if self.seed is None else 'random_map'}({name.rpartition('<locals>.')[2]})"
+
+    def call(
+        self, records: Sequence[Any], indices: Indices, places: Places, what: str = "record"
+    ) -> list[Any]:
+        """Return what becomes of each record, or of each of what else begins with these records.
+
+        Raises:
+            StageError: if the function raises.
+        """
+        function = self.function
+        made: list[Any] = []
+        try:
+            if self.seed is None:
+                for record in records:
+                    made.append(function(record))
+            else:
+                for record, rng in zip(records, self._generators(places), strict=True):
+                    made.append(function(record, rng))
+        except Exception as error:
+            index = int(indices[len(made)])
+            text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"
+            raise StageError(text, self.number, index) from error
+        return made
+
+    def _generators(self, places: Places) -> Iterator[np.random.Generator]:
+        from yogadl._order._random import generators  # loads much
+
+        assert self.seed is not None
+        for epoch, positions in places:
+            yield from generators(self.seed, self.number, epoch, np.asarray(positions, np.int64))
+
+
+@frozen
+class Chain:
+    """Functions that a run's records pass through, one after another.
+
+    Args:
+        source: Where the records come from.
+        stages: The functions.
+        given: What the caller says of the records that come out; see `declare`.
+    """
+
+    source: RandomAccess
+    stages: tuple[Stage, ...]
+    given: Any = None
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.stages))
+
+    def then(self, function: Callable[..., Any], seed: int | None, given: Any) -> "Chain":
+        """Return the chain with one function more."""
+        return Chain(self.source, (*self.stages, Stage.of(function, len(self.stages), seed)), given)
+
+    @cached_property
+    def _sample(self) -> tuple[Spec, int]:
+        """The structure of what comes out, by the first record, and about how large that is."""
+        if isinstance(self.given, Spec):
+            fixed = sum(field.leaf.row_bytes for field in self.given.fields if field.leaf.is_fixed)
+            return self.given, max(1, fixed)
+        if not len(self.source):
+            raise ConfigurationError(f"there is no record, so what {self} returns is unknown: pass its spec=")
+        first = np.zeros(1, np.int64)
+        [record] = self._called(self.source.columns(first), first, ((0, first),))
+        try:
+            spec = Spec.of_record(record, 0, allow_pickle=True)
+        except UnsupportedDataError as error:
+            raise self._misfit(0, error) from error
+        values = split(spec, [record])
+        record_bytes = max(1, sum(map(size_of, values)))
+        return spec if self.given is None else declare(spec, self.given)[0], record_bytes
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record that comes out."""
+        return self._sample[0]
+
+    @property
+    def record_bytes(self) -> int:
+        """About how large a record is, as it goes in or as it comes out: what is larger."""
+        return max(self.source.record_bytes, self._sample[1])
+
+    def columns(self, indices: Indices, places: Places) -> list[Column]:
+        """Read records and return what becomes of them, as columns.
+
+        Raises:
+            StageError: if a function raises, or returns what is not like the first record's.
+        """
+        records = self._called(self.source.columns(indices), indices, places)
+        spec = self.spec
+        found: list[Column] = []
+        try:
+            values = split(spec, records)
+        except UnsupportedDataError:
+            for index, record in zip(indices.tolist(), records, strict=True):
+                try:
+                    split(spec, [record], index)
+                except UnsupportedDataError as error:
+                    raise self._misfit(index, error) from error
+            raise
+        for field, its in zip(spec.fields, values, strict=True):
+            try:
+                found.append(batch_column(field.leaf, its))
+            except BadValueError as error:
+                index = int(indices[error.position])
+                raise self._misfit(index, refuse(field.name, index, error.problem)) from error.__cause__
+        return found
+
+    def _called(self, columns: Sequence[Column], indices: Indices, places: Places) -> list[Any]:
+        records = self.source.spec.records(columns, len(indices))
+        for stage in self.stages:
+            records = stage.call(records, indices, places)
+        return records
+
+    def _misfit(self, record: int, error: UnsupportedDataError) -> StageError:
+        """Return the error of a record that is not like the first."""
+        text = (
+            f"{self} returned for record {record} what is not like the first: {error}. If shapes vary, say "
+            'so: spec={"name": yogadl.Leaf("float32", (None,))} or the like'
+        )
+        return StageError(text, self.stages[-1].number, record)
+
+
+class MappedRecords:
+    """Records of others, passed through functions; the fingerprint stays, as the same cursors stay valid."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self._parent = chain.source
+        self.fingerprint = chain.source.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record that comes out."""
+        return self.chain.spec
+
+    @property
+    def record_bytes(self) -> int:
+        """About how large a record is."""
+        return self.chain.record_bytes
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these records will be read soon."""
+        announce(self._parent, indices)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records, in the order asked for."""
+        found = self.chain.columns(indices, ())
+        return found if fields is None else [found[number] for number in fields]
+
+
+def mapped(records: RandomAccess, function: Callable[..., Any], spec: Any) -> MappedRecords:
+    """Return records passed through a function, after those that they are passed through already."""
+    chain = records.chain if isinstance(records, MappedRecords) else Chain(records, ())
+    return MappedRecords(chain.then(function, None, spec))
