@@ -4,9 +4,24 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 import yogadl
+from yogadl._order._random import generators
 
 SIZES = (503, 120, 7)  # of the caches that conftest.py makes: together/503 and so on
+
+NOISE = 1000
+
+
+def spread(record: dict[str, Any]) -> dict[str, Any]:
+    """Leave room for noise in a record's id."""
+    return {"id": record["id"] * NOISE}
+
+
+def disturb(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Add noise to a record's id."""
+    return {"id": record["id"] + rng.integers(NOISE)}
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,7 @@ class Job:
         cursor: Where to go on; ``None``: at the start.
         drop_shard_remainder: Leave out the last records that don't go round.
         pad_shard_remainder: Repeat the first ones instead.
+        is_mapped: Pass each record through `spread` and `disturb`.
     """
 
     storage: str
@@ -42,6 +58,7 @@ class Job:
     cursor: dict[str, Any] | None = None
     drop_shard_remainder: bool = False
     pad_shard_remainder: bool = False
+    is_mapped: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -56,7 +73,7 @@ class Job:
 
     def stream(self) -> Any:
         """Open this rank's stream, which starts at the cursor."""
-        return self.ref().stream(
+        stream = self.ref().stream(
             shuffle=True,
             shuffle_seed=self.seed,
             shard_rank=self.rank,
@@ -65,3 +82,18 @@ class Job:
             pad_shard_remainder=self.pad_shard_remainder,
             cursor=self.cursor,
         )
+        return stream.map(spread).random_map(disturb) if self.is_mapped else stream
+
+    def ids(self, epoch: int, start: int = 0, stop: int | None = None) -> list[int]:
+        """Return what the order and the positions say that this rank's batches have of an epoch."""
+        stream = self.stream()
+        indices = stream.indices(epoch, start, stop)
+        if not self.is_mapped:
+            return indices.tolist()
+        positions = stream.run.origin(epoch) + self.rank + self.ranks * np.arange(start, start + len(indices))
+        noise = [int(rng.integers(NOISE)) for rng in generators(self.seed, 1, epoch, positions)]
+        return (indices * NOISE + noise).tolist()
+
+    def records(self, ids: list[int]) -> list[int]:
+        """Return which records some ids are of."""
+        return [number // NOISE for number in ids] if self.is_mapped else ids

@@ -27,11 +27,12 @@ def expected(job):
     """Return what the order itself says that each rank gets: the ids of each batch, and its cursor."""
     found = []
     for rank in range(job.ranks):
-        stream = dataclasses.replace(job, rank=rank).stream()
+        share = dataclasses.replace(job, rank=rank)
+        stream = share.stream()
         batches = []
         first = stream.start.epoch
         for epoch in range(first, first + job.epochs):
-            ids = stream.indices(epoch).tolist()
+            ids = share.ids(epoch)
             rows = stream.shard.rows(stream.run.origin(epoch))
             for start in range(0, len(ids), job.batch_size):
                 done = min(rows, start + job.batch_size)
@@ -62,4 +63,14 @@ def test_the_rest_of_an_epoch_and_the_next_one_come_after_a_cursor(trainers, sto
     start = Job(str(storage), "together", "120", batch_size=5, workers=2, seed=1)
     cursor = start.stream().cursor(delivered=120 + 24)
     job = dataclasses.replace(start, ranks=2, epochs=2, cursor=cursor)
+    assert run(trainers, framework, job) == expected(job)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_functions_of_records_have_the_same_results_everywhere(trainers, storage, framework, workers):
+    start = Job(str(storage), "together", "120", batch_size=7, workers=workers, seed=3, is_mapped=True)
+    assert run(trainers, framework, start) == expected(start)
+    cursor = start.stream().cursor(delivered=120 + 24)
+    job = dataclasses.replace(start, ranks=3, epochs=2, pad_shard_remainder=True, cursor=cursor)
     assert run(trainers, framework, job) == expected(job)
