@@ -1,12 +1,12 @@
 """Refer to records that can be read in any order: the wall between random access and streams."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex, overload
 
 import numpy as np
 
 from yogadl._arguments import checked_indices, explains_names
-from yogadl._interfaces import Column, DataRef, Indices, Memory, RandomAccess
+from yogadl._interfaces import Column, DataRef, Indices, Item_co, Made, Memory, RandomAccess
 from yogadl._order import Blocks
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_shard, open_stream
@@ -16,7 +16,7 @@ from yogadl.errors import ConfigurationError
 _ITERATION_BYTES: Final = 2**20
 
 
-class RecordsRef(DataRef):
+class RecordsRef(DataRef[Item_co]):
     """Refer to a dataset whose records can be read one by one, by the batch, or as a stream.
 
     Immutable, safe to use from several threads, usable after a fork, and picklable: a reference to a
@@ -71,11 +71,15 @@ class RecordsRef(DataRef):
         found = checked_indices(indices, len(self))
         return self.spec.assemble(self._records.columns(found))
 
-    def __getitems__(self, indices: Any) -> list[Any]:
+    def __getitems__(self, indices: Any) -> list[Item_co]:
         """Return a list of records, read at once, as PyTorch's fetcher asks for them."""
         found = checked_indices(indices, len(self))
         return self.spec.records(self._records.columns(found), len(found))
 
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Item_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> "RecordsRef[Item_co]": ...
     def __getitem__(self, index: Any) -> Any:
         """Return a copy of one record, or a view for a slice."""
         if isinstance(index, slice):
@@ -91,7 +95,7 @@ class RecordsRef(DataRef):
             raise IndexError(f"record {number} is out of range: there are {len(self)}")
         return self.__getitems__([number])[0]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item_co]:
         """Yield every record in source order; claims no epoch of anything."""
         count = max(1, min(1024, _ITERATION_BYTES // max(1, self.record_bytes)))
         for start in range(0, len(self), count):
@@ -113,7 +117,7 @@ class RecordsRef(DataRef):
         pad_shard_remainder: bool = False,
         cursor: dict[str, Any] | None = None,
         rebind: bool = False,
-    ) -> RecordStream:
+    ) -> RecordStream[Item_co]:
         """Return this reader's share of the records, in the order asked for.
 
         Args:
@@ -150,7 +154,7 @@ class RecordsRef(DataRef):
             rebind=rebind,
         )
 
-    def select(self, indices: Any) -> "RecordsRef":
+    def select(self, indices: Any) -> "RecordsRef[Item_co]":
         """Return a view of these records, in this order; a mask of booleans also does."""
         array = np.asarray(indices)
         if array.dtype == bool:
@@ -162,7 +166,7 @@ class RecordsRef(DataRef):
         return RecordsRef(SelectedRecords(self._records, checked_indices(array, len(self))))
 
     @explains_names()
-    def map(self, fn: Callable[[Any], Any], *, spec: Any = None) -> "RecordsRef":
+    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordsRef[Made]":
         """Return a view of ``fn(record)``, called whenever a record is read; see `RecordStream.map`.
 
         Cursors stay valid. A stream's own `RecordStream.map` and `RecordStream.random_map` come after it.

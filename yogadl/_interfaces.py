@@ -2,19 +2,29 @@
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._spec import Spec
 
+if TYPE_CHECKING:  # whoever checks types has it; with the default, `Stream` alone is `Stream[Any]`
+    from typing_extensions import TypeVar
+
+    Item_co = TypeVar("Item_co", covariant=True, default=Any)  # a record, or a batch
+    Made = TypeVar("Made", default=Any)  # what a function makes of one
+else:
+    from typing import TypeVar
+
+    Item_co, Made = TypeVar("Item_co", covariant=True), TypeVar("Made")
+
 # One field of a batch: rows stacked in an array, or a list where the length varies.
 Column = NDArray[Any] | list[Any]
 Indices = NDArray[np.int64]
 
 
-class Stream:
+class Stream(Generic[Item_co]):
     """Hold one epoch's worth of records that can only be read forwards.
 
     Users may construct this class with an iterator function of their own; `DataRef.stream` of this
@@ -29,7 +39,7 @@ class Stream:
 
     def __init__(
         self,
-        iterator_fn: Callable[[], Iterator[Any]],
+        iterator_fn: Callable[[], Iterator[Item_co]],
         length: int,
         output_types: Any = None,  # a framework's own tree of types
         output_shapes: Any = None,  # a framework's own tree of shapes
@@ -39,14 +49,14 @@ class Stream:
         self.output_types = output_types
         self.output_shapes = output_shapes
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item_co]:
         return self.iterator_fn()
 
     def __len__(self) -> int:
         return self.length
 
 
-class DataRef(abc.ABC):
+class DataRef(abc.ABC, Generic[Item_co]):
     """Refer to a dataset whose records can be streamed in any order.
 
     Users subclass this: `stream` and ``__len__`` are all that an own `DataRef` must have.
@@ -62,7 +72,7 @@ class DataRef(abc.ABC):
         shard_rank: int = 0,
         num_shards: int = 1,
         drop_shard_remainder: bool = False,
-    ) -> Stream:
+    ) -> Stream[Item_co]:
         """Return the records of this reader's share, in the order asked for."""
 
     @abc.abstractmethod

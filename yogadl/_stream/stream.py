@@ -5,9 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from yogadl._arguments import explains_names, whole
 from yogadl._frozen import frozen
-from yogadl._interfaces import DataRef, Indices, RandomAccess, Stream
+from yogadl._interfaces import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._spec import Spec
 from yogadl._stream.cursor import write_cursor
 from yogadl._stream.cut import Cut
@@ -32,7 +34,7 @@ class Plan:
     bytes: int
 
 
-class Loader(Restartable):
+class Loader(Restartable[Item_co]):
     """Deliver a stream's records in batches, or what later stages make of them.
 
     Immutable but for its count of epochs: each `iter` claims the next ones for itself at its first
@@ -91,7 +93,7 @@ class Loader(Restartable):
         return self._recipe.cut.epochs
 
     @explains_names()
-    def map(self, fn: Callable[[Any], Any]) -> "Loader":
+    def map(self, fn: Callable[[Item_co], Made]) -> "Loader[Made]":
         """Return a loader that delivers ``fn(batch)``, whatever that is.
 
         The function is called once a batch, in order, in the thread that iterates; with `prefetch`, before
@@ -104,7 +106,9 @@ class Loader(Restartable):
         return self._through(fn, None)
 
     @explains_names()
-    def random_map(self, fn: Callable[[Any, Any], Any], *, seed: int | None = None) -> "Loader":
+    def random_map(
+        self, fn: Callable[[Item_co, "np.random.Generator"], Made], *, seed: int | None = None
+    ) -> "Loader[Made]":
         """Return a loader that delivers ``fn(batch, rng)``; see `map`.
 
         The `numpy.random.Generator` depends on the seed, the epoch and the position of the batch's first
@@ -126,7 +130,7 @@ class Loader(Restartable):
         return Loader(self.stream, recipe)
 
     @explains_names()
-    def prefetch(self, n: int, workers: int = 0) -> "Loader":
+    def prefetch(self, n: int, workers: int = 0) -> "Loader[Item_co]":
         """Return a loader that reads up to `n` batches ahead, in a thread.
 
         The batches, their order and every cursor stay the same: a cursor counts what was delivered.
@@ -143,7 +147,7 @@ class Loader(Restartable):
         return Loader(self.stream, self._recipe.ahead(n, workers))
 
 
-class RecordStream(Restartable, Stream):
+class RecordStream(Restartable[Item_co], Stream[Item_co]):
     """Deliver a shard's records one by one, an epoch at a time; or, by `batch`, many at once.
 
     Immutable but for its count of epochs: each `iter` claims the next epoch at its first `next`.
@@ -198,7 +202,7 @@ class RecordStream(Restartable, Stream):
         return self._run.shard
 
     @explains_names()
-    def map(self, fn: Callable[[Any], Any], *, spec: Any = None) -> "RecordStream":
+    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordStream[Made]":
         """Return a stream of ``fn(record)``, in the same order, with the same cursors, for every framework.
 
         The function is called wherever records are read, which may be in several threads and processes at
@@ -221,8 +225,12 @@ class RecordStream(Restartable, Stream):
 
     @explains_names()
     def random_map(
-        self, fn: Callable[[Any, Any], Any], *, seed: int | None = None, spec: Any = None
-    ) -> "RecordStream":
+        self,
+        fn: Callable[[Item_co, "np.random.Generator"], Made],
+        *,
+        seed: int | None = None,
+        spec: Any = None,
+    ) -> "RecordStream[Made]":
         """Return a stream of ``fn(record, rng)``: augmentation that any job repeats exactly; see `map`.
 
         The `numpy.random.Generator` depends on the seed, the epoch, the record's position in it and how many
@@ -249,11 +257,11 @@ class RecordStream(Restartable, Stream):
         drop_remainder: bool = False,
         epochs: int | None = 1,
         across_epochs: bool = False,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Callable[[list[Item_co]], Made] | None = None,
         *,
         padding_field: str | None = None,
         skip_finished_epoch: bool = False,
-    ) -> Loader:
+    ) -> Loader[Made]:
         """Return a loader of batches, which starts where this stream starts and counts for itself.
 
         Args:
@@ -277,7 +285,7 @@ class RecordStream(Restartable, Stream):
         return Loader(self, Recipe(Batches(self._run, collate, padding_field), cut))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
-    def prefetch(self, n: int, workers: int = 0) -> "RecordStream":
+    def prefetch(self, n: int, workers: int = 0) -> "RecordStream[Item_co]":
         """Return a stream that reads up to `n` records ahead, in a thread; see `Loader.prefetch`.
 
         For throughput use `batch` first: handing over costs more than reading a small record. Batches
@@ -328,7 +336,7 @@ class RecordStream(Restartable, Stream):
             records = min(records, shard.own(point.position))  # which may be one less: counted by another's
         return write_cursor(self._run.identity(), shard.delivered(point, records))
 
-    def past_finished(self, cut: Cut) -> "RecordStream":
+    def past_finished(self, cut: Cut) -> "RecordStream[Item_co]":
         """Return the stream that starts where one that is cut so begins to read; see `Cut.past_finished`."""
         start = cut.past_finished(self._run.shard, cut.span(self._run.start)).start
         return self if start == self._run.start else RecordStream(replace(self._run, start=start))
