@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yogadl._order import Blocks, GlobalOrder, Order, SourceOrder, derive_key, make_order
+from yogadl._order import Blocks, GlobalOrder, Order, SourceOrder, _random, derive_key, make_order
 from yogadl._order._keys import absorb, absorb_array
 from yogadl._order._permutation import EXACT_LIMIT, ROUNDS, permute, unpermute
 from yogadl._order._windows import BlocksOrder
@@ -393,6 +393,20 @@ def test_the_documented_program_gives_the_vectors(stranger: dict[str, Callable[.
             position = row["start"] + offset
             found = stranger["blocks_index"](position, row["records"], *sizes, row["seed"], row["epoch"])
             assert found == index, row
+
+
+@pytest.mark.parametrize("place", [(0, 0, 0, 0), (7, 1, 2, 3), (-(2**70), 5, 2**33, 10**12)])
+def test_the_documented_program_starts_pcg64_as_random_functions_get_it(
+    stranger: dict[str, Callable[..., Any]], place: tuple[int, int, int, int]
+) -> None:
+    words = stranger["random_start"](*place)
+    [generator] = _random.generators(*place[:3], np.array(place[3:]))
+    # PCG64's own way to begin at a state in a stream.
+    multiplier = 0x2360ED051FC65DA44385DF649FCCF645
+    increment = (((words[2] << 64 | words[3]) << 1) | 1) % 2**128
+    start = ((increment + (words[0] << 64 | words[1])) * multiplier + increment) % 2**128
+    state: Any = generator.bit_generator.state["state"]
+    assert (state["state"], state["inc"]) == (start, increment)
 
 
 def rows_of(pattern: str) -> Iterable[tuple[str, ...]]:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from memory_source import MemorySource, open_stream, record_ids, stream_of
 
 import yogadl
-from yogadl import _order
 from yogadl._dataref import RecordsRef
 from yogadl._order import _random
 from yogadl.errors import ConfigurationError, StageError, YogaError
@@ -340,17 +339,6 @@ def test_the_generators_of_version_1_are_these():
     assert found == GOLDEN
 
 
-def test_a_generator_is_numpys_pcg64_started_at_words_of_splitmix():
-    [made] = _random.generators(7, 1, 2, np.array([3]))
-    key = _order.derive_key(_random.RANDOM_TAG, 7, 1, 2, 3)
-    words = [_order._keys.stream(key, number) for number in range(4)]
-    state = made.bit_generator.state["state"]
-    multiplier = 0x2360ED051FC65DA44385DF649FCCF645
-    increment = (((words[2] << 64 | words[3]) << 1) | 1) % 2**128
-    start = ((increment + (words[0] << 64 | words[1])) * multiplier + increment) % 2**128
-    assert (state["state"], state["inc"]) == (start, increment)
-
-
 def test_a_generator_is_as_any_of_numpys():
     [made] = _random.generators(1, 0, 0, np.array([5]))
     copy = pickle.loads(pickle.dumps(made))
@@ -477,3 +465,29 @@ def test_several_threads_iterate_each_their_own():
     for thread in threads:
         thread.join()
     assert found == [expected] * 4
+
+
+# Elsewhere
+
+
+def test_results_of_a_mapped_reference_are_built_and_exported(tmp_path):
+    ref = stream_of(30).map(double)
+    mapped = RecordsRef(ref.source).map(double)[5:]
+    storage = yogadl.open_storage(tmp_path / "caches")
+    storage.submit(mapped, "doubled", "1")
+    built = storage.fetch("doubled", "1")
+    assert built.gather(range(25))["id"].tolist() == list(range(10, 60, 2))
+    yogadl.storage.export(built.fields("id").map(double_id), tmp_path / "npy")
+    assert np.load(tmp_path / "npy" / "id.npy").tolist() == list(range(20, 120, 4))
+
+
+def double_id(record):
+    return {"id": record["id"] * 2}
+
+
+def test_results_that_have_no_stored_form_are_not_exported(tmp_path):
+    ref = yogadl.from_source(np.arange(3)).map(lambda n: {"made": object()})
+    with pytest.raises(YogaError, match="made"):
+        yogadl.storage.export(ref, tmp_path / "npy")
+    with pytest.raises(YogaError, match="made"):
+        yogadl.open_storage(tmp_path / "caches").submit(ref, "objects", "1")

@@ -22,7 +22,7 @@ from yogadl._stream.recipe import ItemStage, Make, Progress, Recipe
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Run
 from yogadl._stream.shard import Point, Shard, walk
-from yogadl._stream.stream import Loader, Plan, RecordStream, as_stream
+from yogadl._stream.stream import Loader, Plan, RecordStream, as_order, as_stream
 
 __all__ = [
     "Ahead",
@@ -52,6 +52,7 @@ __all__ = [
     "Span",
     "ItemStage",
     "StreamIterator",
+    "as_order",
     "as_stream",
     "begin",
     "open_shard",

@@ -372,3 +372,18 @@ def as_stream(given: Any) -> RecordStream:  # Any: it is checked here
         f"a {kind} is no stream: pass what ref.stream(...) returned, where ref is what storage.fetch(...) or "
         "yogadl.from_source(...) did"
     )
+
+
+def as_order(given: Any) -> RecordStream:  # Any: it is checked here
+    """Return a stream of which only the indices are asked for.
+
+    Raises:
+        ConfigurationError: if it is none, or has functions, which would never be called.
+    """
+    stream = as_stream(given)
+    if stream.run.chain is not None:
+        raise ConfigurationError(
+            f"a sampler gives indices alone, so {stream.run.chain} would not be called: pass the "
+            "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
+        )
+    return stream

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grain
 import numpy as np
 import pytest
+from failing import check_error, failing
 from grain_stages import Double, Noise, OddOnly, Twice, golden, ids, numbered, sizes
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
@@ -359,3 +360,13 @@ def test_records_are_read_with_their_places(size):
     stream = placed(1_003, **PADDED, start_offset=5)
     loader = yogadl_grain.make_dataloader(stream, batch_size=size, epochs=2, padding_field="p")
     check_places(stream, list(loader), (0, 1), "p")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_that_fails_is_an_error_after_the_batches_before_it(workers):
+    check_error(yogadl_grain.make_dataloader(failing(), batch_size=16, worker_count=workers), 16)
+
+
+def test_a_sampler_of_a_stream_with_functions_is_refused():
+    with pytest.raises(ConfigurationError, match=r"map\(str\) would not be called"):
+        yogadl_grain.Sampler(REF.stream().map(str))

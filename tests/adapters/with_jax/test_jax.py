@@ -15,6 +15,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from failing import check_error, failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
@@ -560,3 +561,7 @@ def test_records_of_many_devices_are_read_with_their_places():
     sharding["position"] = NamedSharding(mesh, P("model"))
     batches = make_jax_iterator(stream, 16, sharding, epochs=2, padding_field="p")
     check_places(stream, list(batches), (0, 1), "p")
+
+
+def test_a_function_that_fails_is_an_error_after_the_batches_before_it():
+    check_error(make_jax_iterator(failing(), 16), 16)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 import pytest
+from failing import check_error, failing
 from hypothesis import given
 from hypothesis import strategies as st
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
@@ -418,3 +419,8 @@ def test_records_are_read_with_their_places(prefetch):
     stream = placed(103, **PADDED, start_offset=5)
     dataset = adapter.PyDataset(stream, 8, epochs=2, padding_field="p", prefetch=prefetch)
     check_places(stream, [dataset[number] for number in range(dataset.num_batches)], (0, 1), "p")
+
+
+def test_a_function_that_fails_is_an_error_after_the_batches_before_it():
+    dataset = adapter.PyDataset(failing(), 16)
+    check_error((dataset[number] for number in range(7)), 16)

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from failing import check_error, failing
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
 
@@ -416,3 +417,8 @@ def test_records_are_read_with_their_places(size):
     stream = placed(1_003, **PADDED)
     dataset = adapter.make_tf_dataset(stream, size, padding_field="p").repeat(2)
     check_places(stream, list(dataset.as_numpy_iterator()), (0, 1), "p")
+
+
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_a_function_that_fails_is_an_error_after_the_batches_before_it(batch_size):
+    check_error(adapter.make_tf_dataset(failing(), batch_size=batch_size), batch_size or 1, tf.errors.OpError)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from failing import FAILS, check_error, failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed import PADDED, check_places, placed
@@ -783,3 +784,15 @@ def test_records_are_read_with_their_places(workers):
     stream = placed(103, **PADDED, start_offset=5)
     loader = adapter.make_dataloader(stream, 8, workers, epochs=2, padding_field="p")
     check_places(stream, list(loader), (0, 1), "p")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_that_fails_is_an_error_after_the_batches_before_it(workers):
+    loader = adapter.make_dataloader(failing(), batch_size=16, num_workers=workers)
+    error = check_error(loader, 16)
+    assert (error.stage, error.record) == (0, FAILS)
+
+
+def test_in_a_dataloader_of_pytorchs_own_it_is_one_too():
+    dataset = adapter.IterableDataset(failing())
+    check_error(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), 1)

@@ -266,3 +266,9 @@ def test_the_state_survives_torch_save(tmp_path):
     torch.save(loader.state_dict(), tmp_path / "state")
     cursor = adapter.cursor(torch.load(tmp_path / "state", weights_only=True))
     assert first + ids(stream_of(cursor=cursor).batch(7)) == gold(stream_of(), 0)
+
+
+@pytest.mark.parametrize("make", [adapter.Sampler, lambda stream: adapter.BatchSampler(stream, 2)])
+def test_a_sampler_of_a_stream_with_functions_is_refused(make):
+    with pytest.raises(ConfigurationError, match=r"map\(str\) would not be called"):
+        make(yogadl.from_source([1, 2]).stream().map(str))

@@ -9,7 +9,7 @@ import grain
 import numpy as np
 
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_stream
+from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_order
 from yogadl.adapters.grain._assignment import Assignment, Effect
 from yogadl.adapters.grain._numbering import length_of, random_key, to_json
 from yogadl.errors import ConfigurationError
@@ -76,7 +76,7 @@ class Sampler(_ShardPlaces):
 
     @takes_a_stream
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
-        numbering = as_stream(stream).run.numbering(Cut(epochs=epochs))
+        numbering = as_order(stream).run.numbering(Cut(epochs=epochs))
         super().__init__(numbering, length_of(numbering))
         self._batches = NumberedBatches(stream, _AT_ONCE)
         self._kept: tuple[int, int, list[int]] = (-1, 0, [])

@@ -18,7 +18,7 @@ from yogadl._stream import (
     Restartable,
     Run,
     StreamIterator,
-    as_stream,
+    as_order,
     write_cursor,
 )
 from yogadl.adapters._checks import cut_of
@@ -64,7 +64,7 @@ class _StreamSampler(Restartable):
     """Yield the indices of a stream: what both samplers have in common."""
 
     def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
-        self.stream = as_stream(stream)
+        self.stream = as_order(stream)
         recipe = Recipe(_Indices(stream.run, is_batched), cut)
         warn_of_shards(stream, cut)
         self._read_by(recipe)
