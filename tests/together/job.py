@@ -44,6 +44,7 @@ class Job:
         drop_shard_remainder: Leave out the last records that don't go round.
         pad_shard_remainder: Repeat the first ones instead.
         is_mapped: Pass each record through `spread` and `disturb`.
+        skips: Ranges of positions that are left out.
     """
 
     storage: str
@@ -59,6 +60,7 @@ class Job:
     drop_shard_remainder: bool = False
     pad_shard_remainder: bool = False
     is_mapped: bool = False
+    skips: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -82,7 +84,13 @@ class Job:
             pad_shard_remainder=self.pad_shard_remainder,
             cursor=self.cursor,
         )
+        if self.skips:
+            stream = stream.skip_ranges(self.skips)
         return stream.map(spread).random_map(disturb) if self.is_mapped else stream
+
+    def kept(self, start: int, stop: int) -> list[int]:
+        """Return which positions from one to another are not left out."""
+        return [at for at in range(start, stop) if not any(a <= at < b for a, b in self.skips)]
 
     def ids(self, epoch: int, start: int = 0, stop: int | None = None) -> list[int]:
         """Return what the order and the positions say that this rank's batches have of an epoch."""
@@ -91,6 +99,8 @@ class Job:
         if not self.is_mapped:
             return indices.tolist()
         positions = stream.run.origin(epoch) + self.rank + self.ranks * np.arange(start, start + len(indices))
+        if self.skips:
+            positions = np.array(self.kept(0, stream.run.identity().records))[positions]
         noise = [int(rng.integers(NOISE)) for rng in generators(self.seed, 1, epoch, positions)]
         return (indices * NOISE + noise).tolist()
 

@@ -2,16 +2,18 @@
 
 The one door: adapters take all that they need from here. Behind it, one idea a module, each standing on
 those before it. Integers: `shard` which positions are whose, `cut` how they make batches, `cursor` a place
-as JSON, `numbering` items by number. Reading: `rows` which records come where, `run` reads them, `ahead`
-announces them, `items` makes records or batches of them, `prefetch` is a stage, `recipe` all of it together.
+as JSON, `skipped` what is left out, `numbering` items by number. Reading: `rows` which records come where,
+`run` reads them, `ahead` announces them, `items` makes records or batches of them, `prefetch` is a stage,
+`recipe` all of it together.
 Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` what users hold and adapters take,
-`opening` how they get it, `numbered` batches by number, for callers that count themselves.
+`given` what adapters check, `opening` how users get it, `numbered` batches by number, for callers that count.
 """
 
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import Identity, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Span
+from yogadl._stream.given import as_order, as_stream
 from yogadl._stream.items import Batches, Finish, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
@@ -22,7 +24,7 @@ from yogadl._stream.recipe import ItemStage, Make, Progress, Recipe
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Run
 from yogadl._stream.shard import Point, Shard, walk
-from yogadl._stream.stream import Loader, Plan, RecordStream, as_order, as_stream
+from yogadl._stream.stream import Loader, Plan, RecordStream
 
 __all__ = [
     "Ahead",

@@ -9,13 +9,15 @@ from typing import Any
 
 from yogadl._frozen import frozen
 from yogadl._stream.shard import Point
-from yogadl.errors import CursorError
+from yogadl._stream.skipped import Skipped
+from yogadl.errors import ConfigurationError, CursorError
 
 VERSION = 1
 _LARGEST = 2**63 - 1
 _SEED = "seed"
 _SKIP = "skip_shuffle_at_epoch_end"
 _NUMBERS = ("epoch", "position", "records")
+_RANGES = "skip_ranges"  # only where there are any: other cursors stay as they ever were
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
 _OPEN_THAT = "open the dataset and version that it was saved with"
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
@@ -25,24 +27,42 @@ _START_ANEW = "use a cursor as state_dict() returned it, or start anew without o
 class Identity:
     """What a cursor must match: the data, and the order that its position counts in."""
 
-    records: int
     fingerprint: str
     order: dict[str, Any]  # what the order says of itself: plain JSON
     seed: int | None
     skip_shuffle_at_epoch_end: bool
+    skipped: Skipped
+
+    @property
+    def records(self) -> int:
+        """How many positions an epoch has, whether they are left out or not."""
+        return self.skipped.records
+
+    @staticmethod
+    def of(state: Mapping[str, Any]) -> "Identity":
+        """Return that of a cursor's own stream.
+
+        Raises:
+            CursorError: if it is no cursor.
+        """
+        skipped = read_skipped(state)
+        names = ("fingerprint", "order", _SEED, _SKIP)
+        return Identity(**{name: state[name] for name in names}, skipped=skipped)
 
 
 def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
     """Return the cursor that stands at `point`: plain ints, strings, bools and one dict of them."""
+    ranges = identity.skipped.ranges
     return {
         "yogadl": VERSION,
         "epoch": point.epoch,
-        "position": point.position,
+        "position": identity.skipped.place(point.position) if ranges else point.position,
         "records": identity.records,
         "fingerprint": identity.fingerprint,
         "order": dict(identity.order),
         _SEED: identity.seed,
         _SKIP: identity.skip_shuffle_at_epoch_end,
+        **({_RANGES: [list(pair) for pair in ranges]} if ranges else {}),
     }
 
 
@@ -57,9 +77,22 @@ def read_cursor(identity: Identity, state: Any, rebind: bool = False) -> Point: 
     Raises:
         CursorError: if it is no cursor, or one of other data or another order; names both sides.
     """
+    skipped = read_skipped(state)
+    _check_match(identity, state, skipped, rebind)
+    return Point(state["epoch"], identity.skipped.before(state["position"]))
+
+
+def read_skipped(state: Any) -> Skipped:  # Any: it comes from a file
+    """Return the positions that a cursor leaves out.
+
+    Raises:
+        CursorError: if it is no cursor.
+    """
     _check_form(state)
-    _check_match(identity, state, rebind)
-    return Point(state["epoch"], state["position"])
+    try:
+        return Skipped.of(state.get(_RANGES, ()), state["records"])
+    except ConfigurationError as error:
+        raise CursorError(f"the cursor's {_RANGES!r} is damaged: {error}: {_START_ANEW}") from None
 
 
 def _is_whole(value: Any) -> bool:
@@ -93,7 +126,7 @@ def _check_form(state: Any) -> None:
             f"the cursor is of version {version}, this yogadl reads version {VERSION}: "
             "use the yogadl that wrote it, or a newer one"
         )
-    unknown = sorted(str(key) for key in state.keys() - _KEYS)
+    unknown = sorted(str(key) for key in state.keys() - _KEYS - {_RANGES})
     if unknown:
         raise CursorError(
             f"the cursor has {', '.join(map(repr, unknown))}, which this yogadl does not know: "
@@ -109,7 +142,7 @@ def _check_form(state: Any) -> None:
         raise CursorError(f"the cursor's 'position' is {state['position']}, past its records: {_START_ANEW}")
 
 
-def _check_match(identity: Identity, state: Mapping[str, Any], rebind: bool) -> None:
+def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped, rebind: bool) -> None:
     """Refuse a cursor of other data or of another order."""
 
     def refuse(what: str, theirs: Any, ours: Any, mend: str) -> CursorError:
@@ -128,3 +161,6 @@ def _check_match(identity: Identity, state: Mapping[str, Any], rebind: bool) -> 
     if state[_SKIP] != identity.skip_shuffle_at_epoch_end:
         ours = identity.skip_shuffle_at_epoch_end
         raise refuse(f"another shuffle, its {_SKIP} is", state[_SKIP], ours, "pass the same")
+    if Skipped.of([*skipped.ranges, *identity.skipped.ranges], identity.records) != identity.skipped:
+        theirs, has = list(skipped.ranges), list(identity.skipped.ranges)
+        raise refuse("a stream without the positions", theirs, has, f"call stream.skip_ranges({theirs})")

@@ -109,6 +109,17 @@ class Cut:
         """Count the items that so many rows of this shard make."""
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 
+    def count(self, shard: Shard, position: int = 0) -> int | None:
+        """Count the items of `epochs` epochs, the first from a position on; None: without end."""
+        if self.epochs is None:
+            return None
+        first, full, more = shard.own(position), shard.own(0), self.epochs - 1
+        return (
+            self.items(first + more * full)
+            if self.across_epochs
+            else self.items(first) + more * self.items(full)
+        )
+
     def reach(self, shard: Shard, span: Span, items: int) -> Point:
         """Return where a reader of `span` stands once so many items were delivered."""
         epoch, position = span.start

@@ -1,16 +1,33 @@
 """Iterate over the items of a stream, knowing at any moment where a cursor stands."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
+
+import numpy as np
 
 from yogadl._arguments import whole
-from yogadl._interfaces import Item_co
+from yogadl._interfaces import Indices, Item_co
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.recipe import Progress, Recipe
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
+
+
+class Delivered(NamedTuple):
+    """Say which records an item is made of.
+
+    Attributes:
+        epoch: The epoch that it begins in.
+        positions: Where in its epoch each record comes. Where one is less than the one before it, the next
+            epoch begins; one that is no less than the number of records is padding.
+        indices: Which record of the data each is.
+    """
+
+    epoch: int
+    positions: Indices
+    indices: Indices
 
 
 class StreamIterator(Iterator[Item_co]):
@@ -55,6 +72,16 @@ class StreamIterator(Iterator[Item_co]):
             span = self._claims.claim(progress)
         self._items = self._recipe.open(self._recipe.reach(progress), span.end)
         return self._items
+
+    @property
+    def last(self) -> Delivered | None:
+        """Which records the last item is made of; ``None`` if there was none since the iterator began."""
+        progress = self._progress
+        if progress.span is None or not progress.items:
+            return None
+        rows = self._recipe.rows(progress.span, progress.items - 1)
+        positions = np.concatenate([np.asarray(found, np.int64) for _, found in rows.pieces])
+        return Delivered(rows.pieces[0][0], positions, rows.indices)
 
     def close(self) -> None:
         """Let go of what was read ahead, and of the thread that read it; `next` would go on."""
@@ -138,10 +165,12 @@ class Restartable(Generic[Item_co]):
             ConfigurationError: if there is no such place, or shards of unequal length would drift
                 into different epochs from there.
         """
-        point = Point(whole("epoch", epoch), whole("position", position))
-        records = self._recipe.run.shard.records
-        if point.position > records:
-            raise ConfigurationError(f"position {position} is past the epoch's end: it has {records} records")
+        skipped = self._recipe.run.identity().skipped
+        if whole("position", position) > skipped.records:
+            raise ConfigurationError(
+                f"position {position} is past the epoch's end: it has {skipped.records} records"
+            )
+        point = Point(whole("epoch", epoch), skipped.before(position))
         progress = Progress(self._recipe.span(point))
         self._claims.track(progress)
         return StreamIterator(self._recipe, progress, None)

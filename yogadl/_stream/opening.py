@@ -9,7 +9,7 @@ import numpy as np
 from yogadl._arguments import flag, whole
 from yogadl._interfaces import RandomAccess
 from yogadl._order import Blocks, make_order
-from yogadl._stream.cursor import read_cursor
+from yogadl._stream.cursor import read_cursor, read_skipped
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point, Remainder, Shard
 from yogadl._stream.stream import RecordStream
@@ -55,6 +55,9 @@ def open_stream(
         skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
     if cursor is not None:
+        skipped = read_skipped(cursor)
+        if skipped.ranges and skipped.records == shard.records:
+            run = run.skipping(skipped)
         point = read_cursor(run.identity(), cursor, flag("rebind", rebind))
         run = replace(run, start=point)
     return RecordStream(run)

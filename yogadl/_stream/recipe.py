@@ -11,6 +11,7 @@ from yogadl._frozen import frozen
 from yogadl._stream.cut import Cut, Span
 from yogadl._stream.items import Read
 from yogadl._stream.prefetch import Prefetch
+from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
@@ -79,6 +80,11 @@ class Recipe:
             raise ConfigurationError("prefetch has no process workers yet: pass workers=0 for a thread")
         return replace(self, stages=(*self.stages, Prefetch(whole("prefetch's n", depth, 1))))
 
+    @property
+    def changing(self) -> tuple[ItemStage, ...]:
+        """The stages that make other items of those that were made."""
+        return tuple(stage for stage in self.stages if not isinstance(stage, Prefetch))
+
     def open(self, start: Point, end: int | None) -> Iterator[Any]:
         """Return the items from `start` to the epoch `end`."""
         reads = self.make.reads(self.cut, start, end)
@@ -91,6 +97,35 @@ class Recipe:
         for stage in stages:
             items = stage(items)
         return items
+
+    def rows(self, span: Span, number: int) -> Rows:
+        """Return the rows of one item of a span."""
+        shard, cut = self.run.shard, self.cut
+        point, left = cut.reach(shard, span, number), cut.size
+        pieces: list[Rows] = []
+        while left and point.epoch != span.end and (cut.across_epochs or not pieces):
+            count = min(left, shard.own(point.position))
+            if count:
+                pieces.append(self.run.rows(point, 0, count))
+            point, left = Point(point.epoch + 1, 0), left - count
+        return joined(pieces)
+
+    def item_at(self, number: int) -> Any:
+        """Read an item, counted from the run's start on as iterators deliver them, one after another.
+
+        Raises:
+            IndexError: if there is none.
+        """
+        cut, shard, start = self.cut, self.run.shard, self.run.start
+        span, full = self.span(start), cut.count(shard)
+        first = cut.count(shard, span.start.position)
+        if first is not None and number >= first:
+            if not full:
+                raise IndexError(f"there is no batch {number}: an epoch of this shard has none")
+            spans, number = divmod(number - first, full)
+            assert span.end is not None and cut.epochs is not None
+            span = self.span(Point(span.end + spans * cut.epochs, 0))
+        return next(replace(self, stages=self.changing).open(cut.reach(shard, span, number), span.end))
 
     def reach(self, progress: Progress) -> Point:
         """Return where a cursor of this progress stands."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Memory, RandomAccess
+from yogadl._interfaces import Column, Indices, Memory, RandomAccess
 from yogadl._order import Order, SourceOrder
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
@@ -17,6 +17,7 @@ from yogadl._stream.cut import Cut
 from yogadl._stream.numbering import Numbering
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.shard import Point, Shard
+from yogadl._stream.skipped import Skipped
 
 if TYPE_CHECKING:
     from yogadl._chain import Chain, Stage
@@ -38,6 +39,7 @@ class Run:
     seed: int | None
     skip_shuffle_at_epoch_end: bool
     chain: "Chain | None" = None  # what the records are passed through
+    skipped: Skipped | None = None  # positions that neither order nor shard count, if there are any
 
     @property
     def spec(self) -> Spec:
@@ -83,10 +85,17 @@ class Run:
 
         return replace(self, chain=(self.chain or Chain(self.source, ())).then(function, seed, spec))
 
+    def skipping(self, skipped: Skipped) -> "Run":
+        """Return the run that leaves out these positions, and no others, from the same place on."""
+        position = self.identity().skipped.place(self.start.position)
+        start = Point(self.start.epoch, skipped.before(position))
+        shard = replace(self.shard, records=skipped.kept)
+        return replace(self, shard=shard, start=start, skipped=skipped if skipped.ranges else None)
+
     def identity(self) -> Identity:
         """Return what a cursor of this run must match."""
         return Identity(
-            records=self.shard.records,
+            skipped=self.skipped or Skipped((), self.shard.records),
             fingerprint=self.source.fingerprint,
             order=self.order.describe(),
             seed=None if isinstance(self.order, SourceOrder) else self.seed,
@@ -107,10 +116,16 @@ class Run:
         origin, step = point.position + shard.rank, shard.ranks
         positions = range(origin + first * step, origin + last * step, step)
         asked = np.arange(positions.start, positions.stop, step, dtype=np.int64)
+        places: range | Indices = positions
+        records = shard.records
+        if self.skipped is not None:
+            places, records = self.skipped.places(asked), self.skipped.records
         if len(asked) and positions[-1] >= shard.records:  # only an epoch's last row can stick out
             asked[-1] %= shard.records
+        if self.skipped is not None:
+            asked = self.skipped.places(asked)
         indices = self.order.indices(asked, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
-        return Rows(indices, ((point.epoch, positions),), shard.records)
+        return Rows(indices, ((point.epoch, places),), records)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
         """Yield all rows from `start` to the epoch `end`, many items' worth at a time.

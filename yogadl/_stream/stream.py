@@ -18,6 +18,7 @@ from yogadl._stream.iterator import Restartable, begin
 from yogadl._stream.recipe import Recipe
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point, Shard
+from yogadl._stream.skipped import Skipped
 from yogadl.errors import ConfigurationError
 
 
@@ -67,20 +68,15 @@ class Loader(Restartable[Item_co]):
         Raises:
             TypeError: if it is endless.
         """
-        cut, rows = self._recipe.cut, len(self.stream)
-        if cut.epochs is None:
+        count = self._recipe.cut.count(self.stream.shard)
+        if count is None:
             raise TypeError("an endless loader (epochs=None) has no length")
-        return cut.items(rows * cut.epochs) if cut.across_epochs else cut.items(rows) * cut.epochs
+        return count
 
     def __repr__(self) -> str:
-        cut, passed = self._recipe.cut, "".join(f", {stage}" for stage in self._batches.stages)
+        cut, stages = self._recipe.cut, getattr(self._recipe.make, "stages", ())
+        passed = "".join(f", {stage}" for stage in stages)
         return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}{passed}>"
-
-    @property
-    def _batches(self) -> Batches:
-        made = self._recipe.make
-        assert isinstance(made, Batches)
-        return made
 
     @property
     def batch_size(self) -> int:
@@ -125,9 +121,26 @@ class Loader(Restartable[Item_co]):
         return self._through(fn, self.stream.run.stage_seed(seed))
 
     def _through(self, function: Callable[..., Any], seed: int | None) -> "Loader":
-        made = self._batches
+        made = self._recipe.make
+        if not isinstance(made, Batches) or self._recipe.changing:
+            raise ConfigurationError(
+                "this loader's batches are made in worker processes, or passed through transform= already: "
+                "pass one function as transform=, or map the stream's records"
+            )
         recipe = replace(self._recipe, make=replace(made, stages=made.run.then(made.stages, function, seed)))
         return Loader(self.stream, recipe)
+
+    def batch_at(self, step: int) -> Item_co:
+        """Read one batch again, as it was delivered, random functions included: the one after `step` others.
+
+        They are counted from where the stream starts, over all epochs. Claims nothing.
+
+        Raises:
+            ConfigurationError: if `step` is negative or no whole number.
+            IndexError: if there is no such batch.
+        """
+        found: Item_co = self._recipe.item_at(whole("step", step))
+        return found
 
     @explains_names()
     def prefetch(self, n: int, workers: int = 0) -> "Loader[Item_co]":
@@ -172,7 +185,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     def __repr__(self) -> str:
         shard = self._run.shard
         name = self._run.order.describe().get("name")
-        passed = f", {self._run.chain}" if self._run.chain else ""
+        skipped = f", skips {list(self._run.skipped.ranges)}" if self._run.skipped else ""
+        passed = f"{skipped}, {self._run.chain}" if self._run.chain else skipped
         share = f"shard {shard.rank} of {shard.ranks}"
         return f"<RecordStream of {shard.records} records, order {name}, {share}{passed}>"
 
@@ -194,7 +208,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     @property
     def start(self) -> Point:
         """The epoch and the position in it that the first `iter` starts at."""
-        return self._run.start
+        epoch, position = self._run.start
+        return Point(epoch, self._run.identity().skipped.place(position))
 
     @property
     def shard(self) -> Shard:
@@ -247,8 +262,33 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return self._through(fn, self._run.stage_seed(seed), spec)
 
     def _through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "RecordStream":
-        run = self._run.through(function, seed, spec)
+        return self._over(self._run.through(function, seed, spec))
+
+    def _over(self, run: Run) -> "RecordStream":
         return RecordStream(run, replace(self._recipe, make=Records(run)))
+
+    def skip_ranges(self, ranges: Any) -> "RecordStream[Item_co]":
+        """Return a stream that leaves out these positions, such as those before which a loss went astray.
+
+        Positions are as cursors count them, over all shards, whether any are left out or not; the ranges
+        given are all that are left out, in every epoch. The other records come as they would have, with the
+        same randomness. Cursors say the ranges, and a stream that is opened with such a cursor has them. A
+        cursor from before fits, too.
+
+        Args:
+            ranges: Pairs (start, stop); ``[]`` leaves out nothing any more.
+
+        Raises:
+            ConfigurationError: if they are no ranges of an epoch's positions, or leave nothing.
+
+        Example:
+            >>> import yogadl
+            >>> stream = yogadl.from_source([10, 11, 12, 13, 14]).stream()
+            >>> [int(record) for record in stream.skip_ranges([(1, 3)])]
+            [10, 13, 14]
+        """
+        run = self._run
+        return self._over(run.skipping(Skipped.of(ranges, run.identity().records)))
 
     @explains_names({"ref.stream": DataRef.stream, "loader.prefetch": Loader.prefetch})
     def batch(
@@ -345,45 +385,3 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         """Return what one whole epoch of this shard reads."""
         records = len(self)
         return Plan(records, records * self._run.source.record_bytes)
-
-
-def as_stream(given: Any) -> RecordStream:  # Any: it is checked here
-    """Return what was given, if it is a stream of this library.
-
-    Raises:
-        ConfigurationError: if it is anything else; says what to pass instead.
-    """
-    if isinstance(given, RecordStream):
-        return given
-    kind = type(given).__name__
-    if isinstance(given, Loader):
-        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
-    if isinstance(given, DataRef):
-        raise ConfigurationError(
-            f"a {kind} says which records there are, but in no order yet: pass a stream of it, such as "
-            "ref.stream(shuffle=True)"
-        )
-    if isinstance(given, Stream):
-        raise ConfigurationError(
-            f"a {kind} of your own can only be read forwards, once: pass what DataRef.stream of this library "
-            "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
-        )
-    raise ConfigurationError(
-        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref is what storage.fetch(...) or "
-        "yogadl.from_source(...) did"
-    )
-
-
-def as_order(given: Any) -> RecordStream:  # Any: it is checked here
-    """Return a stream of which only the indices are asked for.
-
-    Raises:
-        ConfigurationError: if it is none, or has functions, which would never be called.
-    """
-    stream = as_stream(given)
-    if stream.run.chain is not None:
-        raise ConfigurationError(
-            f"a sampler gives indices alone, so {stream.run.chain} would not be called: pass the "
-            "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
-        )
-    return stream

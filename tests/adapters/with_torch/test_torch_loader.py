@@ -796,3 +796,33 @@ def test_a_function_that_fails_is_an_error_after_the_batches_before_it(workers):
 def test_in_a_dataloader_of_pytorchs_own_it_is_one_too():
     dataset = adapter.IterableDataset(failing())
     check_error(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_replayed_and_says_its_records(workers):
+    stream = yogadl.from_source({"id": np.arange(103)}).stream(shuffle=True)
+    loader = adapter.make_dataloader(stream, batch_size=16, num_workers=workers, transform=doubled)
+    batches = iter(loader)
+    seen = [(batches.last, batch["id"].tolist()) for batch in batches]
+    assert len(seen) == 7
+    for step, (last, ids_of_batch) in enumerate(seen):
+        assert (2 * last.indices).tolist() == ids_of_batch
+        assert loader.batch_at(step)["id"].tolist() == ids_of_batch
+
+
+def doubled(batch):
+    return {"id": batch["id"] * 2}
+
+
+def test_functions_of_batches_get_tensors():
+    stream = yogadl.from_source({"id": np.arange(10)}).stream()
+    loader = adapter.make_dataloader(stream, batch_size=4).map(doubled).prefetch(2)
+    assert [batch["id"].tolist() for batch in loader] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 1}, {"transform": doubled}])
+def test_where_functions_of_batches_would_come_in_another_order_they_are_refused(options):
+    loader = adapter.make_dataloader(yogadl.from_source({"id": [1, 2]}).stream(), batch_size=4, **options)
+    with pytest.raises(ConfigurationError, match="transform="):
+        loader.map(doubled)
+    assert "batch 4" in repr(loader)

@@ -51,9 +51,9 @@ def from_json(described: Any) -> Numbering:  # Any: it comes from a file
     try:
         start, (rank, ranks, remainder) = described["start"], described["shard"]
         size, drop_remainder, epochs = described["cut"]
-        identity = Identity(**{name: start[name] for name in Identity.__dataclass_fields__})
+        identity = Identity.of(start)
         point = read_cursor(identity, start)
-        shard = Shard(identity.records, whole("rank", rank), whole("ranks", ranks, 1), remainder)
+        shard = Shard(identity.skipped.kept, whole("rank", rank), whole("ranks", ranks, 1), remainder)
         return Numbering(identity, shard, point, Cut(size, drop_remainder, epochs))
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(f"the state's sampler is damaged: {json.dumps(described)[:200]}") from error

@@ -124,7 +124,7 @@ def _records(numbered: NumberedBatches, components: list[Component], tree: Node)
         records = items.unbatch().scan(
             tf.constant(0), without_autograph(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
         )
-    if stream.start.position == 0:
+    if stream.run.start.position == 0:
         records = records.apply(tf.data.experimental.assert_cardinality(len(stream)))
     records = _with_sharding(records, stream)
     if not any(component.is_ragged_rank_0 for component in components):

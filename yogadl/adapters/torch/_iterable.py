@@ -68,9 +68,9 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         if transform is not None and not callable(transform):
             raise ConfigurationError(f"transform must be a function, not {transform!r}")
         self._items = _WorkerItems(stream, cut, batch_size is not None, padding_field, transform)
-        self._items.numbered(stream.start, 1)  # checks the padding field
+        self._items.numbered(stream.run.start, 1)  # checks the padding field
         warn_of_shards(stream, cut)
-        self._epochs = SharedEpochs(stream.start)
+        self._epochs = SharedEpochs(stream.run.start)
 
     def __iter__(self) -> "ItemIterator":
         return ItemIterator(self._items, self._epochs)

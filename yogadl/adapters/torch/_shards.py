@@ -107,5 +107,5 @@ def _is_uneven(stream: RecordStream, cut: Cut) -> bool:
     shard = stream.shard
     if shard.remainder != "uneven":
         return False
-    lengths = [shard.records - position for position in (stream.start.position, 0)]
+    lengths = [shard.records - position for position in (stream.run.start.position, 0)]
     return any(cut.items(length // shard.ranks) != cut.items(-(-length // shard.ranks)) for length in lengths)
