@@ -100,7 +100,7 @@ class Job:
             return indices.tolist()
         positions = stream.run.origin(epoch) + self.rank + self.ranks * np.arange(start, start + len(indices))
         if self.skips:
-            positions = np.array(self.kept(0, stream.run.identity().records))[positions]
+            positions = np.array(self.kept(0, stream.run.identity().records + self.ranks))[positions]
         noise = [int(rng.integers(NOISE)) for rng in generators(self.seed, 1, epoch, positions)]
         return (indices * NOISE + noise).tolist()
 
