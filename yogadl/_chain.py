@@ -22,6 +22,12 @@ from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 Places = Sequence[tuple[int, range | Indices]]
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what a function is called in messages."""
+    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return name.rpartition("<locals>.")[2]
+
+
 @frozen
 class Stage:
     """One function of a chain.
@@ -52,8 +58,7 @@ class Stage:
         return Stage(function, number, seed)
 
     def __str__(self) -> str:
-        name = getattr(self.function, "__qualname__", None) or type(self.function).__qualname__
-        return f"{'map' if self.seed is None else 'random_map'}({name.rpartition('<locals>.')[2]})"
+        return f"{'map' if self.seed is None else 'random_map'}({name_of(self.function)})"
 
     def call(
         self, records: Sequence[Any], indices: Indices, places: Places, what: str = "record"

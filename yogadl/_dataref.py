@@ -175,6 +175,36 @@ class RecordsRef(DataRef[Item_co]):
 
         return RecordsRef(mapped(self._records, fn, spec))
 
+    @explains_names()
+    def filter(
+        self,
+        fn: Callable[[Any], "bool | np.bool_"],
+        fields: Sequence[str | int] | None = None,
+        *,
+        workers: int = 0,
+    ) -> "RecordsRef[Item_co]":
+        """Return a view of the records for which ``fn(record)`` is true, in their order.
+
+        Every record is read now, once. What was selected is kept beside the cache, where the next call finds
+        it, in any process, with a function of the same code and values and records of the same fingerprint.
+        Where the storage can't be written it is kept in memory, as long as this reference or a view of it is
+        in use. Where there is no storage, or the function has no description (it uses an open file, say), it
+        is kept in the view that is returned, and the next call works it out again.
+
+        Args:
+            fn: Takes a record, and returns True or False, which are to depend on nothing else. What its
+                description is made of: docs/versions.md.
+            fields: Which fields the function takes; only these are read. All if not given.
+            workers: How many processes call the function; without any, this one does.
+
+        Raises:
+            StageError: if the function raises, or returns no bool; names the first such record.
+            ConfigurationError: if there is no such field, or something can't be sent to the workers.
+        """
+        from yogadl._filter import filtered
+
+        return RecordsRef(filtered(self._records, fn, fields, workers))
+
     def fields(self, *names: str | int) -> "RecordsRef":
         """Return a view with just these fields; the others are not read. Cursors stay valid."""
         spec, numbers = self.spec.project(names)

@@ -13,7 +13,7 @@ class SelectedRecords:
     """Some records of others, in an order of their own; any may come twice."""
 
     def __init__(self, parent: RandomAccess, indices: Indices) -> None:
-        self._parent = parent
+        self.parent = parent
         self._indices = indices
         self.spec = parent.spec
         self.record_bytes = parent.record_bytes
@@ -25,20 +25,20 @@ class SelectedRecords:
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
-        announce(self._parent, self._indices[indices])
+        announce(self.parent, self._indices[indices])
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
         """Read records, in the order asked for."""
-        return self._parent.columns(self._indices[indices], fields, memory)
+        return self.parent.columns(self._indices[indices], fields, memory)
 
 
 class SlicedRecords:
     """Every so many records of others, from one to another."""
 
     def __init__(self, parent: RandomAccess, chosen: range) -> None:
-        self._parent = parent
+        self.parent = parent
         self._range = chosen
         self.spec = parent.spec
         self.record_bytes = parent.record_bytes
@@ -49,21 +49,21 @@ class SlicedRecords:
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
-        announce(self._parent, indices * self._range.step + self._range.start)
+        announce(self.parent, indices * self._range.step + self._range.start)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
         """Read records, in the order asked for."""
-        return self._parent.columns(indices * self._range.step + self._range.start, fields, memory)
+        return self.parent.columns(indices * self._range.step + self._range.start, fields, memory)
 
 
 class ProjectedRecords:
     """Some fields of other records; the fingerprint stays, since the same cursors mean the same records."""
 
     def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
-        self._parent = parent
-        self._numbers = numbers
+        self.parent = parent
+        self.numbers = numbers
         self.spec = spec
         self.fingerprint = parent.fingerprint
         parts = [field.leaf for field in parent.spec.fields]
@@ -73,18 +73,18 @@ class ProjectedRecords:
         self.record_bytes = max(1, sum(leaf.row_bytes for leaf in kept)) if fixed else parent.record_bytes
 
     def __len__(self) -> int:
-        return len(self._parent)
+        return len(self.parent)
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
-        announce(self._parent, indices)
+        announce(self.parent, indices)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
         """Read records, in the order asked for."""
-        numbers = self._numbers if fields is None else [self._numbers[number] for number in fields]
-        return self._parent.columns(indices, numbers, memory)
+        numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
+        return self.parent.columns(indices, numbers, memory)
 
 
 def hash_of(*parts: Any) -> str:

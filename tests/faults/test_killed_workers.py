@@ -90,6 +90,17 @@ def build_and_interrupt(folder: str) -> None:
     yogadl.open_storage(folder).submit(Large(), "data", "1", workers=4)
 
 
+def filter_slowly(folder: str) -> None:
+    def choose(record: Any) -> bool:
+        if record["i"] % 10 == 0:
+            os.write(1, f"reading in {os.getpid()}\n".encode())
+            time.sleep(10_000)
+        return True
+
+    yogadl.open_storage(folder).submit([{"i": i} for i in range(40)], "data", "1")
+    yogadl.open_storage(folder).fetch("data", "1").filter(choose, workers=3)
+
+
 def at_worker(number: int, do: Callable[[], None]) -> None:
     """Do something while the process of the worker of that number is started, before it is known."""
     spawn, started = multiprocessing.util.spawnv_passfds, itertools.count(1)
@@ -134,6 +145,18 @@ def test_workers_end_when_their_builder_is_killed_while_it_hands_out_work(tmp_pa
     builder = start("build_and_die", tmp_path)
     check_that_nothing_stays(builder)
     assert builder.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_of_a_filter_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    filtering = start("filter_slowly", tmp_path)
+    assert filtering.stdout is not None
+    reading = {int(filtering.stdout.readline().split()[-1]) for _ in range(3)}
+    assert len(reading) == 3
+    filtering.send_signal(number)
+    check_that_nothing_stays(filtering)
+    assert filtering.returncode != 0
+    assert not list(tmp_path.rglob("*.selection"))
 
 
 def test_an_interrupted_builder_ends_though_its_workers_have_much_in_hand(tmp_path: Path) -> None:

@@ -91,6 +91,24 @@ def use(root: Path) -> None:
         storage.fetch("data", "3")
 
 
+def filter_in_memory(root: Path, restrict: Callable[[Path], None]) -> None:
+    """Filter twice; the second time nothing is called, though nothing could be written."""
+    restrict(root)
+    ref = yogadl.open_storage(root).fetch("data", "1")
+    before, calls = snapshot(root), 0
+
+    def is_odd(record: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        return bool(record["i"] % 2)
+
+    is_odd.__yogadl_version__ = "odd"  # type: ignore[attr-defined]  # what it counts is no part of it
+    for _ in range(2):
+        assert ref.filter(is_odd).gather(range(RECORDS // 2))["i"].tolist() == list(range(1, RECORDS, 2))
+    assert calls == RECORDS
+    assert snapshot(root) == before
+
+
 def snapshot(root: Path) -> dict[str, tuple[int, int]]:
     return {
         str(path.relative_to(root)): (path.stat().st_mtime_ns, path.stat().st_size)
@@ -102,6 +120,12 @@ def snapshot(root: Path) -> dict[str, tuple[int, int]]:
 def test_a_folder_on_a_read_only_disk_can_be_read_and_nothing_else(tmp_path: Path) -> None:
     make_caches(tmp_path)
     in_child(read_and_fail_to_write, tmp_path, remount, prefix=mounting())
+
+
+@pytest.mark.skipif(mounting() is None, reason="this user may not mount")
+def test_what_is_selected_on_a_read_only_disk_is_kept_in_memory(tmp_path: Path) -> None:
+    make_caches(tmp_path)
+    in_child(filter_in_memory, tmp_path, remount, prefix=mounting())
 
 
 def test_a_folder_without_write_permission_can_be_read_and_nothing_else(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from yogadl._provenance.builder import Builder, builder_of
 from yogadl._provenance.code import CodeReader
+from yogadl._provenance.ingredients import Walk
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,18 @@ class Describer:
 def sha256_of_data(data: Any) -> str:
     """Return a hash of an object's class, with all that it uses, and of its state, as far as can be seen."""
     return _sha256(lambda data: data, (data,), {}, CodeReader())
+
+
+def sha256_of_function(function: Callable[..., Any]) -> str:
+    """Return a hash of a function with all that it uses.
+
+    Raises:
+        ConfigurationError: if a value has no description, so that no hash of it would be certain.
+    """
+    walk = Walk(function, CodeReader(), thorough=True, strict=True)
+    walk.add_argument("function", function)  # with its defaults, unlike a builder, whose call has them
+    walk.finish()
+    return Builder("", None, {}, tuple(walk.found.values()), {}).sha256
 
 
 def _sha256(

@@ -95,6 +95,10 @@ class Walk:
             self._add_function(function, f"function {name}", "builder", with_defaults=False)
         else:
             self._add("what is called", "builder", self._values.form(function, "what is called"), "")
+        self.finish()
+
+    def finish(self) -> None:
+        """Add all that what was added leads to."""
         while self._queue:
             self._queue.popleft()()
 

@@ -19,6 +19,7 @@ from yogadl.storage._parts import PartPaths, open_table, part_sizes, read_index
 
 if TYPE_CHECKING:
     from yogadl._format.layout import PartIndex
+    from yogadl._format.selection import Selection
     from yogadl.storage._catalogue import Catalogue  # which makes these
 
 # What to do about damage where there is no second copy.
@@ -65,6 +66,7 @@ class CachedRecords:
         self._is_checked = check
         self._published = published
         self._lock = ProcessLock()
+        self._selections: dict[str, Selection] = {}  # which can't be kept in the storage
         self._opened: tuple[Manifest, AnyReader] | None = None
 
     def __reduce__(self) -> Any:
@@ -126,6 +128,30 @@ class CachedRecords:
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
         self.open()[1].will_need(indices)
+
+    def selection(self, name: str, records: int) -> Indices | None:
+        """Return which of so many records were selected, if that was kept under this name."""
+        from yogadl.storage._selections import find_selection  # who only reads needs none of it
+
+        found = self._selections.get(name)
+        if found is None:
+            found = find_selection(self._storage.opener, self.open()[0], name, records)
+        return None if found is None else found.indices
+
+    def keep_selection(self, name: str, records: int, indices: Indices) -> None:
+        """Keep which of so many records were selected, in the storage or, where that can't be, in here.
+
+        Args:
+            name: What was selected, and from what: a hash of 64 digits.
+            records: From how many records: those of the cache, or of a view of it.
+            indices: Which of them.
+        """
+        from yogadl._format.selection import Selection
+        from yogadl.storage._selections import write_selection
+
+        selection = Selection(name, records, indices)
+        if not write_selection(self._storage.opener, self.open()[0], selection):
+            self._selections[name] = selection
 
 
 def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> AnyReader:

@@ -48,6 +48,16 @@ class Opener(Protocol):
             CacheFormatError: if a file is missing or truncated.
         """
 
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """Return a file of which any copy is as good as another, or ``None`` if there is none.
+
+        Raises:
+            CacheFormatError: if it is larger than that, or no file at all.
+        """
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put such a file in place of any other of that name."""
+
     def opened(self, published: Published) -> None:
         """Note that this was handed out as the newest of its version."""
 

@@ -38,6 +38,7 @@ from yogadl.storage._mirror.transfer import (
 from yogadl.storage._parts import open_table
 from yogadl.storage._publish import check_parts, clear_attempt, replace
 from yogadl.storage._root import MAX_READ_BYTES, Root
+from yogadl.storage._selections import missing_selections
 from yogadl.storage._storage import CacheStorage
 
 # Each hashes and sends a part.
@@ -80,7 +81,7 @@ def copy(
     files = _Files(root, backend.root, key, open_table(root, manifest))
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
     if is_there and not files.missing(are_named=True):
-        return False
+        return _copy_selections(root, backend.root, manifest)
     with exclusive_build(backend, key) as exclusion:
         is_new = _is_new(backend.root, key, content, replaces)  # others may have changed it meanwhile
         files.copy(files.missing(are_named=not is_new), exclusion, progress)
@@ -94,7 +95,17 @@ def copy(
                 _is_new(backend.root, key, content, replaces)  # which refuses another one
         clear_attempt(backend.root, key, f"{_names.builds(key)}/copy")
     clear_spent(backend, key.id, published=key)
+    _copy_selections(root, backend.root, manifest)
     return True
+
+
+def _copy_selections(source: Root, target: Root, manifest: Manifest) -> bool:
+    """Copy what was selected of these records; return whether there was any that the target had not."""
+    is_any = False
+    for name, content in missing_selections(source, target, manifest):
+        target.write(name, content)
+        is_any = True
+    return is_any
 
 
 def _content_of(source: Backend, key: DatasetKey) -> bytes:

@@ -78,7 +78,8 @@ def prune(
     failed: dict[str, StorageError | LeaseError] = {}
     with root.with_room(dry_run):
         now = root.now()
-        for seen, dataset_id in enumerate(catalogue.ids_with("versions", "trash", "parts", "builds")):
+        ids = catalogue.ids_with("versions", "trash", "parts", "tables", "builds")
+        for seen, dataset_id in enumerate(ids):
             if progress is not None:
                 progress(seen, len(gone))
             pruning = Pruning(root, dataset_id, grace_s, now)

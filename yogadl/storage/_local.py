@@ -40,6 +40,12 @@ class FolderOpener(Opener):
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
 
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        return self.root.read(name, most_bytes)
+
+    def write(self, name: str, content: bytes) -> None:
+        self.root.write(name, content)
+
     def opened(self, published: Published) -> None:
         """Do nothing."""
 

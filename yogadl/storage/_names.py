@@ -12,12 +12,14 @@ from yogadl.errors import CacheFormatError
 # Compiled when they are first used: who only reads needs none of them.
 _OURS: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*"
+    r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?)"
 )
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
+SELECTION_SUFFIX: Final = ".selection"
 HEARTBEAT: Final = ".beat"
 END: Final = ".end"
 WAIT: Final = ".wait"
@@ -61,6 +63,17 @@ def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
 def table(dataset_id: str, sha256: str) -> str:
     """Return a part table's name."""
     return f"{dataset_id}/tables/{_checked(sha256)}{TABLE_SUFFIX}"
+
+
+def selections(dataset_id: str, fingerprint: str) -> str:
+    """Return the folder of what was selected of records with this fingerprint, in whichever version."""
+    return f"{dataset_id}/tables/{fingerprint}"
+
+
+def selection(dataset_id: str, fingerprint: str, name: str) -> str:
+    """Return the name of the file of a selection, which itself says its whole name."""
+    # No longer than the name of a part table, so that every dataset can have it.
+    return f"{selections(dataset_id, fingerprint)}/{name[:24]}{SELECTION_SUFFIX}"
 
 
 def trashed(key: DatasetKey, nanoseconds: int) -> str:

@@ -5,17 +5,15 @@ import contextlib
 import itertools
 import json
 import logging
-import multiprocessing
-import os
 import pickle
 import secrets
-import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from yogadl._columns import Columns
 from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
+from yogadl._processes import given_to_worker, worker_pool
 from yogadl._sources import Source, open_source
 from yogadl._spec import Spec
 from yogadl.errors import (
@@ -33,13 +31,7 @@ from yogadl.storage._progress import Progress
 from yogadl.storage._publish import clear_attempt, publish
 from yogadl.storage._receipts import Receipt
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection  # loaded when first needed
-
 _log = logging.getLogger("yogadl")
-
-# So often a worker looks whether its builder lives.
-_LOOK_EVERY_S: Final = 0.5
 
 
 class PartitionedBuild:
@@ -239,59 +231,20 @@ def build_with_workers(
     build = _WorkersBuild(backend, key, workers, token)
     bounds = [source.length * k // workers for k in range(workers + 1)]
     done = size_bytes = 0
-    # Spawned, not forked: a source may have threads or a framework's locks open.
-    context = multiprocessing.get_context("spawn")
-    is_over, end = context.Pipe(duplex=False)
-    # Tasks are small, and what they need goes in as a worker starts: the pool can't end while a large task is
-    # on its way that no worker is left to take.
-    given = cloudpickle.dumps((build, source, part_bytes))
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_begin, initargs=(is_over, given)
-    )
-    with is_over, end, pool:
-        try:
-            tasks = {}
-            for k in range(workers):
-                share = bounds[k], bounds[k + 1]
-                tasks[pool.submit(_write_share, k, *share)] = share[1] - share[0]
-            for task in concurrent.futures.as_completed(tasks):
-                size_bytes += task.result()
-                done += tasks[task]
-                if progress is not None:
-                    progress(done, source.length, size_bytes)
-        except BaseException:
-            end.send(None)  # else the pool waits until all have read their shares to the end
-            raise
+    with worker_pool(workers, cloudpickle.dumps((build, source, part_bytes))) as pool:
+        tasks = {}
+        for k in range(workers):
+            share = bounds[k], bounds[k + 1]
+            tasks[pool.submit(_write_share, k, *share)] = share[1] - share[0]
+        for task in concurrent.futures.as_completed(tasks):
+            size_bytes += task.result()
+            done += tasks[task]
+            if progress is not None:
+                progress(done, source.length, size_bytes)
     return build.receipts()
 
 
-_given = b""  # of a worker: the build, its source and its options, pickled
-
-
-def _begin(is_over: "Connection", given: bytes) -> None:
-    """Begin a worker, and see to it that it ends soon after its build, or its parent, however that ended.
-
-    It would read on else, and then wait for its next task, to whose queue the workers hold both ends. The
-    parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
-
-    Args:
-        is_over: Has something to read, which is never read, when the build has failed.
-        given: Unpickled by the first task, whose error that may be.
-    """
-    global _given  # noqa: PLW0603  (of a process that is a worker and nothing else)
-    _given = given
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        while os.getppid() == parent.pid and not is_over.poll(_LOOK_EVERY_S):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
-
-
 def _write_share(partition: int, first: int, end: int) -> int:
-    build, source, part_bytes = pickle.loads(_given)
+    build, source, part_bytes = pickle.loads(given_to_worker())
     written: int = build.write_source(partition, _Share(source, first, end), part_bytes)
     return written

@@ -142,7 +142,8 @@ class Pruning:
     def _can_go(self, entry: Entry, kept: set[str]) -> bool:
         least_age_s = max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in entry.name else 0.0)
         is_old = self._now - entry.modified >= least_age_s
-        return is_old and entry.name not in kept and _names.is_ours(self._id, entry.name)
+        is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
+        return is_old and not is_named and _names.is_ours(self._id, entry.name)
 
     def _named_files(self, key: DatasetKey, name: str) -> set[str]:
         content = self._root.read(name)
@@ -157,6 +158,7 @@ class Pruning:
                     return set()  # another process has pruned it just now
                 raise
             named = {_names.table(key.id, manifest.table_sha256)} | part_files(key.id, table)
+            named.add(_names.selections(key.id, manifest.fingerprint))  # and what is in that folder
             self._named[content] = named
         return self._named[content]
 

@@ -234,6 +234,19 @@ class MirrorOpener:
         reader = Reader(manifest.spec, cache.table, cache, maps=maps)
         return checked(reader, cache.index, manifest, _REMEDY) if check else reader
 
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        content = self.mirror.folder.read(name, most_bytes)
+        if content is None:
+            content = self._hurried.read(name, most_bytes)
+            if content is not None:
+                self.mirror.keep_file(name, content)
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put such a file into the mirror, and then into the bucket, where that can be."""
+        self.mirror.keep_file(name, content)
+        self._hurried.write(name, content)
+
     def opened(self, published: Published) -> None:
         self.mirror.keep_newest(published)
 
@@ -243,8 +256,13 @@ class MirrorOpener:
         Returns:
             The names of the files that were damaged here, and were downloaded again.
         """
+        from yogadl.storage._selections import missing_selections  # who only reads needs none of it
+
         damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
         self.mirror.keep_newest(published)
+        root = MirroredRoot(self._bucket, self.mirror)
+        for name, content in missing_selections(root, self.mirror.folder, published.manifest):
+            self.mirror.keep_file(name, content)
         return damaged
 
     def mend(self, published: Published) -> tuple[int, list[str]]:

@@ -30,7 +30,7 @@ _SPARE_BYTES: Final = 2**30
 _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size` that excludes holes.
 _STAT_BLOCK_BYTES: Final = 512
-_KINDS: Final = (".mdb", ".idx", ".parts")
+_KINDS: Final = (".mdb", ".idx", ".parts", _names.SELECTION_SUFFIX)
 
 
 @dataclass

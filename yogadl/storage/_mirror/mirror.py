@@ -218,6 +218,16 @@ class Mirror:
                 return [] if found is None else [name]
         return []
 
+    def keep_file(self, name: str, content: bytes) -> None:
+        """Save a copy of a small file of the bucket, if there is room."""
+        try:
+            location = self.location
+            with location.gate(exclusive=True):
+                evict_for(location, {name: len(content)}, location.limit_bytes(), name)
+                location.caches.write(name, content)
+        except (StorageError, CacheFormatError) as error:
+            _log.info("yogadl: not kept in the mirror: %s: %s", name, error)
+
     def keep_newest(self, published: Published) -> None:
         """Note that this is the newest manifest of its version, unless one is noted."""
         key = published.manifest.key

@@ -1,0 +1,423 @@
+"""`ref.filter`: the records that a function is true of, worked out once."""
+
+import itertools
+import multiprocessing
+import pickle
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import fork, wait
+
+import yogadl
+from yogadl import _filter
+from yogadl.errors import ConfigurationError, StageError
+
+RECORDS = 101
+
+
+def arrays(records=RECORDS):
+    return {"label": np.arange(records) % 7, "x": np.arange(records * 2.0).reshape(records, 2)}
+
+
+@pytest.fixture
+def ref(storage):
+    storage.submit(arrays(), "d", "1", part_bytes=1000)
+    return storage.fetch("d", "1")
+
+
+def is_small(record):
+    return record["label"] < 3
+
+
+def is_same(found, wanted):
+    """Return whether two references have the same records in the same order, and say so of themselves."""
+    return (
+        found.fingerprint == wanted.fingerprint
+        and len(found) == len(wanted)
+        and np.array_equal(found.gather(range(len(found)))["x"], wanted.gather(range(len(wanted)))["x"])
+    )
+
+
+# What is selected.
+
+
+def test_a_filter_is_a_selection_by_its_mask(ref):
+    mask = arrays()["label"] < 3
+    assert is_same(ref.filter(is_small), ref.select(mask))
+    assert is_same(ref.filter(is_small, fields=("label",)), ref.select(mask))
+    assert is_same(ref.filter(is_small, ("label",)), ref.select(mask))
+
+
+def test_the_function_gets_records_as_the_reference_gives_them(ref):
+    seen = []
+    ref.filter(lambda record: seen.append(record) or True)
+    assert len(seen) == RECORDS
+    for found, wanted in zip(seen, ref, strict=True):
+        assert found.keys() == wanted.keys()
+        assert type(found["label"]) is type(wanted["label"])
+        assert found["label"] == wanted["label"]
+        assert np.array_equal(found["x"], wanted["x"])
+
+
+@pytest.mark.parametrize("names", [("label",), ["label"], ("label", "x"), ("x", "label"), "label"])
+def test_the_function_gets_the_fields_asked_for_and_these_alone_are_read(ref, names, monkeypatch):
+    read = []
+    reader = type(ref._records.open()[1])
+    columns = reader.columns
+    monkeypatch.setattr(
+        reader, "columns", lambda self, i, f=None, m=None: read.append(f) or columns(self, i, f, m)
+    )
+    keys = []
+    found = ref.filter(lambda record: keys.append(list(record)) or True, fields=names)
+    wanted = [names] if isinstance(names, str) else list(names)
+    assert keys == [wanted] * RECORDS
+    assert {tuple(fields) for fields in read} == {tuple(["label", "x"].index(name) for name in wanted)}
+    assert found[0].keys() == {"label", "x"}  # what is selected has all fields
+
+
+@pytest.mark.parametrize("chosen", [(), ("nothing",), ("label", "label")])
+def test_fields_that_there_are_not_are_refused(ref, chosen):
+    with pytest.raises(ConfigurationError):
+        ref.filter(is_small, fields=chosen)
+
+
+def test_a_single_value_has_no_fields_but_can_be_filtered():
+    ref = yogadl.from_source(np.arange(20))
+    assert ref.filter(lambda value: bool(value % 2)).gather([0, -1]).tolist() == [1, 19]
+    with pytest.raises(ConfigurationError, match="single value"):
+        ref.filter(is_small, fields=("label",))
+
+
+READ = _filter._READ_RECORDS
+
+
+@pytest.mark.parametrize("records", [1, 2, READ - 1, READ, READ + 1, 3 * READ + 5])
+@pytest.mark.parametrize("kept", ["none", "all", "the first", "the last", "some"])
+def test_any_number_of_records_is_read_to_its_end(records, kept):
+    numbers = np.arange(records)
+    mask = {
+        "none": numbers < 0,
+        "all": numbers >= 0,
+        "the first": numbers == 0,
+        "the last": numbers == records - 1,
+        "some": numbers % 3 == 1,
+    }[kept]
+    ref = yogadl.from_source({"x": numbers}, fingerprint="numbers")
+    found = ref.filter(lambda record: mask[record["x"]])
+    assert len(found) == mask.sum()
+    assert is_same(found, ref.select(mask))
+
+
+def test_large_records_are_read_a_few_at_a_time():
+    counts = []
+
+    class Large:
+        def __len__(self):
+            return 9
+
+        def __getitems__(self, indices):
+            counts.append(len(indices))
+            return [{"x": np.full(2**17, i, np.float64)} for i in indices]
+
+        def __getitem__(self, index):
+            return self.__getitems__([index])[0]
+
+    ref = yogadl.from_source(Large())
+    counts.clear()
+    assert len(ref.filter(lambda record: record["x"][0] > 4)) == 4
+    assert counts == [1] * 9
+
+
+def test_of_no_records_none_are_selected_and_nothing_is_called(ref):
+    def fail(record):
+        raise AssertionError
+
+    empty = ref[:0].filter(fail)
+    assert len(empty) == 0
+    assert list(empty) == []
+    assert list(empty.stream(shuffle=True).batch(4)) == []
+    assert len(empty.filter(fail, workers=2)) == 0
+    assert is_same(ref.filter(lambda record: False), ref.select([]))
+
+
+@given(st.lists(st.booleans(), max_size=40), st.lists(st.booleans(), min_size=40, max_size=40))
+def test_a_filter_of_a_filter_selects_what_both_do(first, second):
+    ref = yogadl.from_source({"x": np.arange(40)}, fingerprint="numbers")
+    first += [False] * (40 - len(first))
+    found = ref.filter(lambda r: first[r["x"]]).filter(lambda r: second[r["x"]])
+    assert [r["x"] for r in found] == [i for i in range(40) if first[i] and second[i]]
+
+
+# Views.
+
+VIEWS = {
+    "slice": lambda ref: ref[90:3:-4],
+    "select": lambda ref: ref.select([5, 5, -1, 0, 3]),
+    "fields": lambda ref: ref.fields("x", "label"),
+    "map": lambda ref: ref.map(lambda record: {"label": record["label"] + 1, "x": record["x"] * 2}),
+    "filter": lambda ref: ref.filter(lambda record: record["label"] != 2),
+}
+
+
+@pytest.mark.parametrize(
+    "names", [n for k in (1, 2, 3) for n in itertools.permutations(VIEWS, k)], ids=" ".join
+)
+def test_a_filter_of_views_selects_what_a_list_would(ref, names):
+    for name in names:
+        ref = VIEWS[name](ref)
+    records = list(ref)
+    for fields in (None, ("label",)):
+        for _ in range(2):  # the second time it may be found beside the cache
+            found = list(ref.filter(is_small, fields))
+            wanted = [record for record in records if is_small(record)]
+            assert [record["x"].tolist() for record in found] == [record["x"].tolist() for record in wanted]
+
+
+def test_views_of_equal_fingerprints_do_not_share_what_was_selected(ref):
+    plus, minus = ref.map(lambda r: {"label": r["label"] + 1}), ref.map(lambda r: {"label": r["label"] - 1})
+    assert plus.fingerprint == minus.fingerprint == ref.fingerprint
+    assert len({len(each.filter(is_small)) for each in (ref, plus, minus)}) == 3
+
+
+def test_the_same_fields_under_another_function_or_other_fields_under_the_same_are_told_apart(storage):
+    storage.submit({"a": np.arange(9), "b": np.arange(9)[::-1].copy()}, "d", "1")
+    ref = storage.fetch("d", "1")
+
+    def first_is_small(record):
+        return next(iter(record.values())) < 3
+
+    a, b = (ref.filter(first_is_small, fields=(name,)) for name in "ab")
+    assert [r["a"] for r in a] == [0, 1, 2]
+    assert [r["a"] for r in b] == [6, 7, 8]
+    assert [r["a"] for r in ref.fields("b", "a").filter(first_is_small)] == [6, 7, 8]
+    assert [r["a"] for r in ref.fields("a", "b").filter(first_is_small)] == [0, 1, 2]
+
+
+def test_a_filter_of_what_is_mapped_with_another_spec_is_another(ref):
+    def shape(record):
+        return {"text": str(record["label"]), "n": record["x"]}
+
+    def has_two(record):
+        return np.shape(record["n"]) == (2,)
+
+    plain = ref.map(shape)
+    varying = ref.map(shape, spec={"n": yogadl.Leaf("float64", (None,))})
+    assert len(plain.filter(has_two)) == len(varying.filter(has_two)) == RECORDS
+
+
+# Streams over it.
+
+
+def test_shards_are_in_step_and_a_cursor_goes_on_anywhere(ref):
+    found = ref.filter(is_small)
+    whole = [r["x"][0] for r in found.stream(shuffle=True, shuffle_seed=3)]
+    assert sorted(whole) == [r["x"][0] for r in found]
+    for position in range(0, len(found) + 1, 5):
+        stream = found.stream(shuffle=True, shuffle_seed=3)
+        iterator = iter(stream)
+        head = [next(iterator)["x"][0] for _ in range(position)]
+        cursor = iterator.state_dict()
+        again = ref.select(arrays()["label"] < 3).stream(shuffle=True, shuffle_seed=3, cursor=cursor)
+        rest = [r["x"][0] for r in again] if position < len(found) else []
+        assert head + rest == whole
+    shares = [found.stream(shuffle=True, shuffle_seed=3, shard_rank=r, num_shards=4) for r in range(4)]
+    assert sum(map(len, shares)) == len(found)
+    rows = [list(share) for share in shares]
+    dealt = [rows[i % 4][i // 4]["x"][0] for i in range(len(found))]
+    assert dealt == whole
+
+
+def test_a_cursor_of_another_filter_is_refused(ref):
+    iterator = iter(ref.filter(is_small).stream().batch(5))
+    next(iterator)
+    with pytest.raises(yogadl.errors.CursorError):
+        ref.filter(lambda record: record["label"] < 4).stream(cursor=iterator.state_dict())
+
+
+def test_it_pickles_and_reads_in_a_fork(ref):
+    found = ref.filter(is_small)
+    assert is_same(pickle.loads(pickle.dumps(found)), found)
+    wanted = list(found.stream(shuffle=True).batch(6))[2]["x"].tolist()
+
+    def child():
+        assert list(found.stream(shuffle=True).batch(6))[2]["x"].tolist() == wanted
+        assert is_same(ref.filter(is_small), found)
+        assert len(ref.filter(lambda record: record["label"] == 6)) == 14
+
+    assert wait(fork(child)) == 0
+
+
+# What the function may do.
+
+
+@pytest.mark.parametrize(("yes", "no"), [(True, False), (np.True_, np.False_), (True, np.False_)])
+def test_python_and_numpy_booleans_are_taken(ref, yes, no):
+    found = ref.filter(lambda record: yes if record["label"] < 3 else no)
+    assert is_same(found, ref.filter(is_small))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "returned None: does it end without `return`?"),
+        (0, "returned 0: give bool"),
+        (1, "returned 1: give bool"),
+        (1.0, "returned 1.0: give bool"),
+        ("yes", "returned 'yes': give bool"),
+        ([], "returned []: give bool"),
+        (np.int64(1), "give bool"),
+        (np.array(True), "give bool"),
+        (np.array([True]), "give bool"),
+        (np.zeros(3, bool), "give bool"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("at", [0, 57, RECORDS - 1])
+def test_anything_but_a_boolean_is_refused_with_its_record(ref, value, said, at):
+    numbers = ref.map(lambda record: {"n": np.int64(record["x"][0] // 2)})
+    with pytest.raises(StageError) as caught:
+        numbers.filter(lambda record: value if record["n"] == at else True)
+    assert caught.value.record == at
+    assert f"for record {at} it returned" in str(caught.value)
+    assert said in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+class OwnError(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+        self.two = two
+
+
+class PicklesNot(Exception):
+    def __reduce__(self):
+        raise TypeError("never")
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyError, StopIteration, PicklesNot, partial(OwnError, two=2)])
+@pytest.mark.parametrize("at", [0, 40, RECORDS - 1])
+def test_what_the_function_raises_is_the_cause_of_a_stage_error(ref, kind, at):
+    def choose(record):
+        if record["x"][0] >= 2 * at:
+            raise kind("no")
+        return True
+
+    with pytest.raises(StageError, match=rf"^filter\(choose\) failed at record {at}: \w+: '?no") as caught:
+        ref.filter(choose)
+    assert caught.value.record == at
+    assert type(caught.value.__cause__) is getattr(kind, "func", kind)
+
+
+def test_the_first_record_that_fails_is_told_however_it_fails(ref):
+    def choose(record):
+        number = record["x"][0] // 2
+        if number == 30:
+            return None
+        if number > 30:
+            raise ValueError("later")
+        return True
+
+    def mapped(record):
+        if record["x"][0] // 2 == 60:
+            raise KeyError("still later")
+        return record
+
+    for each in (ref, ref.map(mapped)):
+        with pytest.raises(StageError, match="record 30 it returned None"):
+            each.filter(choose)
+    with pytest.raises(StageError, match=r"map\(mapped\) failed at record 60") as caught:
+        ref.map(mapped).filter(is_small)
+    assert type(caught.value.__cause__) is KeyError
+
+
+def test_other_ends_of_the_function_pass_through(ref):
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ref.filter(stop)
+
+
+@pytest.mark.parametrize("fn", [None, "label", 3, [True] * RECORDS, np.ones(RECORDS, bool)])
+def test_what_is_no_function_is_refused(ref, fn):
+    with pytest.raises(ConfigurationError, match="a function of one argument, a record"):
+        ref.filter(fn)
+
+
+@pytest.mark.parametrize("workers", [-1, 1.5, "2", None, True])
+def test_what_is_no_number_of_workers_is_refused(ref, workers):
+    with pytest.raises(ConfigurationError, match="workers must be a whole number"):
+        ref.filter(is_small, workers=workers)
+
+
+def test_a_name_that_there_is_not_is_explained(ref):
+    with pytest.raises(ConfigurationError, match="did you mean workers="):
+        ref.filter(is_small, num_workers=2)
+
+
+# Workers.
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_select_the_same(ref, workers):
+    assert is_same(ref.filter(is_small, workers=workers), ref.select(arrays()["label"] < 3))
+
+
+@pytest.mark.parametrize("records", [1, 2, 64, 65])
+def test_fewer_records_than_tasks_are_enough(records):
+    ref = yogadl.from_source({"x": np.arange(records)}, fingerprint="numbers")
+    assert [r["x"] for r in ref.filter(lambda r: r["x"] % 2 == 0, workers=2)] == list(range(0, records, 2))
+
+
+def test_workers_call_lambdas_local_functions_and_objects_on_views(ref):
+    least = 2
+
+    class Between:
+        def __init__(self, most):
+            self.most = most
+
+        def __call__(self, record):
+            return least <= record["label"] < self.most
+
+    view = ref.map(lambda record: {"label": record["label"], "x": record["x"]})[5:95].fields("x", "label")
+    wanted = [r["x"].tolist() for r in view if 2 <= r["label"] < 4]
+    assert [r["x"].tolist() for r in view.filter(Between(4), workers=2)] == wanted
+
+
+def test_the_same_is_refused_in_a_worker(ref):
+    with pytest.raises(StageError, match="for record 0 it returned None") as caught:
+        ref.filter(lambda record: None, workers=2)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("kind", [ValueError, StopIteration, PicklesNot, partial(OwnError, two=2)])
+def test_an_error_in_a_worker_is_that_of_the_first_record_with_the_workers_traceback(ref, kind):
+    def choose(record):
+        if record["x"][0] >= 2 * 33:
+            raise kind("no")
+        return True
+
+    with pytest.raises(StageError, match=r"^filter\(choose\) failed at record 33: \w+: '?no") as caught:
+        ref.filter(choose, workers=3)
+    assert (caught.value.record, caught.value.stage) == (33, 0)
+    assert type(caught.value.__cause__) is (kind if kind in (ValueError, StopIteration) else RuntimeError)
+    (note,) = caught.value.__cause__.__notes__
+    assert "in a worker process of filter" in note
+    assert "in choose" in note
+
+
+def test_what_does_not_pickle_can_not_be_sent_to_workers(ref):
+    lock = threading.Lock()
+    with pytest.raises(ConfigurationError, match="can't be sent to worker processes"):
+        ref.filter(lambda record: lock is not None, workers=2)
+
+
+def test_workers_are_gone_afterwards(ref):
+    ref.filter(is_small, workers=2)
+    with pytest.raises(StageError):
+        ref.filter(lambda record: None, workers=2)
+    assert multiprocessing.active_children() == []

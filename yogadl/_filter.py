@@ -1,0 +1,208 @@
+"""Work out once which records a function is true of, and find that again where it was kept.
+
+A selection is kept under a name: a hash of the cache's fingerprint, of what is done to its records before the
+function gets them, and of the function. Where any of these can't be described with certainty it has none.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._arguments import whole
+from yogadl._chain import MappedRecords, name_of
+from yogadl._interfaces import Indices, RandomAccess
+from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
+from yogadl.errors import ConfigurationError, StageError
+
+_log = logging.getLogger("yogadl")
+
+Predicate = Callable[[Any], Any]
+
+_BOOLS: Final = frozenset({bool, np.bool_})
+# How much is read at a time, and how many records at most.
+_READ_BYTES: Final = 2**20
+_READ_RECORDS: Final = 2**12
+# How many tasks each worker gets, if there are as many records; none has more records than that.
+_TASKS: Final = 32
+_TASK_RECORDS: Final = 2**16
+
+
+def filtered(records: RandomAccess, function: Predicate, fields: Any, workers: Any) -> SelectedRecords:
+    """Return the records that a function is true of, in their order; see `RecordsRef.filter`."""
+    given: object = function  # from the user: may be anything, as fields and workers
+    if not callable(given):
+        raise ConfigurationError(f"filter takes a function of one argument, a record, not {given!r:.100}")
+    workers = whole("workers", workers)
+    seen = records
+    if fields is not None:
+        names = tuple(fields) if isinstance(fields, tuple | list) else (fields,)
+        seen = ProjectedRecords(records, *records.spec.project(names))
+    place = _place(seen, function)
+    indices = None if place is None else place.cache.selection(place.name, len(records))
+    if indices is None:
+        pieces = _by_workers(seen, function, workers) if workers else _true(seen, function, 0, len(seen))
+        indices = np.concatenate([np.empty(0, np.int64), *pieces])
+        if place is not None:
+            place.cache.keep_selection(place.name, len(records), indices)
+    return SelectedRecords(records, indices)
+
+
+class _Place(NamedTuple):
+    """Where a selection is kept, and under which name."""
+
+    cache: Any  # records that have `selection` and `keep_selection`
+    name: str
+
+
+def _place(records: RandomAccess, function: Predicate) -> _Place | None:
+    """Return where what a function selects from these records is kept, if anywhere."""
+    from yogadl._provenance.describer import sha256_of_function
+
+    below: Any = records
+    passed: list[Any] = []  # on the way from the cache, which fingerprints may not tell
+    try:
+        while True:
+            if isinstance(below, MappedRecords):
+                functions = [sha256_of_function(stage.function) for stage in below.chain.stages]
+                passed.append(["map", functions, below.spec.to_json()])
+                below = below.chain.source
+            elif isinstance(below, ProjectedRecords):
+                passed.append(["fields", below.numbers, below.spec.to_json()])
+                below = below.parent
+            elif isinstance(below, SelectedRecords | SlicedRecords):
+                passed.append(["of", below.fingerprint])
+                below = below.parent
+            else:
+                break
+        if not hasattr(below, "keep_selection"):
+            return None
+        described = ["filter", below.fingerprint, passed, sha256_of_function(function)]
+    except ConfigurationError as error:
+        _log.debug("yogadl: what %s selects is kept in memory alone: %s", name_of(function), error)
+        return None
+    return _Place(below, hashlib.sha256(json.dumps(described).encode()).hexdigest())
+
+
+def _true(
+    records: RandomAccess, function: Predicate, first: int, end: int, most: int = _READ_RECORDS
+) -> Iterator[Indices]:
+    """Yield which records from one index to another a function is true of, some at a time.
+
+    Raises:
+        StageError: if a function raises, or returns no bool; of the first record of which that is so.
+    """
+    if first == end:
+        return  # there may be none of which the size is known
+    count = max(1, min(most, _READ_BYTES // records.record_bytes))
+    for start in range(first, end, count):
+        indices = np.arange(start, min(start + count, end))
+        try:
+            columns = records.columns(indices)
+        except StageError:
+            if len(indices) == 1:
+                raise
+            # A function of `map` failed. This one may do so at a record before that.
+            yield from _true(records, function, start, start + len(indices), 1)
+            continue
+        found = _called(function, records.spec.each_record(columns, len(indices)), start)
+        yield indices[found]
+
+
+def _called(function: Predicate, records: Iterator[Any], first: int) -> NDArray[np.bool_]:
+    """Return what a function returns for each record."""
+    made: list[Any] = []
+    raised: Exception | None = None
+    try:
+        for record in records:
+            made.append(function(record))
+    except Exception as error:  # noqa: BLE001  (of the user's own: it may be anything)
+        raised = error
+    if not set(map(type, made)) <= _BOOLS:
+        index, value = next((n, value) for n, value in enumerate(made, first) if type(value) not in _BOOLS)
+        hint = "does it end without `return`?" if value is None else "give bool(...) of that"
+        raise StageError(
+            f"filter({name_of(function)}) must return True or False, but for record {index} it returned "
+            f"{value!r:.100}: {hint}",
+            0,
+            index,
+        )
+    if raised is not None:
+        index = first + len(made)
+        what = f"filter({name_of(function)}) failed at record {index}"
+        raise StageError(f"{what}: {type(raised).__name__}: {raised}", 0, index) from raised
+    return np.fromiter(made, bool, len(made))
+
+
+class _Failure(NamedTuple):
+    """Carry an error out of a worker: it and its cause, pickled, and where that was raised."""
+
+    pickled: bytes
+    where: str
+
+
+def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
+    """Return the same of all records, worked out by several processes."""
+    import cloudpickle
+
+    from yogadl._processes import worker_pool
+
+    try:
+        given = cloudpickle.dumps((records, function))
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise ConfigurationError(
+            f"{name_of(function)}, or what it reads, can't be sent to worker processes: {error}. Leave "
+            "workers out, or open what does not pickle inside of the function"
+        ) from error
+    count = max(1, min(_TASK_RECORDS, len(records) // (workers * _TASKS)))
+    starts = range(0, len(records), count)
+    found: list[Indices] = []
+    if starts:
+        with worker_pool(min(workers, len(starts)), given) as pool:
+            # Not `map`, which cancels what is left of it at an error: the pool then trips over that.
+            tasks = [pool.submit(_examined, start, min(start + count, len(records))) for start in starts]
+            for task in tasks:  # in order, so that the error is that of the first record
+                piece = task.result()
+                if isinstance(piece, _Failure):
+                    failed, cause = pickle.loads(piece.pickled)
+                    if cause is not None:
+                        cause.add_note(piece.where)
+                    raise failed from cause
+                found.append(piece)
+    return found
+
+
+def _examined(first: int, end: int) -> Indices | _Failure:
+    """Return the same of some records, in a worker."""
+    records, function = _given()
+    try:
+        return np.concatenate(list(_true(records, function, first, end)))
+    except StageError as error:
+        return _failure(error)
+
+
+@functools.cache  # of a process that is a worker and nothing else
+def _given() -> Any:
+    from yogadl._processes import given_to_worker
+
+    return pickle.loads(given_to_worker())
+
+
+def _failure(error: StageError) -> _Failure:
+    import cloudpickle
+
+    where = f"in a worker process of filter:\n{traceback.format_exc()}"
+    cause = error.__cause__
+    try:
+        pickled = cloudpickle.dumps((error, cause))
+        pickle.loads(pickled)
+    except Exception:  # noqa: BLE001  (a user's error may do anything here)
+        pickled = pickle.dumps((error, RuntimeError(f"{type(cause).__name__}: {cause}")))
+    return _Failure(pickled, where)

@@ -1,0 +1,89 @@
+"""Write down which records were selected, and read that again without trusting it."""
+
+import hashlib
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._format.arrays import ArrayFile
+from yogadl._frozen import frozen
+from yogadl._interfaces import Indices
+from yogadl.errors import CacheFormatError
+
+_HEADER_BYTES: Final = 2**12
+# An index has as many bits as the mask of so many records.
+_INDEX_BITS: Final = 64
+
+
+@frozen
+class Selection:
+    """Some of many records, in their order.
+
+    Args:
+        name: What was selected, and from what: a hash of 64 digits.
+        records: From how many records.
+        indices: Which of them, each once.
+    """
+
+    name: str
+    records: int
+    indices: Indices
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes: a bit for each record or an index for each selected, whichever is less."""
+        if len(self.indices) * _INDEX_BITS < self.records:
+            array: Any = self.indices.astype("<i8", copy=False)
+        else:
+            mask = np.zeros(self.records, bool)
+            mask[self.indices] = True
+            array = np.packbits(mask, bitorder="little")
+        document = {
+            "name": self.name,
+            "records": self.records,
+            "selected": len(self.indices),
+            "sha256": hashlib.sha256(array).hexdigest(),
+        }
+        return ArrayFile({"selection": array}, document).to_bytes()
+
+
+def most_selection_bytes(records: int) -> int:
+    """Return how large the file of a selection from so many records can be."""
+    return _HEADER_BYTES + -(-records // 8)
+
+
+def read_selection(content: bytes, what: str) -> Selection:
+    """Return the selection in a file's bytes; whether it is the one that is looked for, its name says.
+
+    Raises:
+        CacheFormatError: if it is damaged, or no such file at all.
+    """
+    file = ArrayFile.from_buffer(content, what)
+    said: Any = file.document  # whatever JSON there was, as what it holds
+    array: Any = file.arrays.get("selection")
+    if isinstance(said, dict) and array is not None:
+        name: Any = said.get("name")
+        records: Any = said.get("records")
+        selected: Any = said.get("selected")
+        if (
+            isinstance(name, str)
+            and (type(records), type(selected)) == (int, int)
+            and records >= 0
+            and hashlib.sha256(array).hexdigest() == said.get("sha256")
+        ):
+            indices = _indices_in(array, records)
+            if indices is not None and len(indices) == selected:
+                return Selection(name, records, indices)
+    raise CacheFormatError(f"{what} is damaged: it is not what it says of itself; remove it")
+
+
+def _indices_in(array: Any, records: int) -> Indices | None:  # an array of one of the three dtypes
+    """Return the indices that an array is or has bits for, ``None`` if it is neither for so many records."""
+    if array.ndim != 1:
+        return None
+    if array.dtype == np.uint8:
+        if len(array) != -(-records // 8):
+            return None
+        return np.flatnonzero(np.unpackbits(array, count=records, bitorder="little"))
+    if array.dtype != np.int64 or (len(array) and not (array[0] >= 0 and array[-1] < records)):
+        return None
+    return array.astype(np.int64) if bool((array[1:] > array[:-1]).all()) else None

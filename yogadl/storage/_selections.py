@@ -1,0 +1,64 @@
+"""Keep which records were selected beside the cache that they are of: see docs/format.md.
+
+All of it can be worked out again. So what can't be read counts as absent, and that something can't be written
+is logged for debugging, and else not told.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from yogadl._format.manifest import Manifest
+from yogadl._format.selection import Selection, most_selection_bytes, read_selection
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._root import Root
+
+if TYPE_CHECKING:
+    from yogadl.storage._catalogue import Opener
+
+_log = logging.getLogger("yogadl")
+
+
+def find_selection(files: "Opener", manifest: Manifest, name: str, records: int) -> Selection | None:
+    """Return a selection from so many records, of that name, if a sound one is kept."""
+    file = _names.selection(manifest.key.id, manifest.fingerprint, name)
+    try:
+        content = files.read(file, most_selection_bytes(records))
+        if content is None:
+            return None
+        found = read_selection(content, file)
+    except (StorageError, CacheFormatError, ConfigurationError) as error:
+        _log.info("yogadl: what was selected from %s is worked out again: %s", manifest.key, error)
+        return None
+    return found if (found.name, found.records) == (name, records) else None
+
+
+def write_selection(files: "Opener", manifest: Manifest, selection: Selection) -> bool:
+    """Keep a selection, in place of any other of its name; return whether that could be done."""
+    file = _names.selection(manifest.key.id, manifest.fingerprint, selection.name)
+    try:
+        files.write(file, selection.to_bytes())
+    except (StorageError, CacheFormatError, ConfigurationError) as error:
+        _log.debug("yogadl: what was selected from %s is kept in memory alone: %s", manifest.key, error)
+        return False
+    return True
+
+
+def missing_selections(source: Root, target: Root, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of the files of sound selections that one root has and another has not."""
+    below = _names.selections(manifest.key.id, manifest.fingerprint)
+    there = set(target.names(below, _names.SELECTION_SUFFIX))
+    for file in source.names(below, _names.SELECTION_SUFFIX):
+        if file in there:
+            continue
+        try:
+            content = source.read(file, most_selection_bytes(manifest.records))
+            if content is None:
+                continue
+            found = read_selection(content, source.where(file))
+        except CacheFormatError as error:
+            _log.info("yogadl: left out, since it can be worked out again: %s", error)
+            continue
+        if file == _names.selection(manifest.key.id, manifest.fingerprint, found.name):
+            yield file, content
