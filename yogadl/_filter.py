@@ -10,7 +10,7 @@ import json
 import logging
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from yogadl._arguments import whole
 from yogadl._chain import MappedRecords, name_of
-from yogadl._interfaces import Indices, RandomAccess
+from yogadl._interfaces import Column, Indices, RandomAccess
+from yogadl._spec import Spec
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError, StageError
 
@@ -26,10 +27,9 @@ _log = logging.getLogger("yogadl")
 
 Predicate = Callable[[Any], Any]
 
-_BOOLS: Final = frozenset({bool, np.bool_})
 # How much is read at a time, and how many records at most.
 _READ_BYTES: Final = 2**20
-_READ_RECORDS: Final = 2**12
+_READ_RECORDS: Final = 2**14
 # How many tasks each worker gets, if there are as many records; none has more records than that.
 _TASKS: Final = 32
 _TASK_RECORDS: Final = 2**16
@@ -112,21 +112,27 @@ def _true(
             # A function of `map` failed. This one may do so at a record before that.
             yield from _true(records, function, start, start + len(indices), 1)
             continue
-        found = _called(function, records.spec.each_record(columns, len(indices)), start)
-        yield indices[found]
+        yield indices[_called(function, records.spec, columns, indices)]
 
 
-def _called(function: Predicate, records: Iterator[Any], first: int) -> NDArray[np.bool_]:
+def _called(
+    function: Predicate, spec: Spec, columns: Sequence[Column], indices: Indices
+) -> NDArray[np.bool_]:
     """Return what a function returns for each record."""
     made: list[Any] = []
     raised: Exception | None = None
     try:
-        for record in records:
-            made.append(function(record))
+        spec.call(function, columns, len(indices), made.append)
     except Exception as error:  # noqa: BLE001  (of the user's own: it may be anything)
         raised = error
-    if not set(map(type, made)) <= _BOOLS:
-        index, value = next((n, value) for n, value in enumerate(made, first) if type(value) not in _BOOLS)
+    # True and False are one object each, of Python as of numpy: their addresses are compared, all at once.
+    places = np.frombuffer(np.fromiter(made, object, len(made)).tobytes(), np.intp)
+    is_true: NDArray[np.bool_] = (places == id(True)) | (places == id(np.True_))
+    are_bools = is_true | (places == id(False)) | (places == id(np.False_))
+    if not are_bools.all():
+        number = int(are_bools.argmin())
+        value = made[number]
+        index = int(indices[number])
         hint = "does it end without `return`?" if value is None else "give bool(...) of that"
         raise StageError(
             f"filter({name_of(function)}) must return True or False, but for record {index} it returned "
@@ -135,10 +141,10 @@ def _called(function: Predicate, records: Iterator[Any], first: int) -> NDArray[
             index,
         )
     if raised is not None:
-        index = first + len(made)
+        index = int(indices[len(made)])
         what = f"filter({name_of(function)}) failed at record {index}"
         raise StageError(f"{what}: {type(raised).__name__}: {raised}", 0, index) from raised
-    return np.fromiter(made, bool, len(made))
+    return is_true
 
 
 class _Failure(NamedTuple):
