@@ -1,6 +1,7 @@
-"""Compare work that yogadl does on records, where it calls functions of the user's, with the same by hand.
+"""Compare work that yogadl does on records as they are read with the same by hand, or as they are stored.
 
-Run ``python benchmarks/stages.py``. It justifies the loops of `Spec` and the flat code of `yogadl._filter`.
+Run ``python benchmarks/stages.py``. It justifies the loops of `Spec`, and the flat code of `yogadl._filter`
+and `yogadl._chunks`.
 """
 
 import sys
@@ -10,16 +11,19 @@ from typing import Any
 
 import _sets
 import numpy as np
-from _measure import Settings, at_least, clear, interleave, main, rate, ratios
+from _measure import Settings, at_least, clear, drain, interleave, main, rate, ratios, say
 
 import yogadl
 
 FILTER_BAR = at_least(0.5)
+CHUNKS_BAR = at_least(0.3)
+CHUNK = 2048
 
 
 def measure(settings: Settings) -> None:
-    """Measure a filter of one field against its function alone."""
+    """Measure a filter of one field against its function alone, and chunks against a fixed field."""
     measure_filter(settings)
+    measure_chunks(settings)
 
 
 def measure_filter(settings: Settings) -> None:
@@ -54,6 +58,41 @@ def measure_filter(settings: Settings) -> None:
     details = f"{rate(len(ref), times['ours'])}; the function alone {rate(len(ref), times['limit'])}"
     what = f"`filter`, one field of {_sets.VECTORS.name}"
     settings.row(what, FILTER_BAR, ratios(times["limit"], times["ours"]), details)
+
+
+def measure_chunks(settings: Settings) -> None:
+    """Print the row of chunks of documents, against a fixed field of the same rows."""
+    lengths = np.random.default_rng(6).integers(100, 5001, settings.scaled(40_000))
+    say(f"documents of 100 - 5,000 int32: {len(lengths):,}")
+    random = np.random.default_rng(7)
+    documents = [random.integers(0, 50_000, length, np.int32) for length in lengths]
+    rows = np.concatenate(documents)
+    rows = rows[: len(rows) // CHUNK * CHUNK].reshape(-1, CHUNK)
+    storage = yogadl.open_storage(settings.path("cache"))
+    storage.submit([{"tokens": document} for document in documents], "documents", "1")
+    storage.submit({"tokens": rows}, "rows", "1")
+    del documents
+    fixed = storage.fetch("rows", "1").stream(shuffle=True, shuffle_seed=1).batch(256)
+    cut = storage.fetch("documents", "1").chunks("tokens", CHUNK)
+    loader = cut.stream(shuffle=True, shuffle_seed=1).batch(256)
+    data = _sets.DataSet("chunks", len(rows), 256, _sets.tokens, 0.3)
+    _sets.check_epoch(loader, {"tokens": rows}, data)
+    marked = storage.fetch("documents", "1").chunks("tokens", CHUNK, segments="segment")
+    works = {
+        "fixed": fixed,
+        "chunks": loader,
+        "segments": marked.stream(shuffle=True, shuffle_seed=1).batch(256),
+    }
+    times = interleave(
+        {name: lambda each=each: drain(iter(each)) for name, each in works.items()}, settings.rounds
+    )
+    what = (
+        f"chunks of {CHUNK:,} of documents of 100 - 5,000 int32, shuffled, batch 256, against a fixed field"
+    )
+    for name, bar, note in (("chunks", CHUNKS_BAR, ""), ("segments", None, ", with segments=")):
+        details = f"{rate(len(rows), times[name])}; fixed {rate(len(rows), times['fixed'])}"
+        settings.row(what + note, bar, ratios(times["fixed"], times[name]), details, " x")
+    clear(settings.path("cache"))
 
 
 if __name__ == "__main__":

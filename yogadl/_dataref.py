@@ -205,6 +205,47 @@ class RecordsRef(DataRef[Item_co]):
 
         return RecordsRef(filtered(self._records, fn, fields, workers))
 
+    @explains_names()
+    def chunks(
+        self,
+        field: str | int | None,
+        size: int,
+        *,
+        drop_remainder: bool = True,
+        pad: Any = None,
+        segments: str | None = None,
+    ) -> "RecordsRef":
+        """Return chunks of `size` tokens, cut from the values of a field joined end to end.
+
+        What a language model is trained on: `size` may change without building anything anew. A record is a
+        dict with that field alone, and `segments`, if that is given.
+
+        Args:
+            field: The name of a field of numbers, whose first size may vary; slashes lead into what is
+                nested. None where a record is a single value, and so are the chunks.
+            size: How many tokens a chunk has: items along the first axis.
+            drop_remainder: Whether to leave out the last tokens, which make no whole chunk.
+            pad: What fills the last chunk up, with `drop_remainder=False`.
+            segments: The name of a second field, int32 of `size`: which document a token is of, counted
+                from 0 in each chunk; -1 for what fills up.
+
+        Raises:
+            ConfigurationError: if there is no such field or it can't be cut, or an argument makes no sense.
+
+        Example:
+            >>> import numpy as np, yogadl
+            >>> texts = [{"tokens": np.arange(1 + n % 3)} for n in range(9)]
+            >>> ref = yogadl.from_source(texts)
+            >>> ref.chunks("tokens", 4, segments="document")[1]
+            {'tokens': array([1, 2, 0, 0]), 'document': array([0, 0, 1, 2], dtype=int32)}
+        """
+        from yogadl._chunks import ChunkedRecords  # who cuts nothing needs none of it
+
+        cut = ChunkedRecords(
+            self._records, field, size, drop_remainder=drop_remainder, pad=pad, segments=segments
+        )
+        return RecordsRef(cut)
+
     def fields(self, *names: str | int) -> "RecordsRef":
         """Return a view with just these fields; the others are not read. Cursors stay valid."""
         spec, numbers = self.spec.project(names)

@@ -23,6 +23,10 @@ class SelectedRecords:
     def __len__(self) -> int:
         return len(self._indices)
 
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return whose records these are, which they are there, and which field this is there."""
+        return self.parent, self._indices[indices], number
+
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
         announce(self.parent, self._indices[indices])
@@ -46,6 +50,10 @@ class SlicedRecords:
 
     def __len__(self) -> int:
         return len(self._range)
+
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return whose records these are, which they are there, and which field this is there."""
+        return self.parent, indices * self._range.step + self._range.start, number
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
@@ -74,6 +82,10 @@ class ProjectedRecords:
 
     def __len__(self) -> int:
         return len(self.parent)
+
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return whose records these are, which they are there, and which field this is there."""
+        return self.parent, indices, self.numbers[number]
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""

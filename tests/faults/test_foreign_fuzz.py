@@ -27,7 +27,7 @@ from processes import fork, in_child
 
 import yogadl
 from yogadl import cli
-from yogadl.errors import YogaError
+from yogadl.errors import ConfigurationError, YogaError
 from yogadl.storage import copy
 
 MEMORY_BYTES = 2**30
@@ -53,8 +53,21 @@ def read(storage: Any, digest: str | None, whole: Any) -> None:
     for batch in _first(ref.stream(shuffle=True, shuffle_seed=1).batch(64), 2):
         assert batch is not None
     list(_first(ref[:20], 20))
+    cut(ref, some)
     if digest is not None:
         assert_equal(found, whole)
+
+
+def cut(ref: Any, some: Any) -> None:
+    """Cut each field that can be cut into chunks, which must be its values joined."""
+    for field in ref.spec.fields:
+        with contextlib.suppress(ConfigurationError):
+            chunks = ref.select(some[:50]).chunks(field.name or None, 7)
+            whole = chunks.gather(range(len(chunks)))
+            values = ref.columns(some[:50])[ref.spec.fields.index(field)]
+            joined = np.concatenate(list(values))[: 7 * len(chunks)]
+            assert_equal(whole[field.name] if field.name else whole, joined.reshape(-1, 7, *joined.shape[1:]))
+            ref.chunks(field.name or None, 7).gather(range(min(len(chunks), 50)))
 
 
 def sample(ref: Any) -> Any:

@@ -70,6 +70,26 @@ class CheckedReader:
             self._check([n for n in self._left if fields is None or n in fields], indices)
         return self._reader.columns(indices, fields, memory)
 
+    def lengths(self, indices: Int64s, number: int) -> Int64s:
+        """Return how long the values of a field are; see `Reader.lengths`.
+
+        Raises:
+            CacheFormatError: if a block of the rows that say so is damaged.
+        """
+        if number in self._left and len(indices):
+            self._check([number], indices, has_values=False)
+        return self._reader.lengths(indices, number)
+
+    def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]:
+        """Return some of the values of a field; see `Reader.stretches`.
+
+        Raises:
+            CacheFormatError: if a block that they lie in is damaged.
+        """
+        if number in self._left and len(indices):
+            self._check([number], indices)
+        return self._reader.stretches(indices, number, starts, stops)
+
     def will_need(self, indices: Int64s) -> None:
         """Say that these records will be read soon."""
         self._reader.will_need(indices)
@@ -82,7 +102,7 @@ class CheckedReader:
             if not all(checks.is_sound.all() for checks in kinds.values())
         )
 
-    def _check(self, fields: Sequence[int], indices: Int64s) -> None:
+    def _check(self, fields: Sequence[int], indices: Int64s, *, has_values: bool = True) -> None:
         rows, checked_bytes = self._reader.parts.rows(indices), 0
         for number in fields:
             table, field = self._reader.parts.table.fields[number], self._reader.fields[number]
@@ -90,7 +110,7 @@ class CheckedReader:
             blocks = places // table.rows_per_block[parts] + table.rows_first_block[parts]
             blocks = blocks[table.row_bytes[parts] > 0]  # rows of no bytes have no blocks
             checked_bytes += self._check_blocks(rows, number, "rows", blocks)
-            if isinstance(field, VaryingField):
+            if isinstance(field, VaryingField) and has_values:
                 # The rows say which blocks of the heap are needed, so they had to be checked first.
                 checked_bytes += self._check_blocks(rows, number, "heap", field.heap_blocks(rows))
         self._left = self._unfinished()

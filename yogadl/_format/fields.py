@@ -1,6 +1,7 @@
 """Gather one field of a batch. Flat and arithmetic on purpose: benchmarks/gather.py measures it."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -145,13 +146,15 @@ class VaryingField:
         self._dtype = leaf.numpy_dtype
         if len(table):
             self._table = table.fields[number]
-            if not _is_readable(leaf, self._table):
+            # Parts store it in different ways if it was found late to vary, or in rank.
+            each = np.column_stack([self._table.varying, self._table.row_bytes, self._table.shape])
+            ways, first, numbers = np.unique(each, axis=0, return_index=True, return_inverse=True)
+            if not _are_readable(leaf, ways):
                 raise CacheFormatError(
                     "a field is not stored as values of its kind are; build the dataset again"
                 )
-            # Parts store it in different ways if it was found late to vary, or in rank.
-            sizes = set(self._table.row_bytes.tolist())
-            self._is_uniform = bool(self._table.varying.all()) and len(sizes) == 1
+            self._part_of_way, self._way_of_part = first, numbers.reshape(-1)
+            self._is_uniform = len(ways) == 1 and bool(self._table.varying[0])
             self._heap_bytes = int(self._table.heap_length.sum())
 
     def empty(self) -> list[Any]:
@@ -163,8 +166,7 @@ class VaryingField:
         if self._is_uniform:
             return self._from_heap(rows, 0)
         out: list[Any] = [None] * len(rows.indices)
-        for part in np.unique(rows.located()[0]).tolist():
-            chosen, some = rows.of_part(part)
+        for part, chosen, some in self._stored_alike(rows):
             values = self._from_heap(some, part) if self._table.varying[part] else self._from_rows(some, part)
             for number, value in zip(chosen.tolist(), values, strict=True):
                 out[number] = value
@@ -205,16 +207,91 @@ class VaryingField:
             self._check_sharing(rows, lengths)
         return starts + table.heap_position[blocks], lengths, entries
 
+    def lengths(self, rows: StoredRows) -> Int64s:
+        """Return how long each value is along its first axis, the only one that varies; reads no value."""
+        return self._placed(rows)[1] // self.unit_bytes
+
+    def stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> NDArray[Any]:
+        """Return values from `starts` to `stops` of their first axes, the only ones that vary, joined.
+
+        What lies back to back is copied in one piece: values of records that follow each other, mostly.
+        """
+        unit = self.unit_bytes
+        positions, value_bytes = self._placed(rows)
+        lengths = (stops - starts) * unit
+        if not len(starts) or starts.min() < 0 or lengths.min() < 0 or (stops * unit > value_bytes).any():
+            raise CacheFormatError(
+                "values have other lengths than before: run storage.verify, then build again"
+            )
+        positions += starts * unit
+        parts = rows.located()[0]
+        follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1])
+        firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
+        data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
+        return np.frombuffer(data, self._dtype).reshape(-1, *self._inner)
+
+    @property
+    def _inner(self) -> tuple[int, ...]:
+        """The shape of a value but for its first size."""
+        assert self._leaf.shape
+        return tuple(size or 0 for size in self._leaf.shape[1:])
+
+    @property
+    def unit_bytes(self) -> int:
+        """How many bytes a value takes for each step along its first axis."""
+        return self._dtype.itemsize * math.prod(self._inner)
+
+    def _placed(self, rows: StoredRows) -> tuple[Int64s, Int64s]:
+        """Return where each value lies in its part's file, and how long it is; only its first size varies."""
+        if self._is_uniform:
+            return self._placed_in_heap(rows, 0)
+        positions, lengths = np.zeros((2, len(rows.indices)), np.int64)
+        for part, chosen, some in self._stored_alike(rows):
+            if self._table.varying[part]:
+                positions[chosen], lengths[chosen] = self._placed_in_heap(some, part)
+                continue
+            row_bytes = int(self._table.row_bytes[part])
+            shape = self._table.shape[part, 1 : 1 + int(self._table.shape[part, 0])]
+            self._require_inner(len(shape) == 1 + len(self._inner) and tuple(shape[1:]) == self._inner)
+            if row_bytes:
+                positions[chosen] = _row_positions(self._table, some, row_bytes)
+                lengths[chosen] = row_bytes
+        return positions, lengths
+
+    def _placed_in_heap(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s]:
+        positions, lengths, entries = self._entries(rows, part)
+        rank = 1 + len(self._inner)
+        sizes = entries[:, ENTRY_WORDS + 1 : ENTRY_WORDS + 1 + rank].astype(np.int64)
+        self._require_inner(
+            sizes.shape[1] == rank
+            and bool((entries[:, ENTRY_WORDS] == rank).all())
+            and bool((sizes[:, 1:] == self._inner).all())
+            and bool((sizes[:, 0] * self.unit_bytes == lengths).all())
+        )
+        return positions, lengths
+
+    @staticmethod
+    def _require_inner(is_sound: bool) -> None:
+        if not is_sound:
+            raise CacheFormatError("a value does not fit its shape: run storage.verify, then build again")
+
     def heap_blocks(self, rows: StoredRows) -> Int64s:
         """Return the blocks of the heap that these values lie in, counted over all parts."""
         parts = rows.located()[0]
         if self._is_uniform:
             return self._entries(rows, 0)[2][:, 0] + self._table.heap_first_block[parts]
         found = [np.empty(0, np.int64)]
-        for part in np.unique(parts[self._table.varying[parts]]).tolist():
-            some = rows.of_part(part)[1]
-            found.append(self._entries(some, part)[2][:, 0] + self._table.heap_first_block[part])
+        for part, chosen, some in self._stored_alike(rows):
+            if self._table.varying[part]:
+                found.append(self._entries(some, part)[2][:, 0] + self._table.heap_first_block[parts[chosen]])
         return np.concatenate(found)
+
+    def _stored_alike(self, rows: StoredRows) -> Iterator[tuple[int, NDArray[np.intp], StoredRows]]:
+        """Yield a part for each way to store the field, and which rows lie in parts like it, and those."""
+        ways = self._way_of_part[rows.located()[0]]
+        for way in np.unique(ways).tolist():
+            chosen, part = np.flatnonzero(ways == way), int(self._part_of_way[way])
+            yield part, chosen, rows if len(chosen) == len(ways) else rows.some(chosen)
 
     def _check_sharing(self, rows: StoredRows, lengths: Int64s) -> None:
         """Refuse values of different records in the same bytes: a small file could fill all memory."""
@@ -253,10 +330,9 @@ class VaryingField:
             ) from error
 
 
-def _is_readable(leaf: Leaf, table: FieldTable) -> bool:
-    """Return whether every part stores a field in a way that values of this leaf may be stored."""
-    for row in np.unique(np.column_stack([table.varying, table.row_bytes, table.shape]), axis=0).tolist():
-        varying, row_bytes, rank, *sizes = row
+def _are_readable(leaf: Leaf, ways: Int64s) -> bool:
+    """Return whether values of this leaf may be stored in all of these ways: varying, row_bytes, shape."""
+    for varying, row_bytes, rank, *sizes in ways.tolist():
         if varying:
             # Without a rank in its entry, a value is a scalar; and scalars of numbers are fixed.
             words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)

@@ -29,6 +29,10 @@ class AnyReader(Protocol):
 
     def will_need(self, indices: Int64s) -> None: ...
 
+    def lengths(self, indices: Int64s, number: int) -> Int64s: ...
+
+    def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]: ...
+
 
 class Reader:
     """Read records of one cache, in any order. Safe to use from several threads, and after a fork.
@@ -74,6 +78,22 @@ class Reader:
             self.parts.touch(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
         rows = self.parts.rows(indices)
         return [field.gather(rows, memory) for field in chosen]
+
+    def lengths(self, indices: Int64s, number: int) -> Int64s:
+        """Return how long the values of a field are along the first axis, which alone varies."""
+        return self._varying(number).lengths(self.parts.rows(indices))
+
+    def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]:
+        """Return values of such a field from `starts` to `stops`, back to back."""
+        field = self._varying(number)
+        if self.parts.renew_after:
+            self.parts.touch(2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.unit_bytes)
+        return field.stretches(self.parts.rows(indices), starts, stops)
+
+    def _varying(self, number: int) -> VaryingField:
+        field = self.fields[number]
+        assert isinstance(field, VaryingField)
+        return field
 
     def will_need(self, indices: Int64s) -> None:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""

@@ -119,10 +119,9 @@ class StoredRows:
                 self.window.map(parts[parts < self.parts.mapped])
         return self._located
 
-    def of_part(self, part: int) -> tuple[NDArray[np.intp], "StoredRows"]:
-        """Return which of these rows lie in a part, and those alone."""
-        chosen = np.flatnonzero(self.located()[0] == part)
-        return chosen, StoredRows(self.parts, self.window, self.indices[chosen])
+    def some(self, chosen: NDArray[np.intp]) -> "StoredRows":
+        """Return some of these rows."""
+        return StoredRows(self.parts, self.window, self.indices[chosen])
 
     def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
@@ -149,6 +148,15 @@ class StoredRows:
             start = int(self.window.offset[part]) + position
             return self.window.bytes[start : start + length].data
         return self.parts.read(*(np.array([number]) for number in (part, position, length)))[0]
+
+    def joined(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> bytearray:
+        """Return the bytes at these positions of parts that some of these rows lie in, back to back."""
+        self.located()
+        if (parts >= self.parts.mapped).any():
+            return bytearray().join(self.parts.read(parts, positions, lengths))
+        starts = positions + self.window.offset[parts]
+        memory, ends = self.window.bytes.data, (starts + lengths).tolist()
+        return bytearray().join([memory[start:end] for start, end in zip(starts.tolist(), ends, strict=True)])
 
     def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
         """Return the bytes at these positions of their parts' files."""

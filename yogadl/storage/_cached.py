@@ -125,6 +125,14 @@ class CachedRecords:
         opened = self._opened or self.open()
         return opened[1].columns(indices, fields, memory)
 
+    def lengths(self, indices: Indices, number: int) -> Indices:
+        """Return how long values are along their first axis, which alone varies, without reading them."""
+        return self.open()[1].lengths(indices, number)
+
+    def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> Column:
+        """Return values from `starts` to `stops` of that axis, back to back."""
+        return self.open()[1].stretches(indices, number, starts, stops)
+
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
         self.open()[1].will_need(indices)

@@ -422,3 +422,15 @@ def test_records_are_read_with_their_places(size):
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_a_function_that_fails_is_an_error_after_the_batches_before_it(batch_size):
     check_error(adapter.make_tf_dataset(failing(), batch_size=batch_size), batch_size or 1, tf.errors.OpError)
+
+
+def test_chunks_of_documents_are_tensors_of_one_shape(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit([{"tokens": np.arange(n % 7, dtype=np.int32)} for n in range(60)], "docs", "1")
+    chunks = storage.fetch("docs", "1").chunks("tokens", 5, segments="segment")
+    stream = chunks.stream(shuffle=True, shuffle_seed=1)
+    dataset = adapter.make_tf_dataset(stream, batch_size=4, drop_remainder=True)
+    assert dataset.element_spec["tokens"].shape == (4, 5)
+    for batch, want in zip(dataset, stream.batch(4, drop_remainder=True), strict=True):
+        assert np.array_equal(batch["tokens"], want["tokens"])
+        assert np.array_equal(batch["segment"], want["segment"])

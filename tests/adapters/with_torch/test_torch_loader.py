@@ -826,3 +826,18 @@ def test_where_functions_of_batches_would_come_in_another_order_they_are_refused
     with pytest.raises(ConfigurationError, match="transform="):
         loader.map(doubled)
     assert "batch 4" in repr(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_chunks_of_documents_are_delivered_and_go_on_from_a_cursor(tmp_path, workers):
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit([{"tokens": np.arange(n % 7, dtype=np.int32)} for n in range(60)], "docs", "1")
+    chunks = storage.fetch("docs", "1").chunks("tokens", 5, segments="segment")
+    stream = chunks.stream(shuffle=True, shuffle_seed=1)
+    want = [{name: column.tolist() for name, column in batch.items()} for batch in stream.batch(4)]
+    found = list(adapter.make_dataloader(stream, 4, num_workers=workers))
+    assert [{name: column.tolist() for name, column in batch.items()} for batch in found] == want
+    assert found[0]["tokens"].dtype == found[0]["segment"].dtype == torch.int32
+    rest = chunks.stream(shuffle=True, shuffle_seed=1, cursor=stream.cursor(delivered=12))
+    rest = [batch["tokens"].tolist() for batch in adapter.make_dataloader(rest, 4, num_workers=workers)]
+    assert rest == [batch["tokens"] for batch in want[3:]]

@@ -1,0 +1,495 @@
+"""Chunks of one length, cut from the values of a field joined end to end."""
+
+import pickle
+
+import numpy as np
+import pytest
+from cache_files import parts_and_indexes, read_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from processes import in_fork
+
+import yogadl
+from yogadl import Leaf, _chunks
+from yogadl._format.fields import VaryingField
+from yogadl._format.rows import Parts
+from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, StageError
+
+LENGTHS = [3, 0, 0, 7, 1, 64, 0, 5, 129, 2, 0]
+
+
+def documents(lengths, inner=(), dtype=np.int32):
+    """Arrays whose items, joined, count up; each item of `inner` is its number and what follows."""
+    ends = np.cumsum(lengths)
+    width = int(np.prod(inner))
+    return [
+        np.arange((end - length) * width, end * width, dtype=dtype).reshape(length, *inner)
+        for length, end in zip(lengths, ends, strict=True)
+    ]
+
+
+def cached(path, lengths=LENGTHS, fetch=None, **options):
+    """A cache of {"tokens", "name"}; its number of parts follows from `part_bytes`."""
+    storage = yogadl.open_storage(path)
+    records = [{"name": str(n), "tokens": d} for n, d in enumerate(documents(lengths))]
+    if not (path / "docs").exists():
+        storage.submit(records, "docs", "1", **options)
+    return (storage if fetch is None else yogadl.open_storage(path, mapped=False)).fetch("docs", "1")
+
+
+def in_memory(values, shape=(None,)):
+    spec = {"tokens": Leaf(values[0].dtype.name, shape)}
+    return yogadl.from_source([{"tokens": value} for value in values], spec=spec)
+
+
+def expected(values, size, pad=None, order=None):
+    """The chunks, and which document each of their tokens is of, worked out token by token."""
+    order = range(len(values)) if order is None else order
+    flat = [(token, n) for n, which in enumerate(order) for token in values[which]]
+    chunks, segments = [], []
+    for start in range(0, len(flat), size):
+        piece = flat[start : start + size]
+        if len(piece) < size and pad is None:
+            break
+        seen = {}
+        rows = [token for token, _ in piece]
+        ids = [seen.setdefault(n, len(seen)) for _, n in piece]
+        missing = size - len(piece)
+        chunks.append(rows + [np.full_like(rows[0], pad or 0)] * missing)
+        segments.append(ids + [-1] * missing)
+    return chunks, segments
+
+
+def check(ref, values, size, order=None):
+    for pad in (None, 9):
+        whole = {"drop_remainder": pad is None, "pad": pad}
+        chunks, segments = expected(values, size, pad, order)
+        bare = ref.chunks("tokens", size, **whole)
+        both = ref.chunks("tokens", size, segments="segment", **whole)
+        assert len(bare) == len(both) == len(chunks)
+        assert both.fingerprint == bare.fingerprint
+        for indices in (
+            np.arange(len(chunks)),
+            np.arange(len(chunks))[::-1],
+            np.arange(len(chunks)).repeat(2),
+        ):
+            found = both.gather(indices)
+            assert found["tokens"].shape == (len(indices), size, *values[0].shape[1:])
+            assert found["tokens"].dtype == values[0].dtype
+            assert found["segment"].dtype == np.int32
+            assert found["tokens"].flags.writeable
+            assert found["tokens"].flags.c_contiguous
+            assert found["segment"].flags.writeable
+            for row, index in enumerate(indices):
+                assert np.array_equal(found["tokens"][row], chunks[index])
+                assert found["segment"][row].tolist() == segments[index]
+            again = bare.gather(indices)
+            assert list(again) == ["tokens"]
+            assert np.array_equal(again["tokens"], found["tokens"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 63, 64, 65, 128, 210, 211, 212, 1000])
+@pytest.mark.parametrize("part_bytes", [None, 300])
+def test_chunks_are_the_documents_joined_and_cut(tmp_path, size, part_bytes):
+    check(cached(tmp_path, part_bytes=part_bytes), documents(LENGTHS), size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    size=st.integers(1, 40),
+    inner=st.sampled_from([(), (2,), (3, 1)]),
+)
+def test_chunks_of_values_in_memory(lengths, size, inner):
+    values = documents(lengths, inner)
+    check(in_memory(values, (None, *inner)), values, size)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    size=st.integers(1, 40),
+    part_bytes=st.sampled_from([60, 200, 2**20]),
+    inner=st.sampled_from([(), (2,)]),
+)
+def test_chunks_of_caches_of_any_parts(tmp_path_factory, lengths, size, part_bytes, inner):
+    values = documents(lengths, inner)
+    storage = yogadl.open_storage(tmp_path_factory.mktemp("cache"))
+    storage.submit(in_memory(values, (None, *inner)), "d", "1", part_bytes=part_bytes)
+    check(storage.fetch("d", "1"), values, size)
+
+
+@pytest.mark.parametrize("at_once", [1, len(LENGTHS) - 1, len(LENGTHS), len(LENGTHS) + 1])
+def test_lengths_are_read_some_documents_at_a_time(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(_chunks, "_AT_ONCE", at_once)
+    check(cached(tmp_path), documents(LENGTHS), 10)
+
+
+@pytest.mark.parametrize("documents_at_once", [0.5, 1, 1.5, len(LENGTHS) - 1, len(LENGTHS), 3 * len(LENGTHS)])
+def test_documents_are_read_for_their_lengths_some_bytes_at_a_time(monkeypatch, documents_at_once):
+    ref = in_memory(documents(LENGTHS))
+    monkeypatch.setattr(_chunks, "_READ_BYTES", int(documents_at_once * ref.record_bytes))
+    check(ref, documents(LENGTHS), 10)
+
+
+def test_views_of_documents(tmp_path):
+    ref, values = cached(tmp_path, part_bytes=300), documents(LENGTHS)
+    numbers = range(len(LENGTHS))
+    check(ref[2:9], values, 6, numbers[2:9])
+    check(ref[::-2], values, 6, numbers[::-2])
+    check(ref.select([8, 3, 3, 1]), values, 6, [8, 3, 3, 1])
+    check(ref.fields("tokens"), values, 6)
+    check(ref.fields("tokens", "name")[1:].select([4, 2]).fields("tokens"), values, 6, [5, 3])
+    check(ref.map(lambda record: {"tokens": record["tokens"] * 2}, spec=ref.spec.project(["tokens"])[0]),
+          [value * 2 for value in values], 6)  # fmt: skip
+
+
+def test_there_may_be_nothing_to_cut(tmp_path):
+    ref = cached(tmp_path)
+    for none in (ref[0:0], ref[1:3]):
+        assert len(none.chunks("tokens", 1)) == 0
+        assert len(none.chunks("tokens", 4, drop_remainder=False, pad=0)) == 0
+        assert none.chunks("tokens", 4, segments="s").gather([])["tokens"].shape == (0, 4)
+        assert list(none.chunks("tokens", 4).stream(shuffle=True).batch(2)) == []
+    assert len(ref.chunks("tokens", sum(LENGTHS) + 1)) == 0
+
+
+def test_views_and_functions_of_chunks(tmp_path):
+    ref = cached(tmp_path)
+    chunks = ref.chunks("tokens", 10, segments="segment")
+    flat = np.concatenate(documents(LENGTHS))[:210].reshape(-1, 10)
+    assert np.array_equal(chunks[5:].fields("tokens").gather([0, 1])["tokens"], flat[5:7])
+    assert list(chunks.fields("segment", "tokens").gather([3])) == ["segment", "tokens"]
+    doubled = chunks.map(lambda record: {"x": record["tokens"] * 2})
+    assert np.array_equal(doubled.gather([7, 1])["x"], flat[[7, 1]] * 2)
+    smaller = chunks.chunks("tokens", 4)
+    assert np.array_equal(smaller.gather(range(len(smaller)))["tokens"].ravel(), flat.ravel()[:208])
+    streamed = [batch["tokens"] for batch in chunks.stream().map(lambda record: record).batch(4)]
+    assert np.array_equal(np.concatenate(streamed), flat)
+
+
+def test_a_field_may_be_nested_numbered_or_the_record_itself():
+    values = documents([3, 4])
+    nested = yogadl.from_source([{"in": {"ids": v}, "n": 1} for v in values]).chunks("in/ids", 7)
+    assert nested[0]["in/ids"].tolist() == list(range(7))
+    assert [field.name for field in nested.spec.fields] == ["in/ids"]
+    pairs = yogadl.from_source([(v, n) for n, v in enumerate(values)]).chunks(0, 7, segments="s")
+    assert pairs[0]["s"].tolist() == [0] * 3 + [1] * 4
+    assert pairs[0][0].tolist() == list(range(7))
+    assert yogadl.from_source(values).chunks(None, 7)[0].tolist() == list(range(7))
+
+
+def test_values_of_one_length_are_cut_as_well(tmp_path):
+    storage = yogadl.open_storage(tmp_path)
+    rows = np.arange(60, dtype=np.int16).reshape(6, 10)
+    storage.submit({"tokens": rows}, "rows", "1")
+    check(storage.fetch("rows", "1"), list(rows), 7)
+    check(storage.fetch("rows", "1")[::2], list(rows), 20, [0, 2, 4])
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_a_field_found_late_to_vary_is_cut_where_it_lies_as_rows(tmp_path, first):
+    lengths = [first] * 40 + [1, 2, 3] * 5
+    check(cached(tmp_path, lengths, part_bytes=200), documents(lengths), 9)
+    [table] = (tmp_path / "docs" / "tables").glob("*.parts")
+    field = read_table(table).fields[1]
+    assert field.varying.any()
+    assert set(field.row_bytes[~field.varying].tolist()) == {4 * first}
+
+
+REFUSED = [
+    ({"tokens": "abc"}, "tokens", {}, "holds str"),
+    ({"tokens": b"abc"}, "tokens", {}, "holds bytes"),
+    ({"tokens": 3}, "tokens", {}, r"shape \(\)"),
+    ({"tokens": np.zeros((2, 0))}, "tokens", {}, r"shape \(2, 0\)"),
+    ({"tokens": np.zeros(2)}, "token", {}, r"one of \['tokens'\]"),
+    ({"tokens": np.zeros(2)}, None, {}, r"one of \['tokens'\]"),
+    (np.zeros(2), "tokens", {}, "pass None"),
+    (np.zeros(2), None, {"segments": "s"}, "dicts"),
+    ({"tokens": np.zeros(2)}, "tokens", {"segments": "tokens"}, "second field"),
+    ({"tokens": np.zeros(2)}, "tokens", {"segments": True}, "second field"),
+    ({"tokens": np.zeros(2)}, "tokens", {"segments": ""}, "second field"),
+    ({"tokens": np.zeros(2)}, "tokens", {"drop_remainder": False}, "pad=0"),
+    ({"tokens": np.zeros(2)}, "tokens", {"pad": 0}, "drop_remainder=False"),
+    ({"tokens": np.zeros(2)}, "tokens", {"drop_remainder": 1}, "True or False"),
+    ({"a": {"b": np.zeros(2)}, "a/b": np.zeros(2)}, "a/b", {}, "no field 'a/b'"),
+]
+
+
+@pytest.mark.parametrize(("record", "field", "options", "message"), REFUSED)
+def test_what_can_not_be_cut_is_refused(record, field, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        yogadl.from_source([record] * 3).chunks(field, 4, **options)
+
+
+@pytest.mark.parametrize("shape", [None, (None, None), (2, None)])
+def test_values_whose_other_sizes_vary_are_refused(shape):
+    ref = yogadl.from_source([{"tokens": np.zeros((2, 3))}] * 3, spec={"tokens": Leaf("float64", shape)})
+    with pytest.raises(ConfigurationError, match="first axis"):
+        ref.chunks("tokens", 4)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 2.5, None, 2**37])
+def test_a_size_is_a_number_of_at_least_1(size):
+    with pytest.raises(ConfigurationError, match="size"):
+        in_memory(documents([3])).chunks("tokens", size)
+
+
+PADS = [
+    (np.uint8, 255, 256), (np.uint8, 0, -1), (np.int32, -1, 1.5), (np.int64, 3, "3"), (np.int32, True, [1]),
+    (np.float32, float("nan"), None), (np.float16, 0.5, 0.1), (bool, True, 2), (np.int64, 0, float("nan")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "good", "bad"), PADS)
+def test_what_fills_up_is_a_value_of_the_field(dtype, good, bad):
+    ref = in_memory([np.zeros(3, dtype)])
+    found = ref.chunks("tokens", 5, drop_remainder=False, pad=good)[0]["tokens"]
+    assert np.array_equal(found[3:], np.full(2, good, dtype), equal_nan=dtype is np.float32)
+    with pytest.raises(ConfigurationError, match="pad"):
+        ref.chunks("tokens", 5, drop_remainder=False, pad=bad)
+
+
+def test_the_fingerprint_says_what_is_cut_and_how(tmp_path):
+    ref = cached(tmp_path)
+    refs = [
+        ref,
+        ref.chunks("tokens", 4),
+        ref.chunks("tokens", 5),
+        ref.chunks("tokens", 5, drop_remainder=False, pad=0),
+        ref.chunks("tokens", 5, drop_remainder=False, pad=1),
+        ref[1:].chunks("tokens", 5),
+        ref.map(lambda r: {"tokens": r["tokens"][1:]}, spec=ref.spec.project(["tokens"])[0]).chunks(
+            "tokens", 5
+        ),
+    ]
+    assert len({each.fingerprint for each in refs}) == len(refs)
+    assert ref.fields("tokens").chunks("tokens", 4).fingerprint == refs[1].fingerprint
+    assert pickle.loads(pickle.dumps(refs[1])).fingerprint == refs[1].fingerprint
+    both = yogadl.from_source([{"a": v, "b": v} for v in documents([3, 4])], "both")
+    assert both.chunks("a", 2).fingerprint != both.chunks("b", 2).fingerprint
+
+
+def test_the_fingerprint_stays_for_ever():
+    ref = yogadl.from_source([{"tokens": v} for v in documents(LENGTHS)], "documents")
+    assert ref.chunks("tokens", 4).fingerprint == "f30e5734121bcef7571149819e1647b1"
+    assert (
+        ref.chunks("tokens", 4, drop_remainder=False, pad=0).fingerprint == "e3f3bca5313ec4b55f05b9993e57508a"
+    )
+
+
+def test_no_value_is_read_for_the_lengths(tmp_path, monkeypatch):
+    ref = cached(tmp_path, part_bytes=300)
+    with monkeypatch.context() as patch:
+        patch.setattr(VaryingField, "gather", None)
+        patch.setattr(VaryingField, "stretches", None)
+        assert len(ref[1:].fields("tokens").chunks("tokens", 10)) == 20
+    chunks = ref.chunks("tokens", 10)
+    monkeypatch.setattr(VaryingField, "gather", None)
+    assert chunks[2]["tokens"].tolist() == list(range(20, 30))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_of_a_long_document_only_what_a_chunk_needs_is_read(tmp_path, monkeypatch, mapped):
+    lengths = [5, 500_000, 5]
+    ref = cached(tmp_path, lengths, None if mapped else False)
+    chunks = ref.chunks("tokens", 1000)
+    read = []
+    parts_read = Parts.read
+
+    def noted(self, parts, positions, sizes):
+        read.append(int(sizes.sum()))
+        return parts_read(self, parts, positions, sizes)
+
+    monkeypatch.setattr(Parts, "read", noted)
+    assert len(chunks) == 500
+    assert chunks[250]["tokens"].tolist() == list(range(250_000, 251_000))
+    assert chunks[0]["tokens"].tolist() == list(range(1000))
+    assert bool(read) is not mapped
+    assert max(read, default=0) <= 4000
+
+
+def test_without_mapping_and_with_checksums_the_chunks_are_the_same(tmp_path):
+    values = documents(LENGTHS)
+    check(cached(tmp_path, part_bytes=300), values, 17)
+    check(cached(tmp_path, fetch=False), values, 17)
+    check(yogadl.open_storage(tmp_path).fetch("docs", "1", check=True), values, 17)
+    check(yogadl.open_storage(tmp_path, mapped=False).fetch("docs", "1", check=True)[1:], values, 17,
+          range(1, len(LENGTHS)))  # fmt: skip
+
+
+def test_a_reference_pickles_small_and_knows_its_length(tmp_path):
+    lengths = [1, 2] * 20_000
+    for chunks in (cached(tmp_path, lengths).chunks("tokens", 7), cached(tmp_path)[5:].chunks("tokens", 7)):
+        count = len(chunks)
+        pickled = pickle.dumps(chunks)
+        assert len(pickled) < 2000
+        again = pickle.loads(pickled)
+        assert again._records._offsets is None
+        assert len(again) == count
+        assert again._records._offsets is None
+        assert np.array_equal(again[100]["tokens"], chunks[100]["tokens"])
+
+
+class Counted(list):
+    """Documents that note how many of them were asked for."""
+
+    asked = 0
+
+    def __getitem__(self, index):
+        Counted.asked += 1
+        return super().__getitem__(index)
+
+
+def test_lengths_that_values_were_read_for_are_pickled():
+    docs = Counted(documents([1, 2] * 500))
+    chunks = yogadl.from_source(docs, spec=Leaf("int32", (None,))).chunks(None, 4)
+    len(chunks)
+    again = pickle.loads(pickle.dumps(chunks))
+    Counted.asked = 0
+    assert again[3].tolist() == [12, 13, 14, 15]
+    assert Counted.asked < 10
+
+
+def test_a_forked_process_reads_the_same(tmp_path):
+    chunks = cached(tmp_path).chunks("tokens", 10)
+    want = chunks[3]["tokens"].tolist()
+    assert in_fork(lambda: [int(token) for token in chunks[3]["tokens"]]) == want
+    assert (
+        in_fork(lambda: [int(token) for token in cached(tmp_path).chunks("tokens", 10)[3]["tokens"]]) == want
+    )
+
+
+@pytest.mark.parametrize("delivered", [0, 1, 8, 41, 42])
+def test_a_stream_of_chunks_goes_on_from_a_cursor(tmp_path, delivered):
+    chunks = cached(tmp_path).chunks("tokens", 5)
+    stream = chunks.stream(shuffle=True, shuffle_seed=3)
+    assert len(stream) == 42
+    want = [record["tokens"].tolist() for record in stream]
+    assert sorted(token for chunk in want for token in chunk) == list(range(210))
+    cursor = stream.cursor(delivered=delivered, epoch=0)
+    left = []
+    for rank in range(4):
+        share = chunks.stream(shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=4, cursor=cursor)
+        for batch in share.batch(3):
+            left += batch["tokens"].tolist()
+    assert sorted(left) == sorted(want[delivered:])
+    for other in (chunks.fields("tokens"), cached(tmp_path).chunks("tokens", 5, segments="s")):
+        rest = other.stream(shuffle=True, shuffle_seed=3, cursor=cursor)
+        assert [record["tokens"].tolist() for record in rest] == want[delivered:]
+    with pytest.raises(CursorError):
+        cached(tmp_path).chunks("tokens", 6).stream(shuffle=True, shuffle_seed=3, cursor=cursor)
+
+
+def test_chunks_that_are_left_out_or_read_again_are_those_of_their_positions(tmp_path):
+    stream = cached(tmp_path).chunks("tokens", 5).stream(shuffle=True, shuffle_seed=3)
+    want = [record["tokens"].tolist() for record in stream]
+    left = stream.skip_ranges([(3, 10)])
+    assert [record["tokens"].tolist() for record in left] == want[:3] + want[10:]
+    assert stream.batch(4).batch_at(2)["tokens"].tolist() == want[8:12]
+
+
+def test_documents_that_were_filtered_are_cut(tmp_path):
+    values = documents(LENGTHS)
+    some = cached(tmp_path, part_bytes=300).filter(lambda record: len(record["tokens"]) % 2 == 1)
+    check(some, values, 6, [n for n, length in enumerate(LENGTHS) if length % 2])
+    chunks = cached(tmp_path).chunks("tokens", 5)
+    kept = chunks.filter(lambda record: int(record["tokens"][0]) % 10 == 0)
+    assert (
+        kept.gather(range(len(kept)))["tokens"].tolist() == chunks.gather(range(0, 42, 2))["tokens"].tolist()
+    )
+
+
+def test_a_function_of_documents_that_fails_names_the_document():
+    def halved(record):
+        if record["tokens"][0] == 30:
+            raise LookupError("no")
+        return {"tokens": record["tokens"][::2]}
+
+    ref = in_memory(documents([10] * 6)).map(halved, spec={"tokens": Leaf("int32", (None,))})
+    with pytest.raises(StageError, match="record 3"):
+        len(ref.chunks("tokens", 4))
+
+
+def test_hints_name_the_documents_that_chunks_begin_and_end_in(tmp_path):
+    chunks = cached(tmp_path).chunks("tokens", 10)
+    told = []
+
+    class Parent:
+        def __init__(self, records):
+            self.records = records
+
+        def of_parent(self, indices, number):
+            return self.records, indices, number
+
+        def __getattr__(self, name):
+            return getattr(self.records, name)
+
+        def __len__(self):
+            return len(self.records)
+
+        def will_need(self, indices):
+            told.extend(indices.tolist())
+
+    records = chunks._records
+    records.parent = Parent(records.parent)
+    records.will_need(np.array([0, 20]))
+    assert sorted(set(told)) == [0, 3, 8, 9]
+    del told[:]
+    small = cached(tmp_path).chunks("tokens", 1)._records
+    small.parent = Parent(small.parent)
+    small.will_need(np.arange(len(small)))
+    assert sorted(set(told)) == [0, 3, 4, 7, 9]  # the others are far longer than a chunk
+
+
+def in_one_part(path, lengths):
+    """A cache of {"tokens"} in one part: the file of that, and where rows and heap begin in it."""
+    storage = yogadl.open_storage(path)
+    storage.submit(in_memory(documents(lengths)), "docs", "1")
+    [(part, _)] = parts_and_indexes(path / "docs")
+    [table] = (path / "docs" / "tables").glob("*.parts")
+    [field] = read_table(table).fields
+    return part, int(field.rows_position[0]), int(field.heap_position[0])
+
+
+def overwrite(path, position, content):
+    """Put other bytes into a file; return those that were there."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        before = file.read(len(content))
+        file.seek(position)
+        file.write(content)
+    return before
+
+
+@pytest.mark.parametrize("word", range(5))
+@pytest.mark.parametrize("is_late", [False, True])
+def test_entries_that_were_changed_are_refused_or_lie_in_the_heap(tmp_path, word, is_late):
+    part, rows, _ = in_one_part(tmp_path, [4, 5, 6])
+    refused = 0
+    for value in (0, 1, 2, 17, 20, 2**16, 2**31, 2**32 - 1):
+        chunks = yogadl.open_storage(tmp_path).fetch("docs", "1").chunks("tokens", 4)
+        if is_late:
+            len(chunks)  # what the entries said before is remembered
+        before = overwrite(part, rows + 20 + 4 * word, value.to_bytes(4, "little"))
+        try:
+            found = chunks.gather(range(len(chunks)))["tokens"]
+            if word != 1 or value % 4 == 0:  # else the bytes of two numbers
+                assert set(found.ravel().tolist()) <= set(range(15))
+        except CacheFormatError:
+            refused += 1
+        overwrite(part, rows + 20 + 4 * word, before)
+    assert refused >= 3
+
+
+def test_damage_is_found_before_a_chunk_is_cut_from_it(tmp_path):
+    part, rows, heap = in_one_part(tmp_path, [4, 5, 6])
+    before = overwrite(part, rows + 24, b"\x14")
+    with pytest.raises(CacheFormatError, match="tokens"):
+        len(yogadl.open_storage(tmp_path).fetch("docs", "1", check=True).chunks("tokens", 4))
+    overwrite(part, rows + 24, before)
+    overwrite(part, heap, b"\xff")
+    chunks = yogadl.open_storage(tmp_path).fetch("docs", "1", check=True).chunks("tokens", 4)
+    assert len(chunks) == 3  # for which no value is looked at
+    with pytest.raises(CacheFormatError, match="tokens"):
+        chunks.gather([1])

@@ -1,0 +1,270 @@
+"""Cut the values of one field, joined end to end, into chunks of one length: what language models read."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._arguments import flag, whole
+from yogadl._format.table import before
+from yogadl._frozen import frozen
+from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._leaf import Leaf, is_too_large
+from yogadl._lock import ProcessLock
+from yogadl._spec import DictNode, Spec
+from yogadl._views import hash_of
+from yogadl.errors import ConfigurationError
+
+# Lengths are read of so many documents at a time; of values that have to be read for that, so many bytes.
+_AT_ONCE: Final = 65_536
+_READ_BYTES: Final = 8 * 2**20
+# Of documents so many times as long as a chunk, little is read: they are not announced.
+_ANNOUNCED_CHUNKS: Final = 16
+
+
+@frozen
+class _Stretches:
+    """What chunks consist of: stretches of documents, in order; one entry each."""
+
+    chunk: Indices  # which of the chunks asked for
+    document: Indices
+    start: Indices  # along the document's first axis
+    stop: Indices
+
+    @property
+    def length(self) -> Indices:
+        return self.stop - self.start
+
+
+class ChunkedRecords:
+    """Chunks of the values of a field; documents are those values, tokens their items along the first axis.
+
+    Where each document begins is worked out once a process, when it is first needed, and takes 8 bytes a
+    document. What is pickled goes without where that is read from a cache's rows, and carries it along where
+    the values themselves had to be read.
+
+    Args:
+        parent: The documents.
+        field: The name of the field; None for records that are a single value.
+        size: How many tokens a chunk has.
+        drop_remainder: Whether to leave out the tokens at the end that make no whole chunk.
+        pad: What fills the last chunk otherwise.
+        segments: The name of a second field, which numbers the documents in each chunk.
+
+    Raises:
+        ConfigurationError: if the field has no chunks, or the arguments make no sense.
+    """
+
+    def __init__(
+        self,
+        parent: RandomAccess,
+        field: str | int | None,
+        size: int,
+        *,
+        drop_remainder: bool,
+        pad: Any,
+        segments: str | None,
+    ) -> None:
+        self.parent = parent
+        self._size = whole("size", size, 1)
+        self._number = _number_of(parent.spec, field)
+        leaf = parent.spec.fields[self._number].leaf
+        _check_leaf(field, leaf, self._size)
+        assert leaf.shape is not None
+        self._dtype = leaf.numpy_dtype
+        self._inner = tuple(size or 0 for size in leaf.shape[1:])
+        self._document_length = leaf.shape[0]
+        self._drops = flag("drop_remainder", drop_remainder)
+        self._pad = _checked_pad(pad, self._drops, self._dtype)
+        chunk = Leaf(leaf.dtype, (self._size, *self._inner))
+        self.spec = Spec(chunk if field is None else _tree(field, chunk, segments))
+        if field is None and segments is not None:
+            raise ConfigurationError(
+                "segments= needs records that are dicts, and these are single values: make them dicts first, "
+                'ref.map(lambda tokens: {"tokens": tokens}), or store them so'
+            )
+        self.record_bytes = max(1, sum(field.leaf.row_bytes for field in self.spec.fields))
+        self._lock = ProcessLock()
+        self._offsets: Indices | None = None
+        self._is_read = False  # whether the values had to be read for the offsets
+        self._known: tuple[int, str] | None = None  # how many tokens, and the fingerprint
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None, "_offsets": self._offsets if self._is_read else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=ProcessLock())
+
+    def __len__(self) -> int:
+        tokens = self._total()[0]
+        return tokens // self._size if self._drops else -(-tokens // self._size)
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the documents' fingerprint, of their lengths and of how they are cut."""
+        return self._total()[1]
+
+    def _total(self) -> tuple[int, str]:
+        if self._known is None:
+            offsets = self._bounds()
+            # The lengths, too: what a mapped field becomes is not in the fingerprint of its records.
+            lengths = hashlib.sha256(offsets.astype("<i8", copy=False).data).hexdigest()
+            name = self.parent.spec.fields[self._number].name
+            pad = None if self._pad is None else self._pad.tobytes().hex()
+            parts = (self.parent.fingerprint, name, self._size, pad, lengths)
+            self._known = int(offsets[-1]), hash_of("chunks", *parts)
+        return self._known
+
+    def _bounds(self) -> Indices:
+        """Return where each document begins, counted in tokens over all, and where the last one ends."""
+        if self._offsets is None:
+            with self._lock:
+                if self._offsets is None:
+                    offsets, self._is_read = self._measured()
+                    self._offsets = offsets
+        return self._offsets
+
+    def _measured(self) -> tuple[Indices, bool]:
+        """Return the offsets, and whether the values were read for them."""
+        count = len(self.parent)
+        if self._document_length is not None:
+            return np.arange(count + 1) * self._document_length, False
+        offsets = np.zeros(count + 1, np.int64)
+        is_read = _stored(self.parent, offsets[:0], self._number) is None
+        at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
+        for start in range(0, count, at_once):
+            indices = np.arange(start, min(start + at_once, count))
+            found = _stored(self.parent, indices, self._number)
+            if found is not None:
+                lengths = found[0].lengths(*found[1:])
+            else:
+                lengths = list(map(len, self.parent.columns(indices, [self._number])[0]))
+            offsets[start + 1 : start + 1 + len(indices)] = lengths
+        return np.cumsum(offsets, out=offsets), is_read
+
+    def _stretches(self, chunks: Indices) -> _Stretches:
+        """Return which stretches of which documents these chunks are."""
+        offsets = self._bounds()
+        begin = chunks * self._size
+        end = np.minimum(begin + self._size, offsets[-1])
+        first = np.searchsorted(offsets, begin, side="right") - 1
+        counts = np.searchsorted(offsets, end) - first
+        chunk = np.repeat(np.arange(len(chunks)), counts)
+        document = np.arange(len(chunk)) + np.repeat(first - before(counts)[:-1], counts)
+        offset = offsets[document]
+        start = np.maximum(begin[chunk] - offset, 0)
+        stop = np.minimum(end[chunk], offsets[document + 1]) - offset
+        has_some = stop > start  # between two documents may lie empty ones
+        return _Stretches(*(array[has_some] for array in (chunk, document, start, stop)))
+
+    def will_need(self, indices: Indices) -> None:
+        """Say that these chunks will be read soon."""
+        offsets, begin = self._bounds(), indices * self._size
+        last = np.minimum(begin + self._size, offsets[-1]) - 1
+        # Those that a chunk begins and ends in: what lies between them lies between them in the file, too.
+        documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
+        lengths = offsets[documents + 1] - offsets[documents]
+        announce(self.parent, documents[lengths <= _ANNOUNCED_CHUNKS * self._size])
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read chunks, in the order asked for."""
+        stretches, makers = self._stretches(indices), (self._tokens, self._segments)
+        numbers = range(len(self.spec.fields)) if fields is None else fields
+        return [makers[number](stretches, len(indices)) for number in numbers]
+
+    def _tokens(self, stretches: _Stretches, count: int) -> NDArray[Any]:
+        if not count:
+            return np.empty((0, self._size, *self._inner), self._dtype)
+        found = _stored(self.parent, stretches.document, self._number)
+        if found is not None and self._document_length is None:
+            joined = found[0].stretches(*found[1:], stretches.start, stretches.stop)
+        else:
+            documents, which = np.unique(stretches.document, return_inverse=True)
+            [values] = self.parent.columns(documents, [self._number])
+            each = zip(*(a.tolist() for a in (which, stretches.start, stretches.stop)), strict=True)
+            joined = np.concatenate([values[number][start:stop] for number, start, stop in each])
+        return self._filled(joined, stretches, count, self._pad)
+
+    def _segments(self, stretches: _Stretches, count: int) -> NDArray[np.int32]:
+        counts = np.bincount(stretches.chunk, minlength=count)
+        numbers = np.arange(len(stretches.chunk)) - np.repeat(before(counts)[:-1], counts)
+        segments = np.repeat(numbers.astype(np.int32), stretches.length)
+        return self._filled(segments, stretches, count, -1)
+
+    def _filled(self, joined: NDArray[Any], stretches: _Stretches, count: int, pad: Any) -> NDArray[Any]:
+        """Return what belongs to these chunks as a row for each, padded where one is short."""
+        if len(joined) == count * self._size:
+            return joined.reshape(count, self._size, *joined.shape[1:])
+        rows = np.full((count, self._size, *joined.shape[1:]), pad, joined.dtype)
+        lengths = np.bincount(stretches.chunk, stretches.length, count)
+        rows[np.arange(self._size) < lengths[:, None]] = joined
+        return rows
+
+
+def _stored(records: RandomAccess, indices: Indices, number: int) -> tuple[Any, Indices, int] | None:
+    """Return whose values lie in files, which they are there, and of which field; None for other records.
+
+    Views say so by `of_parent`; what has files has `lengths` and `stretches`, as `Reader` does.
+    """
+    found: Any = records
+    while hasattr(found, "of_parent"):
+        found, indices, number = found.of_parent(indices, number)
+    return (found, indices, number) if hasattr(found, "stretches") else None
+
+
+def _number_of(spec: Spec, field: str | int | None) -> int:
+    names = [field.name for field in spec.fields]
+    name = "" if field is None else str(field)
+    if isinstance(spec.tree, Leaf) != (field is None) or names.count(name) != 1:
+        known = "None, since a record is a single value" if names == [""] else f"one of {names}"
+        raise ConfigurationError(f"there is no field {field!r} to cut into chunks: pass {known}")
+    return names.index(name)
+
+
+def _check_leaf(field: str | int | None, leaf: Leaf, size: int) -> None:
+    what = "the record" if field is None else f"field {field!r}"
+    if not leaf.is_numeric:
+        raise ConfigurationError(
+            f"{what} holds {leaf.dtype}, which is not cut into chunks: store numbers, such as tokens, or "
+            "np.frombuffer(data, np.uint8) for single bytes"
+        )
+    if not leaf.shape or None in leaf.shape[1:] or 0 in leaf.shape[1:]:
+        raise ConfigurationError(
+            f"{what} has the shape {leaf.shape}; chunks are cut along the first axis of values whose other "
+            "sizes are all known, and not 0"
+        )
+    if is_too_large((size, *leaf.shape[1:])):
+        raise ConfigurationError(f"size is {size}, too large for numpy to make batches of such chunks")
+
+
+def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return what fills the last chunk, as a value of the field's dtype."""
+    if drops != (pad is None):
+        raise ConfigurationError(
+            "the last chunk is either left out, drop_remainder=True, or filled up: "
+            "drop_remainder=False, pad=0, or another value; pass both of these or none"
+        )
+    if pad is None:
+        return None
+    try:
+        with np.errstate(invalid="ignore"):
+            value = np.array(pad).astype(dtype)
+        fits = value.shape == () and bool(np.array_equal(value, pad, equal_nan=dtype.kind in "fc"))
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ConfigurationError(f"pad is {pad!r:.100}, which is no single value of {dtype}")
+    return value
+
+
+def _tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: it is checked here
+    if segments is None:
+        return DictNode((field,), (chunk,))
+    if not isinstance(segments, str) or segments in (str(field), ""):
+        raise ConfigurationError(f"segments names a second field, not {segments!r}")
+    assert chunk.shape is not None
+    return DictNode((field, segments), (chunk, Leaf("int32", chunk.shape[:1])))
