@@ -491,3 +491,22 @@ def test_results_that_have_no_stored_form_are_not_exported(tmp_path):
         yogadl.storage.export(ref, tmp_path / "npy")
     with pytest.raises(YogaError, match="made"):
         yogadl.open_storage(tmp_path / "caches").submit(ref, "objects", "1")
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda ref: ref[0:],
+        lambda ref: ref.select(range(20)),
+        lambda ref: ref.fields("id"),
+        lambda ref: ref[0:].fields("id").select(range(20)),
+        lambda ref: ref.fields("pair").chunks("pair", 2).map(lambda chunk: {"id": chunk["pair"][0]}),
+    ],
+)
+def test_where_a_view_of_mapped_records_fails_the_batches_before_come(view):
+    stream, seen = view(RecordsRef(MemorySource(20)).map(FailsAt(13))).stream(), []
+    with pytest.raises(StageError, match="record 13"):
+        seen.extend(int(record["id"]) for record in stream)
+    assert seen == list(range(13))
+    for loader in (stream.batch(4), stream.batch(4).prefetch(3)):
+        assert until_error(loader)[0] == list(range(12))

@@ -56,7 +56,7 @@ class Run:
         """Whether a function of the user's is called with each record."""
         records: Any = self.source
         while records is not None and not hasattr(records, "chain"):
-            records = getattr(records, "_parent", None)
+            records = getattr(records, "parent", None)
         return self.chain is not None or records is not None
 
     def at_once(self, size_bytes: int, records: int) -> int:
