@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import _sets
@@ -22,7 +23,8 @@ import tensorflow as tf
 import yogadl
 from yogadl.adapters import tensorflow as adapter
 
-SETS = ((_sets.SMALL_IMAGES, 1.2), (_sets.TOKENS, 0.8), (_sets.LARGE_IMAGES, 0.8))
+LARGE_STRINGS = replace(_sets.VARYING, batch=64)
+SETS = ((_sets.SMALL_IMAGES, 1.2), (_sets.TOKENS, 0.8), (_sets.LARGE_IMAGES, 0.8), (LARGE_STRINGS, 0.8))
 GENERATED = 20_000
 
 
@@ -82,7 +84,8 @@ def check(ours: Any, stream: Any, columns: Columns, data: DataSet) -> None:
     wanted = stream.indices()
     for number, batch in enumerate(ours.take(5)):
         chosen = wanted[number * data.batch : (number + 1) * data.batch]
-        check_equal({k: v.numpy() for k, v in batch.items()}, _sets.take(columns, chosen), data.name)
+        found = {k: v.numpy().tolist() if v.dtype == tf.string else v.numpy() for k, v in batch.items()}
+        check_equal(found, _sets.take(columns, chosen), data.name)
 
 
 def measure_restore(settings: Settings) -> None:

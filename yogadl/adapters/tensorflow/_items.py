@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from yogadl._memory import BatchMemory
+from yogadl._memory import BatchMemory, settle_allocator
 from yogadl._stream import NumberedBatches
 from yogadl.adapters.tensorflow._components import Component
 from yogadl.adapters.tensorflow._gather import FOREIGN, EpochTokens, Gather
@@ -35,6 +35,7 @@ def items_of(
     random = _random(seed)
     epochs = EpochTokens(lambda count: _tokens(seed, count), begun)
     memory = BatchMemory()
+    settle_allocator()  # strings are copied in TensorFlow's threads, and freed in the consumer's
     gather = Gather(numbered, epochs, memory)
     names = [name for component in components for name in component.dtypes]
     dtypes = [tf.int64, *map(tf.dtypes.as_dtype, names)]
