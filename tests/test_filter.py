@@ -209,6 +209,16 @@ def test_a_filter_of_what_is_mapped_with_another_spec_is_another(ref):
     assert len(plain.filter(has_two)) == len(varying.filter(has_two)) == RECORDS
 
 
+def test_of_no_records_that_are_mapped_there_is_a_filter_if_their_spec_is_known(ref):
+    def fail(record):
+        raise AssertionError
+
+    empty = ref[:0].map(fail, spec=ref.spec)
+    assert len(empty.filter(fail)) == len(empty.filter(fail, fields="x", workers=1)) == 0
+    with pytest.raises(ConfigurationError, match="pass its spec="):
+        ref[:0].map(fail).filter(fail)
+
+
 # Streams over it.
 
 

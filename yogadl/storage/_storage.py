@@ -50,8 +50,9 @@ class CacheStorage(Storage):
     """Build datasets once, keep them below a root, and hand out references to them.
 
     Safe to use from any number of threads, processes and, but for a local folder, machines; picklable. To
-    read takes the permissions to get and to list; nothing is written to read. A builder that dies leaves
-    nothing that can be read, and the next one goes on or starts afresh.
+    read takes the permissions to get and to list; nothing is written to read. `RecordsRef.filter` writes what
+    was selected where it may. A builder that dies leaves nothing that can be read, and the next one goes on
+    or starts afresh.
 
     Args:
         backend: What it is made of.
