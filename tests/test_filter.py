@@ -92,7 +92,7 @@ def test_a_single_value_has_no_fields_but_can_be_filtered():
         ref.filter(is_small, fields=("label",))
 
 
-READ = _filter._READ_RECORDS
+READ, READ_BYTES = _filter._READ_RECORDS, _filter._READ_BYTES
 
 
 @pytest.mark.parametrize("records", [1, 2, READ - 1, READ, READ + 1, 3 * READ + 5])
@@ -112,7 +112,17 @@ def test_any_number_of_records_is_read_to_its_end(records, kept):
     assert is_same(found, ref.select(mask))
 
 
-def test_large_records_are_read_a_few_at_a_time():
+@pytest.mark.parametrize(
+    ("size", "at_once"),
+    [
+        (READ_BYTES // 2 - 8, 2),
+        (READ_BYTES // 2, 2),
+        (READ_BYTES // 2 + 8, 1),
+        (READ_BYTES, 1),
+        (3 * READ_BYTES, 1),
+    ],
+)
+def test_large_records_are_read_a_few_at_a_time(size, at_once):
     counts = []
 
     class Large:
@@ -121,7 +131,7 @@ def test_large_records_are_read_a_few_at_a_time():
 
         def __getitems__(self, indices):
             counts.append(len(indices))
-            return [{"x": np.full(2**17, i, np.float64)} for i in indices]
+            return [{"x": np.full(size // 8, i, np.float64)} for i in indices]
 
         def __getitem__(self, index):
             return self.__getitems__([index])[0]
@@ -129,7 +139,7 @@ def test_large_records_are_read_a_few_at_a_time():
     ref = yogadl.from_source(Large())
     counts.clear()
     assert len(ref.filter(lambda record: record["x"][0] > 4)) == 4
-    assert counts == [1] * 9
+    assert counts == [at_once] * (9 // at_once) + [1] * (9 % at_once)
 
 
 def test_of_no_records_none_are_selected_and_nothing_is_called(ref):
@@ -379,6 +389,14 @@ def test_workers_select_the_same(ref, workers):
 
 @pytest.mark.parametrize("records", [1, 2, 64, 65])
 def test_fewer_records_than_tasks_are_enough(records):
+    ref = yogadl.from_source({"x": np.arange(records)}, fingerprint="numbers")
+    assert [r["x"] for r in ref.filter(lambda r: r["x"] % 2 == 0, workers=2)] == list(range(0, records, 2))
+
+
+@pytest.mark.parametrize("records", [7, 8, 9, 31, 32, 33])
+def test_tasks_of_any_number_of_records_end_where_the_next_begins(records, monkeypatch):
+    monkeypatch.setattr(_filter, "_TASKS", 1)
+    monkeypatch.setattr(_filter, "_TASK_RECORDS", 8)
     ref = yogadl.from_source({"x": np.arange(records)}, fingerprint="numbers")
     assert [r["x"] for r in ref.filter(lambda r: r["x"] % 2 == 0, workers=2)] == list(range(0, records, 2))
 

@@ -394,6 +394,11 @@ ELSEWHERE = {
     "test_chunks.py": [
         "_chunks._READ_BYTES",
     ],
+    "test_filter.py": [
+        "_filter._READ_BYTES",
+        "_filter._READ_RECORDS",
+        "_filter._TASK_RECORDS",
+    ],
     "adapters/tabular/test_sql.py": [
         "adapters.sql._CHUNK_BYTES",
         "adapters.sql._CHUNK_RECORDS",
@@ -441,6 +446,7 @@ OF_NO_RECORD = {
     "_format.table.MAX_CACHE_BYTES",
     "_format.table.MAX_RECORDS",
     "_format.manifest.MAX_MANIFEST_BYTES",
+    "_format.selection._HEADER_BYTES",
     "_format.manifest._MAX_DEPTH",
     "_format.manifest._SMALL_BYTES",
     "_format.rows.PAGE_BYTES",
