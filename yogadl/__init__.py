@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from yogadl import dataref as dataref  # not in __all__, but in annotations
     from yogadl import storage
     from yogadl._dataref import RecordsRef, from_source
+    from yogadl._mix import concat
     from yogadl._order import Blocks
     from yogadl.storage import open_storage
 
@@ -26,6 +27,7 @@ __all__ = [
     "Storage",
     "Stream",
     "__version__",
+    "concat",
     "errors",
     "from_source",
     "open_storage",
@@ -36,6 +38,7 @@ __all__ = [
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
+    "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),
     "open_storage": ("yogadl.storage", "open_storage"),
     "storage": ("yogadl.storage", None),

@@ -54,10 +54,7 @@ class Run:
     @property
     def calls_functions(self) -> bool:
         """Whether a function of the user's is called with each record."""
-        records: Any = self.source
-        while records is not None and not hasattr(records, "chain"):
-            records = getattr(records, "parent", None)
-        return self.chain is not None or records is not None
+        return self.chain is not None or _is_mapped(self.source)
 
     def at_once(self, size_bytes: int, records: int) -> int:
         """Return how many records to read at a time: of so many bytes, no more than `records`, at least 1.
@@ -168,3 +165,11 @@ class Run:
         if fields is None and memory is None:
             return self.source.columns(rows.indices)
         return self.source.columns(rows.indices, fields, memory)
+
+
+def _is_mapped(records: Any) -> bool:
+    """Return whether these records, or those that they are a view of, are passed through functions."""
+    if hasattr(records, "chain"):
+        return True
+    parents = [records.parent] if hasattr(records, "parent") else getattr(records, "parents", ())
+    return any(map(_is_mapped, parents))

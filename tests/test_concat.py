@@ -1,0 +1,269 @@
+"""Several references as one: `yogadl.concat`."""
+
+import copy
+import os
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import yogadl
+from yogadl._dataref import RecordsRef
+from yogadl._interfaces import announce
+from yogadl._memory import BatchMemory
+from yogadl._spec import Spec
+from yogadl.errors import ConfigurationError, StageError
+
+
+def rows(first, count):
+    """Return records with a field of each kind, numbered from `first` on."""
+    ids = range(first, first + count)
+    return [
+        {
+            "id": n,
+            "image": np.full((2, 3), n % 250, np.uint8),
+            "tokens": np.arange(n % 3),
+            "text": f"r{n}",
+            "none": np.zeros((0, 2), np.float32),
+            "day": np.datetime64(n, "D"),
+        }
+        for n in ids
+    ]
+
+
+SPEC = {"tokens": yogadl.Leaf("int64", (None,))}
+
+
+def ref_of(first, count):
+    return yogadl.from_source(rows(first, count), fingerprint=f"f{first}", spec=SPEC)
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory):
+    storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
+    for name, first, count in (("a", 0, 40), ("b", 40, 1), ("c", 41, 59)):
+        storage.submit(rows(first, count), name, "1", part_bytes=500)
+    # Of one record alone, the tokens vary in length by what it says of them.
+    storage.submit(rows(41, 59) + rows(40, 1), "cb", "1")
+    return [storage.fetch("a", "1"), storage.fetch("cb", "1")[59:], storage.fetch("c", "1")]
+
+
+def same(batch, ids):
+    wanted = [rows(n, 1)[0] for n in ids]
+    assert batch["id"].tolist() == list(ids)
+    assert batch["image"].tolist() == [record["image"].tolist() for record in wanted]
+    assert [tokens.tolist() for tokens in batch["tokens"]] == [record["tokens"].tolist() for record in wanted]
+    assert batch["text"] == [record["text"] for record in wanted]
+    assert batch["none"].shape == (len(wanted), 0, 2)
+    assert batch["day"].tolist() == [record["day"].item() for record in wanted]
+    for name in ("id", "image", "none", "day"):
+        assert batch[name].flags.c_contiguous
+        assert batch[name].flags.writeable
+
+
+INDICES = [[], [0], [99], [40], [99, 0, 40, 40, 39, 41, 0], range(100), range(99, -1, -1), [5, 6, 7], [-1, 3]]
+
+
+@pytest.mark.parametrize("indices", INDICES, ids=lambda indices: repr(indices)[:20])
+def test_a_batch_has_the_records_of_all_in_the_order_asked_for(caches, indices):
+    ids = [int(n) % 100 for n in indices]
+    same(yogadl.concat(caches).gather(indices), ids)
+    memory_refs = [ref_of(0, 40), ref_of(40, 1), ref_of(41, 59)]
+    same(yogadl.concat(memory_refs).gather(indices), ids)
+
+
+def test_it_is_a_reference_like_any_other(caches):
+    both = yogadl.concat(caches)
+    assert isinstance(both, yogadl.RecordsRef)
+    assert len(both) == 100
+    assert both.spec == caches[0].spec
+    assert [int(record["id"]) for record in both] == list(range(100))
+    assert both[-1]["text"] == "r99"
+    assert both[38:43].gather([0, 4])["id"].tolist() == [38, 42]
+    assert both.select([99, 0, 99]).gather([0, 1, 2])["id"].tolist() == [99, 0, 99]
+    assert both.fields("text").gather([99, 1]) == {"text": ["r99", "r1"]}
+    assert both.record_bytes >= 1
+
+
+def test_a_batch_reads_each_parent_once():
+    class Source:
+        spec = ref_of(0, 3).spec
+        fingerprint, record_bytes = "s", 8
+
+        def __init__(self):
+            self.calls, self.told = [], []
+
+        def __len__(self):
+            return 10
+
+        def columns(self, indices, fields=None, memory=None):
+            self.calls.append(indices.tolist())
+            return ref_of(0, 10).columns(indices, fields, memory)
+
+        def will_need(self, indices):
+            self.told.append(indices.tolist())
+
+    sources = [Source() for _ in range(3)]
+    both = yogadl.concat(RecordsRef(source) for source in sources)
+    both.gather([29, 0, 3, 21, 4])
+    assert [source.calls for source in sources] == [[[0, 3, 4]], [], [[9, 1]]]
+    announce(both._records, np.array([29, 0, 3, 21, 4]))
+    assert [source.told for source in sources] == [[[0, 3, 4]], [], [[9, 1]]]
+
+
+def test_parents_without_records_are_passed_over():
+    empty = ref_of(0, 2)[:0]
+    both = yogadl.concat([empty, ref_of(0, 2), empty, empty, ref_of(2, 3), empty])
+    same(both.gather([4, 0, 1, 2]), [4, 0, 1, 2])
+    nothing = yogadl.concat([empty, empty])
+    assert len(nothing) == 0
+    assert list(nothing.stream(shuffle=True).batch(3)) == []
+    assert nothing.gather([])["id"].tolist() == []
+
+
+def test_a_concatenation_of_concatenations_is_one():
+    a, b, c = ref_of(0, 3), ref_of(3, 4), ref_of(7, 2)
+    flat = yogadl.concat([a, b, c])
+    nested = yogadl.concat([yogadl.concat([a]), yogadl.concat([b, c])])
+    assert len(nested._records.parents) == 3
+    assert nested.fingerprint == flat.fingerprint
+    same(nested.gather([8, 0, 3]), [8, 0, 3])
+
+
+def test_the_fingerprint_is_of_the_parents_and_their_order():
+    a, b = ref_of(0, 3), ref_of(3, 4)
+    found = {
+        yogadl.concat(refs).fingerprint for refs in ([a, b], [b, a], [a], [b], [a, a], [a, b, b], [a[:2], b])
+    }
+    assert len(found) == 7
+    # What it was when this was written: cursors depend on it.
+    assert yogadl.concat([a, b]).fingerprint == "a4587a0910faf7861d5e919821a8a016"
+
+
+@pytest.mark.parametrize("memory", [None, BatchMemory()], ids=["new", "given"])
+def test_arrays_are_made_in_the_memory_that_is_given(memory):
+    large = [{"x": np.full(70_000, n, np.uint8)} for n in range(4)]
+    both = yogadl.concat([yogadl.from_source(large[:2]), yogadl.from_source(large[2:])])
+    [column] = both.columns(np.array([3, 0, 2]), [0], memory)
+    assert column[:, 0].tolist() == [3, 0, 2]
+    assert column[:, -1].tolist() == [3, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"id": np.zeros(2, "i4"), "x": np.zeros((2, 3))}, "'id' is .*int64.*, and is .*int32.* in number 2"),
+        ({"id": np.arange(2), "x": np.zeros((2, 4))}, r"field 'x' is .*\(3,\).* first, and is .*\(4,\)"),
+        ({"id": np.arange(2)}, "field 'x' is .* in the first, and is not there in number 2"),
+        ({"id": np.arange(2), "x": np.zeros((2, 3)), "y": np.zeros(2)}, "'y' is not there in the first"),
+        ({"x": np.zeros((2, 3)), "id": np.arange(2)}, "the first are like"),
+        ([1, 2], "field 'id' is .* in the first, and is not there"),
+    ],
+)  # fmt: skip
+def test_records_that_are_not_alike_are_refused_with_the_field_that_differs(other, said):
+    ref = yogadl.from_source({"id": np.arange(2), "x": np.zeros((2, 3))})
+    with pytest.raises(ConfigurationError, match=said):
+        yogadl.concat([ref, yogadl.from_source(other)])
+
+
+@pytest.mark.parametrize("refs", [[], [[1, 2]], [None], [np.arange(3)], [{"x": 1}]], ids=repr)
+def test_what_is_no_reference_is_refused(refs):
+    with pytest.raises(ConfigurationError):
+        yogadl.concat(refs)
+
+
+def test_functions_of_any_parent_are_called_and_reported():
+    def fails(record):
+        if record["id"] == 5:
+            raise LookupError("no such label")
+        return record
+
+    mapped = ref_of(3, 4).map(fails, spec=ref_of(0, 3).spec)
+    both = yogadl.concat([ref_of(0, 3), mapped, ref_of(7, 2)])
+    for ref in (both, both[1:], yogadl.concat([ref_of(0, 3), both.select(range(9))])):
+        assert ref.stream().run.calls_functions
+    assert not yogadl.concat([ref_of(0, 3), ref_of(3, 4)]).stream().run.calls_functions
+    batches = iter(both.stream().batch(2))
+    assert [next(batches)["id"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(StageError, match="failed at record 2: LookupError"):
+        next(batches)
+    after = both.map(lambda record: {"id": record["id"] * 2})
+    assert after.gather([8, 1])["id"].tolist() == [16, 2]
+
+
+def test_a_mapped_parent_without_records_counts_as_mapped():
+    mapped = ref_of(0, 2)[:0].map(lambda record: record, spec=ref_of(0, 3).spec)
+    assert yogadl.concat([ref_of(0, 3), mapped]).stream().run.calls_functions
+
+
+def test_it_is_shuffled_sharded_and_resumed_as_one(caches):
+    both = yogadl.concat(caches)
+    stream = both.stream(shuffle=True, shuffle_seed=3, num_shards=3)
+    batches = iter(stream.batch(7))
+    seen = [*next(batches)["id"].tolist(), *next(batches)["id"].tolist()]
+    assert seen == stream.indices(0, 0, 14).tolist()
+    cursor = batches.state_dict()
+    taken = both.stream(shuffle=True, shuffle_seed=3).indices(0, 0, cursor["position"]).tolist()
+    rest = [
+        int(n)
+        for rank in range(2)
+        for batch in both.stream(
+            shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=2, cursor=cursor
+        ).batch(5)
+        for n in batch["id"]
+    ]
+    assert sorted(taken + rest) == list(range(100))
+
+
+def test_it_pickles_and_survives_a_fork(caches):
+    both = yogadl.concat(caches)
+    both.gather([0])
+    again = pickle.loads(pickle.dumps(both))
+    assert again.fingerprint == both.fingerprint
+    same(again.gather([99, 0]), [99, 0])
+    same(copy.deepcopy(both).gather([41]), [41])
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if both.gather([99, 40, 3])["id"].tolist() == [99, 40, 3] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+class Numbers:
+    """Ten records that are numbers, from `first` on."""
+
+    spec, fingerprint, record_bytes = Spec.of_record(np.int64(0)), "n", 8
+
+    def __init__(self, first):
+        self.first = first
+
+    def __len__(self):
+        return 10
+
+    def columns(self, indices, fields=None, memory=None):
+        return [indices + self.first]
+
+
+@pytest.mark.parametrize("count", [2**16 - 1, 2**16, 2**16 + 1])
+def test_many_parents_are_told_apart(count):
+    both = yogadl.concat(RecordsRef(Numbers(10 * number)) for number in range(count))
+    chosen = [10 * count - 1, 0, 9, 10, 10 * 2**15, 10 * count - 11]
+    assert both.gather(chosen).tolist() == chosen
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    chosen=st.lists(st.integers(0, 10**6), max_size=20),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_batch_of_any_concatenation_is_that_of_the_list(lengths, chosen):
+    first, parents = 0, []
+    for length in lengths:
+        parents.append(RecordsRef(ref_of(first, 6)._records)[:length])
+        first += 100
+    ids = [100 * parent + n for parent, length in enumerate(lengths) for n in range(length)]
+    both = yogadl.concat(parents)
+    assert len(both) == len(ids)
+    if ids:
+        same(both.gather([n % len(ids) for n in chosen]), [ids[n % len(ids)] for n in chosen])
