@@ -1,14 +1,18 @@
 """Check the arguments a caller gives: the one place that words what they must be, and which there are."""
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,6 +123,28 @@ def flag(name: str, value: Any) -> bool:  # Any: see above
     if not isinstance(value, bool | np.bool_):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")
     return bool(value)
+
+
+def exact(name: str, value: Any) -> "Fraction":  # Any: see above
+    """Return a number above 0 as it is written: a float as the decimal that Python prints for it.
+
+    Raises:
+        ConfigurationError: if it is anything else; names the argument.
+    """
+    from fractions import Fraction  # loads much, for few
+    from numbers import Integral, Real
+
+    if not isinstance(value, bool | np.bool_) and isinstance(value, Real):
+        if isinstance(value, Integral):
+            found = Fraction(int(value))
+        elif isinstance(value, Fraction):
+            found = value
+        else:
+            number = float(value)
+            found = Fraction(repr(number)) if math.isfinite(number) else Fraction(0)
+        if found > 0:
+            return found
+    raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 
 def checked_indices(indices: Any, records: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from typing import Any, Final, SupportsIndex, overload
 
 import numpy as np
 
-from yogadl._arguments import checked_indices, explains_names
+from yogadl._arguments import checked_indices, explains_names, whole
 from yogadl._interfaces import Column, DataRef, Indices, Item_co, Made, Memory, RandomAccess
 from yogadl._order import Blocks
 from yogadl._spec import Spec
@@ -164,6 +164,30 @@ class RecordsRef(DataRef[Item_co]):
                 )
             array = np.flatnonzero(array)
         return RecordsRef(SelectedRecords(self._records, checked_indices(array, len(self))))
+
+    @explains_names()
+    def split(
+        self, *shares: float, seed: int = 0, by: str | int | None = None
+    ) -> "tuple[RecordsRef[Item_co], ...]":
+        """Return views of the records, shuffled first: ``train, rest = ref.split(0.8, seed=1)``.
+
+        Each record is in one of them. They are as large as can be said in whole records, and in shuffled
+        order. The same on every machine, for ever; 8 bytes a record are kept.
+
+        Args:
+            shares: How much of the records each view has. If that is less than 1 together, one more view has
+                the rest. A float is what it is printed as: 0.7 is 7/10.
+            seed: Which shuffle: any integer.
+            by: A field, of one number, date, str or bytes a record: each view has of each value as much as of
+                all records, to within one (of two views; of up to four, two). All values are read.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        from yogadl._split import split  # who splits nothing needs none of it
+
+        chosen = split(self._records, shares, whole("seed", seed, None), by)
+        return tuple(RecordsRef(SelectedRecords(self._records, indices)) for indices in chosen)
 
     @explains_names()
     def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordsRef[Made]":

@@ -121,7 +121,7 @@ class JoinedRecords:
             found += parent.parents if isinstance(parent, JoinedRecords) else [parent]
         if not found:
             raise ConfigurationError("there is nothing to join: pass at least one DataRef")
-        self.parents = tuple(found)
+        self.parents: tuple[RandomAccess, ...] = tuple(found)
         self.spec = found[0].spec
         for number, parent in enumerate(found[1:], 2):
             _require_alike(self.spec, parent.spec, number)

@@ -1,0 +1,106 @@
+"""Split records into shares of exact sizes: which of them go into which share."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._arguments import exact
+from yogadl._interfaces import Indices, RandomAccess
+from yogadl._leaf import OBJECT
+from yogadl._order import derive_key
+from yogadl._order._apportion import apportion
+from yogadl._order._permutation import permute
+from yogadl.errors import ConfigurationError
+
+SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
+# Shares that miss 1 by no more are taken for all: 1/3, 1/3 and 1/3, as floats, are a little less.
+_ROUNDING: Final = Fraction(1, 10**9)
+# So much is read at a time to see what the records are split by.
+_CHUNK_RECORDS: Final = 65_536
+_CHUNK_BYTES: Final = 2**24
+_MOST_STRATIFIED: Final = 2**31  # the square of it is an int64
+
+
+def split(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> list[Indices]:
+    """Return which records each share has; the arguments are those of `RecordsRef.split`.
+
+    `docs/order.md` states the arithmetic, frozen as version 1.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+    """
+    counts = apportion(len(records), _parts(shares))
+    shuffled = permute(np.arange(len(records)), len(records), derive_key(SPLIT_TAG, seed))
+    if by is None:
+        return [some.copy() for some in np.split(shuffled, np.cumsum(counts[:-1]))]
+    line = _line(_values(records, by)[shuffled])
+    return [shuffled[np.sort(places)] for places in _dealt(line, counts)]
+
+
+def _dealt(line: Indices, counts: Sequence[int]) -> list[Indices]:
+    """Deal out places to shares, evenly along the line: of those side by side to each its proportion.
+
+    To half of the shares at a time, then to half of those: one after another, the last would have the errors
+    of all before.
+    """
+    if len(counts) == 1:
+        return [line]
+    half = len(counts) // 2
+    reached = np.arange(len(line) + 1) * sum(counts[:half]) // max(1, len(line))
+    taken = reached[1:] > reached[:-1]
+    return [*_dealt(line[taken], counts[:half]), *_dealt(line[~taken], counts[half:])]
+
+
+def _parts(shares: Sequence[Any]) -> list[Fraction]:
+    """Return the shares as numbers that add up to 1, with what is left as the last."""
+    parts = [exact("a share of split", share) for share in shares]
+    rest = Fraction(1) - sum(parts)
+    if not parts or rest < -_ROUNDING:
+        said = f"these add up to {float(1 - rest):g}" if parts else "there is none"
+        raise ConfigurationError(f"split takes shares of 1 together at most, and {said}: try ref.split(0.8)")
+    return [*parts, rest] if rest > _ROUNDING else parts
+
+
+def _line(groups: Indices) -> Indices:
+    """Return all places, those of one group side by side, the groups in the order of their first places."""
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.argsort(rank[group], kind="stable")
+
+
+def _values(records: RandomAccess, by: str | int) -> Indices:
+    """Return a number for each record, equal where its field is: read once, so much at a time.
+
+    Raises:
+        ConfigurationError: if there is no such field, or its values can't be told apart.
+    """
+    spec, numbers = records.spec.project([by])
+    leaf = spec.fields[0].leaf
+    if len(numbers) != 1 or leaf.shape != () or leaf.dtype == OBJECT:
+        kind = f"{len(numbers)} fields" if len(numbers) != 1 else f"{leaf.dtype} of shape {leaf.shape}"
+        raise ConfigurationError(
+            f"by={by!r} is {kind}: split by a field that is one number, date, str or bytes a record"
+        )
+    if len(records) > _MOST_STRATIFIED:
+        raise ConfigurationError(
+            f"{len(records)} records are too many to split by a field, of at most {_MOST_STRATIFIED}: split "
+            "them without by="
+        )
+    size = max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, records.record_bytes)))
+    chunks = (np.arange(first, min(first + size, len(records))) for first in range(0, len(records), size))
+    if not leaf.is_numeric:
+        seen: dict[Any, int] = {}
+        found = np.empty(len(records), np.int64)
+        for chunk in chunks:
+            [column] = records.columns(chunk, numbers)
+            found[chunk] = [seen.setdefault(value, len(seen)) for value in column]
+        return found
+    # Numbers of ml_dtypes (bfloat16, int4, ...) are all float32's, too, which numpy can compare.
+    dtype = leaf.numpy_dtype if leaf.numpy_dtype.kind in "biufcmM" else np.dtype(np.float32)
+    values = np.empty(len(records), dtype)
+    for chunk in chunks:
+        [values[chunk]] = records.columns(chunk, numbers)
+    return np.unique(values, return_inverse=True)[1]
