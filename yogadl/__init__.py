@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from yogadl import dataref as dataref  # not in __all__, but in annotations
     from yogadl import storage
     from yogadl._dataref import RecordsRef, from_source
-    from yogadl._mix import concat
+    from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
     from yogadl.storage import open_storage
 
@@ -23,6 +23,7 @@ __all__ = [
     "Blocks",
     "DataRef",
     "Leaf",
+    "MixedRef",
     "RecordsRef",
     "Storage",
     "Stream",
@@ -30,6 +31,7 @@ __all__ = [
     "concat",
     "errors",
     "from_source",
+    "mix",
     "open_storage",
     "storage",
 ]
@@ -37,9 +39,11 @@ __all__ = [
 # Loaded when first asked for: `import yogadl` costs little more than numpy.
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
+    "MixedRef": ("yogadl._mix", "MixedRef"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),
+    "mix": ("yogadl._mix", "mix"),
     "open_storage": ("yogadl.storage", "open_storage"),
     "storage": ("yogadl.storage", None),
     "adapters": ("yogadl.adapters", None),

@@ -7,7 +7,7 @@ import numpy as np
 
 from yogadl._arguments import checked_indices, explains_names, whole
 from yogadl._interfaces import Column, DataRef, Indices, Item_co, Made, Memory, RandomAccess
-from yogadl._order import Blocks
+from yogadl._order import Blocks, Mixture
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_shard, open_stream
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
@@ -16,8 +16,8 @@ from yogadl.errors import ConfigurationError
 _ITERATION_BYTES: Final = 2**20
 
 
-class RecordsRef(DataRef[Item_co]):
-    """Refer to a dataset whose records can be read one by one, by the batch, or as a stream.
+class StreamedRef(DataRef[Item_co]):
+    """Refer to records that are read as a stream.
 
     Immutable, safe to use from several threads, usable after a fork, and picklable: a reference to a
     cache pickles as its location and name, in well under a kilobyte.
@@ -49,6 +49,14 @@ class RecordsRef(DataRef[Item_co]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} records, fingerprint {self.fingerprint}>"
+
+    def _asked(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
+        """Return which order its streams have where the caller asks for this one."""
+        return shuffle
+
+
+class RecordsRef(StreamedRef[Item_co]):
+    """Refer to a dataset whose records can be read one by one, by the batch, or as a stream."""
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -105,7 +113,7 @@ class RecordsRef(DataRef[Item_co]):
         {"ref.stream(...).batch": RecordStream.batch, "ref.stream(...).prefetch": RecordStream.prefetch}
     )
     def stream(
-        self,
+        self: StreamedRef[Item_co],
         start_offset: int = 0,
         shuffle: bool | Blocks = False,
         skip_shuffle_at_epoch_end: bool = False,
@@ -147,7 +155,7 @@ class RecordsRef(DataRef[Item_co]):
             self._records,
             shard,
             start_offset=start_offset,
-            shuffle=shuffle,
+            shuffle=self._asked(shuffle),
             skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
             shuffle_seed=shuffle_seed,
             cursor=cursor,

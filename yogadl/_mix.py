@@ -1,15 +1,62 @@
 """Put several references together: their records one after another, or mixed."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import gcd, lcm
+from typing import Any, Final
 
-from yogadl._dataref import RecordsRef
-from yogadl._interfaces import RandomAccess
+from yogadl._arguments import exact, explains_names, whole
+from yogadl._dataref import RecordsRef, StreamedRef
+from yogadl._interfaces import Item_co, Made, RandomAccess
+from yogadl._order import Blocks, Mixture, make_order
+from yogadl._order._mix import RUN
 from yogadl._views import JoinedRecords
 from yogadl.errors import ConfigurationError
 
+_AT_ENDS: Final = ("stop", "repeat")
+_MOST_BITS: Final = 256  # of a weight that a cursor holds
 
-def concat(refs: Iterable[RecordsRef]) -> RecordsRef:
+
+class MixedRef(StreamedRef[Item_co]):
+    """Refer to the records of several, mixed: its streams have exact counts of each, as `mix` says.
+
+    An order over their concatenation: read records at random from `yogadl.concat` of the same references,
+    whose indices are those that a stream of this tells.
+
+    Args:
+        records: The concatenation, or what becomes of it.
+        mixture: How they are mixed.
+    """
+
+    def __init__(self, records: RandomAccess, mixture: Mixture) -> None:
+        super().__init__(records)
+        self._mixture = mixture
+        self._length = make_order(0, mixture, 0).records
+
+    def __len__(self) -> int:
+        """Count the records of an epoch, the same in each."""
+        return self._length
+
+    def __iter__(self) -> Iterator[Item_co]:
+        """Yield the records of the first epoch, each parent's in source order; claims no epoch."""
+        return self.stream().at(0)
+
+    stream = RecordsRef.stream
+
+    def _asked(self, shuffle: bool | Blocks) -> Mixture:
+        return replace(self._mixture, shuffle=shuffle)
+
+    @explains_names()
+    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "MixedRef[Made]":
+        """Return a mix of ``fn(record)``; see `RecordsRef.map`."""
+        return MixedRef(_records_of(RecordsRef(self._records).map(fn, spec=spec)), self._mixture)
+
+    def fields(self, *names: str | int) -> "MixedRef":
+        """Return a mix with just these fields; the others are not read. Cursors stay valid."""
+        return MixedRef(_records_of(RecordsRef(self._records).fields(*names)), self._mixture)
+
+
+def concat(refs: Iterable[RecordsRef[Made]]) -> RecordsRef[Made]:
     """Return a `DataRef` over the records of several, one after another; nothing is copied.
 
     Args:
@@ -28,12 +75,88 @@ def concat(refs: Iterable[RecordsRef]) -> RecordsRef:
     return RecordsRef(JoinedRecords([_records_of(ref) for ref in refs]))
 
 
+@explains_names()
+def mix(
+    parents: Mapping[str, tuple[RecordsRef[Made], float]], *, seed: int = 0, at_end: str = "stop"
+) -> MixedRef[Made]:
+    """Return a `DataRef` whose streams mix the records of several by weight; nothing is copied.
+
+    Each 4,096 positions of an epoch have exact counts of each parent: after no number of such runs is one a
+    record ahead of its weight, or behind. Where they lie in a run depends on the seed, the epoch and the run.
+    The k-th record of a parent is the k-th of its own order in that epoch: of its shuffle, with
+    ``shuffle=True``.
+
+    Args:
+        parents: By a name, each reference and its weight. Weights are of any sum, none of them less than 1 in
+            4,096; a float is what it is printed as: 0.7 is 7/10.
+        seed: What the places in the runs depend on: any integer. (The parents' shuffles: on the
+            stream's `shuffle_seed`.)
+        at_end: "stop": an epoch ends before one of them would need more records than it has. "repeat": those
+            that have no more begin again, shuffled anew, until each was read once.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense, or the records are not alike (see `concat`).
+
+    Example:
+        >>> import yogadl
+        >>> web, code = yogadl.from_source(range(700)), yogadl.from_source(range(1000, 1300))
+        >>> mixed = yogadl.mix({"web": (web, 0.7), "code": (code, 0.3)}, seed=1)
+        >>> len(mixed), sum(int(record) >= 1000 for record in mixed.stream(shuffle=True))
+        (1000, 300)
+    """
+    given: Any = parents  # from the user: may be anything
+    pairs = given.values() if isinstance(given, Mapping) else ()
+    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise ConfigurationError(
+            'mix takes references and weights by name: yogadl.mix({"web": (web, 0.7), "code": (code, 0.3)})'
+        )
+    if at_end not in _AT_ENDS:
+        raise ConfigurationError(f'at_end must be "stop" or "repeat", not {at_end!r}')
+    found = {name: _records_of(ref) for name, (ref, _) in parents.items()}
+    for name, records in found.items():
+        if not len(records):
+            raise ConfigurationError(f"{name!r} has no records to mix: leave it out")
+    mixture = Mixture(
+        lengths=tuple(map(len, found.values())),
+        weights=_whole_weights({name: weight for name, (_, weight) in parents.items()}),
+        at_end=at_end,
+        seed=whole("seed", seed, None),
+    )
+    return MixedRef(JoinedRecords(list(found.values())), mixture)
+
+
+def _whole_weights(given: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return weights as the least whole numbers of their proportions.
+
+    Raises:
+        ConfigurationError: if one is no weight, or too small beside the others.
+    """
+    exactly = [exact(f"the weight of {name!r}", weight) for name, weight in given.items()]
+    scale = lcm(*(weight.denominator for weight in exactly))
+    weights = [int(weight * scale) for weight in exactly]
+    least = gcd(*weights)
+    weights = [weight // least for weight in weights]
+    for name, weight in zip(given, weights, strict=True):
+        if weight * RUN < sum(weights):
+            raise ConfigurationError(
+                f"the weight of {name!r} is less than 1 in {RUN} of all: make it larger, or join {name!r} "
+                "with another one by yogadl.concat"
+            )
+        if weight.bit_length() > _MOST_BITS:
+            raise ConfigurationError("the weights have no simple proportion: round them, to 0.333 or such")
+    return tuple(weights)
+
+
 def _records_of(given: Any) -> RandomAccess:  # Any: it is checked here
     """Return what the records of a reference are read from.
 
     Raises:
         ConfigurationError: if it is none that can be read at random.
     """
+    if isinstance(given, MixedRef):
+        raise ConfigurationError(
+            "a mix can't be mixed or joined again: pass all its parents to one yogadl.mix, with their weights"
+        )
     if not isinstance(given, RecordsRef):
         raise ConfigurationError(
             f"a {type(given).__name__} can't be put together with others: pass what storage.fetch(...), "

@@ -1,11 +1,12 @@
 """Say which record comes at which position of an epoch: pure integers, no I/O.
 
 An order is a bijection of ``range(records)``, one for each (seed, epoch), computed at any position
-without computing the others. `docs/order.md` states the arithmetic, which is frozen as version 1.
+without computing the others; a mix is one over several sources.
+`docs/order.md` states the arithmetic, which is frozen as version 1.
 """
 
-from yogadl._order._blocks import Blocks
+from yogadl._order._blocks import Blocks, Mixture
 from yogadl._order._keys import derive_key
 from yogadl._order._orders import GlobalOrder, Order, SourceOrder, make_order
 
-__all__ = ["Blocks", "GlobalOrder", "Order", "SourceOrder", "derive_key", "make_order"]
+__all__ = ["Blocks", "GlobalOrder", "Mixture", "Order", "SourceOrder", "derive_key", "make_order"]

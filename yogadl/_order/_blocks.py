@@ -1,4 +1,4 @@
-"""Ask for a shuffle of blocks. What makes the order is loaded when a stream has it."""
+"""Ask for a shuffle of blocks, or for a mix. What makes the order is loaded when a stream has it."""
 
 from yogadl._frozen import frozen
 from yogadl._order._check import check_count
@@ -32,3 +32,22 @@ class Blocks:
     def __post_init__(self) -> None:
         for name in ("records", "window", "lanes"):
             object.__setattr__(self, name, check_count(f"Blocks: {name}", getattr(self, name)))
+
+
+@frozen
+class Mixture:
+    """Ask for an order of several parents' records, mixed, over their concatenation; see `yogadl.mix`.
+
+    Args:
+        lengths: How many records each parent has, at least 1.
+        weights: How much of each comes, in proportion; none less than 1 in 4,096.
+        at_end: What happens where a parent has no more records: "stop" or "repeat".
+        seed: What the places of the parents' records are made from.
+        shuffle: How each parent is shuffled.
+    """
+
+    lengths: tuple[int, ...]
+    weights: tuple[int, ...]
+    at_end: str
+    seed: int
+    shuffle: bool | Blocks = False

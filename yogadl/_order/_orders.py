@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._frozen import frozen
-from yogadl._order._blocks import Blocks
+from yogadl._order._blocks import Blocks, Mixture
 from yogadl._order._check import check_records, check_within
 from yogadl._order._keys import derive_key
 from yogadl._order._permutation import permute, unpermute
@@ -18,14 +18,15 @@ GLOBAL_TAG = int.from_bytes(b"global-1", "big")
 
 
 class Order(Protocol):
-    """Map the positions of an epoch to record indices, one to one.
+    """Map the positions of an epoch to record indices.
 
-    Implementations are frozen, hashable, picklable, and safe to call from several threads at once.
+    Implementations are frozen, hashable, picklable, and safe to call from several threads at once. All but a
+    mix are one to one, and have an inverse: `positions`.
     """
 
     @property
     def records(self) -> int:
-        """How many records, and so positions, there are."""
+        """How many positions there are."""
 
     def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """Return the record index at each position, as a new array of the same shape.
@@ -33,9 +34,6 @@ class Order(Protocol):
         Raises:
             IndexError: If a position is negative, or not less than `records`.
         """
-
-    def positions(self, indices: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-        """Return the position of each record index: the inverse of `indices`."""
 
     def describe(self) -> dict[str, Any]:  # JSON
         """Return the order's name, version and parameters, for a cursor; neither the seed nor `records`."""
@@ -93,12 +91,12 @@ def _global_key(seed: int, epoch: int) -> int:
     return derive_key(GLOBAL_TAG, seed, epoch)
 
 
-def make_order(records: int, shuffle: bool | Blocks, seed: int) -> Order:
+def make_order(records: int, shuffle: bool | Blocks | Mixture, seed: int) -> Order:
     """Choose the order that the arguments of a stream ask for.
 
     Args:
         records: How many records there are.
-        shuffle: False for the source's order, True for the global shuffle, or `Blocks`.
+        shuffle: False for the source's order, True for the global shuffle, `Blocks` or a `Mixture`.
         seed: Any integer, of any size and sign; unused without a shuffle.
 
     Raises:
@@ -114,6 +112,10 @@ def make_order(records: int, shuffle: bool | Blocks, seed: int) -> Order:
         from yogadl._order._windows import BlocksOrder
 
         return BlocksOrder(records, seed, shuffle)
+    if isinstance(shuffle, Mixture):
+        from yogadl._order._mix import MixOrder
+
+        return MixOrder(shuffle, seed, make_order)
     if isinstance(shuffle, (bool, np.bool_)):
         return GlobalOrder(records, seed) if shuffle else SourceOrder(records)
     raise ConfigurationError(

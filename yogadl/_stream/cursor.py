@@ -154,7 +154,7 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
         mend = f"{_OPEN_THAT}, or accept other data of equal length by rebind=True"
         raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, mend)
     if dict(state["order"]) != identity.order:
-        mend = "open the stream with the same shuffle"
+        mend = "open the stream with the same shuffle, a mix with the same weights, at_end and seed"
         raise refuse("another order,", dict(state["order"]), identity.order, mend)
     if state[_SEED] != identity.seed:
         raise refuse("another shuffle, its seed is", state[_SEED], identity.seed, "pass that shuffle_seed")

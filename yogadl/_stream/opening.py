@@ -8,7 +8,7 @@ import numpy as np
 
 from yogadl._arguments import flag, whole
 from yogadl._interfaces import RandomAccess
-from yogadl._order import Blocks, make_order
+from yogadl._order import Blocks, Mixture, make_order
 from yogadl._stream.cursor import read_cursor, read_skipped
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point, Remainder, Shard
@@ -21,7 +21,7 @@ def open_stream(
     shard: Shard,
     *,
     start_offset: int,
-    shuffle: bool | Blocks,
+    shuffle: bool | Blocks | Mixture,
     skip_shuffle_at_epoch_end: bool,
     shuffle_seed: int | None,
     cursor: Mapping[str, Any] | None,
@@ -33,9 +33,10 @@ def open_stream(
         ConfigurationError: if an argument, or two together, make no sense.
         CursorError: if the cursor is none, or is one of other data or another order.
     """
-    if not isinstance(shuffle, bool | np.bool_ | Blocks):
+    asked = shuffle.shuffle if isinstance(shuffle, Mixture) else shuffle
+    if not isinstance(asked, bool | np.bool_ | Blocks):
         raise ConfigurationError(
-            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {shuffle!r}"
+            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {asked!r}"
         )
     if isinstance(start_offset, bool | np.bool_):
         raise ConfigurationError(

@@ -10,7 +10,7 @@ import numpy as np
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
 from yogadl._interfaces import Column, Indices, Memory, RandomAccess
-from yogadl._order import Order, SourceOrder
+from yogadl._order import Order
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
 from yogadl._stream.cut import Cut
@@ -95,7 +95,7 @@ class Run:
             skipped=self.skipped or Skipped((), self.shard.records),
             fingerprint=self.source.fingerprint,
             order=self.order.describe(),
-            seed=None if isinstance(self.order, SourceOrder) else self.seed,
+            seed=getattr(self.order, "seed", None),  # which an order that shuffles nothing does not have
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
         )
 

@@ -93,7 +93,7 @@ def warn_of_shards(stream: RecordStream, cut: Cut) -> None:
     warn_if_unsharded(stream, ranks, "pass ref.stream(..., **yogadl.adapters.torch.shards(group_or_mesh))")
     if ranks > 1 and _is_uneven(stream, cut):
         warnings.warn(
-            f"the {stream.shard.ranks} shards of {len(stream.source)} records have different numbers of "
+            f"the {stream.shard.ranks} shards of {stream.shard.records} records have different numbers of "
             "batches, and ranks that wait for each other at each batch (DDP, FSDP) then wait for ever: pass "
             "drop_shard_remainder=True or pad_shard_remainder=True to ref.stream. If they don't wait for "
             "each other, ignore this",

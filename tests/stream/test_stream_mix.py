@@ -1,0 +1,435 @@
+"""Several datasets mixed by weight: `yogadl.mix`."""
+
+import json
+import os
+import pickle
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import yogadl
+from yogadl._order import Blocks, Mixture, make_order
+from yogadl._order._apportion import apportion
+from yogadl._order._mix import RUN
+from yogadl.errors import ConfigurationError, CursorError, StageError
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "order.md").read_text()
+
+
+GOLDEN = [
+    # lengths, weights, at_end, seed, shuffle, shuffle_seed; positions; epoch 1's first indices, and the last
+    (((70, 30), (7, 3), "stop", 0, True, 0), 100, [97, 75, 95, 27, 53, 70]),
+    (((70, 30), (1, 1), "repeat", -1, True, 1180591620717411303424), 139, [74, 96, 36, 79, 57, 82]),
+    (((5000, 6000, 70), (50, 49, 1), "stop", 2**64, False, 0), 7050, [0, 1, 5000, 2, 5001, 8454]),
+    (((40000, 50000), (2, 3), "repeat", 7, True, 1), 99999, [74430, 71741, 54889, 39363, 35669, 78749]),
+]
+
+
+def ref_of(first, count):
+    return yogadl.from_source({"id": np.arange(first, first + count)}, fingerprint=f"from {first}")
+
+
+def mixed(lengths=(700, 300, 500), weights=(0.5, 0.3, 0.2), **options):
+    firsts = np.cumsum([0, *lengths[:-1]]).tolist()
+    parents = [ref_of(first, count) for first, count in zip(firsts, lengths, strict=True)]
+    named = {f"p{n}": pair for n, pair in enumerate(zip(parents, weights, strict=True))}
+    return yogadl.mix(named, **options)
+
+
+def order_of(lengths, weights, at_end="stop", seed=0, shuffle=True, shuffle_seed=0):
+    mixture = Mixture(tuple(lengths), tuple(weights), at_end, seed, shuffle)
+    return make_order(0, mixture, shuffle_seed)
+
+
+def all_of(order, epoch=0):
+    return order.indices(np.arange(order.records), epoch)
+
+
+def parents_of(indices, lengths):
+    return np.searchsorted(np.cumsum(lengths), indices, side="right")
+
+
+@pytest.fixture(scope="module")
+def stranger():
+    """The documentation's own program."""
+    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    names = {}
+    exec(compile(source, "docs/order.md", "exec"), names)
+    return names
+
+
+# The order
+
+
+def test_the_mix_of_version_1_is_frozen():
+    for row, records, indices in GOLDEN:
+        order = order_of(*row)
+        assert order.records == records
+        assert all_of(order, 1)[[*range(5), -1]].tolist() == indices
+
+
+@pytest.mark.parametrize("at_end", ["stop", "repeat"])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "weights"),
+    [((70, 30, 50), (5, 3, 2)), ((1, 1), (1, 1)), ((3000, 2500), (2, 1)), ((9,), (1,))],
+)
+def test_the_documented_program_is_the_library_s(stranger, lengths, weights, at_end, shuffle):
+    order = order_of(lengths, weights, at_end, -3, shuffle, 9)
+    assert order.records == stranger["mix_length"](weights, lengths, at_end)
+    for position in {0, 1, order.records // 2, RUN - 1, RUN, RUN + 1, order.records - 1} & set(
+        range(order.records)
+    ):
+        wanted = stranger["mix_index"](position, weights, lengths, at_end, -3, 9 if shuffle else None, 2)
+        assert order.indices(np.array([position]), 2).tolist() == [wanted]
+
+
+weights_lists = st.lists(st.integers(1, 50), min_size=1, max_size=5)
+
+
+@given(
+    weights=weights_lists,
+    data=st.data(),
+    at_end=st.sampled_from(["stop", "repeat"]),
+    seed=st.integers(-(2**65), 2**65),
+)
+@settings(deadline=None, max_examples=120)
+def test_every_run_has_exact_counts_and_each_parent_its_own_order(weights, data, at_end, seed):
+    limit = 9000 if at_end == "stop" else 400
+    lengths = [data.draw(st.integers(1, limit)) for _ in weights]
+    order = order_of(lengths, weights, at_end, seed, True, 5)
+    indices, whole = all_of(order, 3), sum(weights)
+    parents = parents_of(indices, lengths)
+    for end in {*range(RUN, order.records, RUN), order.records}:
+        counts = np.bincount(parents[:end], minlength=len(weights)).tolist()
+        assert counts == apportion(end, weights)
+        for count, weight in zip(counts, weights, strict=True):
+            assert abs(count - Fraction(end * weight, whole)) < 1
+    for number, length in enumerate(lengths):
+        its = indices[parents == number] - sum(lengths[:number])
+        own = make_order(length, True, 5).indices(np.arange(length), 3)
+        assert its[:length].tolist() == own[: len(its)].tolist()
+        if at_end == "stop":
+            assert len(its) <= length
+        else:
+            assert len(its) >= length
+            for first in range(0, len(its), length):
+                again = its[first : first + length].tolist()
+                assert len(set(again)) == len(again)
+    # One position more would be too many, or one less too few: unless that is no place for an end.
+    near = order.records + (1 if at_end == "stop" else -1)
+    counts, before = apportion(near, weights), apportion(near - near % RUN, weights)
+    if all(count >= least for count, least in zip(counts, before, strict=True)):
+        pairs = zip(counts, lengths, strict=True)
+        assert any(count > length if at_end == "stop" else count < length for count, length in pairs)
+
+
+def test_a_parent_of_1_in_4096_comes_once_a_run():
+    lengths, weights = (40_950, 10), (4095, 1)
+    for at_end in ("stop", "repeat"):
+        order = order_of(lengths, weights, at_end)
+        assert order.records == 10 * RUN
+        rare = np.flatnonzero(parents_of(all_of(order), lengths) == 1)
+        assert (rare // RUN).tolist() == list(range(10))
+        assert len(set((rare % RUN).tolist())) > 5
+
+
+@pytest.mark.parametrize("size", [RUN - 1, RUN, RUN + 1, 2 * RUN, 2 * RUN + 1, 5 * RUN])
+def test_epochs_of_sizes_around_a_run(size):
+    order = order_of((size - size // 3, size // 3), (size - size // 3, size // 3))
+    assert order.records == size
+    assert sorted(all_of(order).tolist()) == list(range(size))
+
+
+def test_epochs_runs_and_seeds_differ_and_positions_may_be_asked_for_in_any_way():
+    order = order_of((9000, 9000), (1, 1), shuffle=False)
+    first = all_of(order)
+    parents = parents_of(first, (9000, 9000))
+    layouts = [parents[:RUN], parents[RUN : 2 * RUN], parents_of(all_of(order, 1), (9000, 9000))[:RUN]]
+    other = order_of((9000, 9000), (1, 1), seed=1, shuffle=False)
+    layouts.append(parents_of(all_of(other), (9000, 9000))[:RUN])
+    assert len({layout.tobytes() for layout in layouts}) == 4
+    asked = np.random.default_rng(0).integers(0, order.records, (7, 1000))
+    assert (order.indices(asked, 0) == first[asked]).all()
+    assert order.indices(np.arange(order.records)[::-3], 0).tolist() == first[::-3].tolist()
+    assert order.indices(np.zeros(0, np.int64), 0).shape == (0,)
+    for wrong in (-1, order.records, 2**62):
+        with pytest.raises(IndexError, match=f"no position {wrong} "):
+            order.indices(np.array([wrong]), 0)
+
+
+def test_a_mix_of_huge_parents_costs_what_is_asked_for():
+    order = order_of((10**15, 10**14), (10**9 + 7, 10**8 + 9), shuffle=True)
+    assert 10**15 < order.records < 1.1 * 10**15 + 10**8
+    found = order.indices(np.array([0, order.records // 2, order.records - 1]), 5)
+    assert ((found >= 0) & (found < 1.1 * 10**15)).all()
+
+
+def test_parents_begin_again_in_another_order():
+    order = order_of((5, 100), (1, 1), "repeat", shuffle_seed=4)
+    assert order.records == 200
+    indices = all_of(order)
+    its = indices[indices < 5]
+    times = {tuple(its[first : first + 5].tolist()) for first in range(0, 100, 5)}
+    assert len(times) > 10
+    in_order = all_of(order_of((5, 100), (1, 1), "repeat", shuffle=False))
+    assert in_order[in_order < 5][:12].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+
+
+def test_parents_are_shuffled_by_blocks():
+    order = order_of((100, 60), (5, 3), shuffle=Blocks(4, 2, 2), shuffle_seed=3)
+    indices = all_of(order, 2)
+    own = make_order(100, Blocks(4, 2, 2), 3).indices(np.arange(100), 2)
+    assert indices[indices < 100].tolist() == own.tolist()
+
+
+# The reference
+
+
+def test_it_is_a_data_ref_of_streams():
+    ref = mixed(seed=3)
+    assert isinstance(ref, yogadl.DataRef)
+    assert not isinstance(ref, yogadl.RecordsRef)
+    assert len(ref) == 1001  # the 300 are 300.3
+    assert repr(ref) == f"<MixedRef of 1001 records, fingerprint {ref.fingerprint}>"
+    assert [int(record["id"]) for record in ref] == ref.stream().indices().tolist()
+    assert ref.spec == ref_of(0, 1).spec
+    for shuffle in (False, True, yogadl.Blocks(8, 2, 2)):
+        stream = ref.stream(shuffle=shuffle)
+        assert len(stream) == 1001
+        assert [int(n) for batch in stream.batch(64) for n in batch["id"]] == stream.indices().tolist()
+    assert stream.plan().records == 1001
+    with pytest.raises(TypeError):
+        ref[0]
+
+
+def test_weights_are_proportions_and_floats_what_they_are_printed_as():
+    def weights(*given):
+        return mixed((9,) * len(given), given).stream().state_dict()["order"]["weights"]
+
+    assert weights(0.7, 0.3) == weights(7, 3) == weights(70, np.int64(30)) == [7, 3]
+    assert weights(np.float64(0.7), Fraction(3, 10)) == [7, 3]
+    assert weights(1e-300, 3e-300) == [1, 3]
+    assert weights(1 / 3, 2 / 3) == [1, 2]
+    assert weights(0.1, 0.2, 0.3) == [1, 2, 3]
+    assert weights(5) == [1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ((0, 1), "weight of 'p0' must be"),
+        ((1, -1), "weight of 'p1' must be"),
+        ((True, 1), "weight of 'p0' must be"),
+        ((float("nan"), 1), "weight of 'p0' must be"),
+        ((float("inf"), 1), "weight of 'p0' must be"),
+        (("1", 1), "weight of 'p0' must be"),
+        ((1, 4096), "weight of 'p0' is less than 1 in 4096"),
+        ((Fraction(1, 2**300 + 1), Fraction(1, 2**300 + 3)), "round them"),
+    ],
+)
+def test_what_is_no_weight_is_refused(weights, said):
+    with pytest.raises(ConfigurationError, match=said):
+        mixed((9, 9), weights)
+    assert len(mixed((9, 9), (1, 4095)))
+
+
+@pytest.mark.parametrize(
+    "parents",
+    [
+        *[{}, None, [], [("a", 1)], {"a": ref_of(0, 3)}, {"a": (ref_of(0, 3),)}, {"a": ([1, 2], 1)}],
+        {"a": (ref_of(0, 3)[:0], 1)},
+        {"a": (ref_of(0, 3), 1), "b": (yogadl.from_source([1]), 1)},
+    ],
+    ids=repr,
+)
+def test_what_can_t_be_mixed_is_refused(parents):
+    with pytest.raises(ConfigurationError):
+        yogadl.mix(parents)
+
+
+def test_other_arguments_are_checked():
+    with pytest.raises(ConfigurationError, match="at_end must be"):
+        mixed(at_end="cycle")
+    with pytest.raises(ConfigurationError, match="seed must be"):
+        mixed(seed=1.5)
+    with pytest.raises(ConfigurationError, match="did you mean seed="):
+        mixed(shuffle_seed=1)
+    with pytest.raises(ConfigurationError, match="shuffle must be True, False"):
+        mixed().stream(shuffle=5)
+    for again in (lambda ref: yogadl.concat([ref]), lambda ref: yogadl.mix({"a": (ref, 1)})):
+        with pytest.raises(ConfigurationError, match="a mix can't be mixed or joined again"):
+            again(mixed())
+
+
+def test_records_can_be_mapped_before_and_after():
+    halves = mixed().map(lambda record: {"half": record["id"] // 2, "id": record["id"]}).fields("half")
+    stream = halves.stream(shuffle=True).map(lambda record: record["half"] * 2)
+    assert np.concatenate(list(stream.batch(50))).tolist() == (stream.indices() // 2 * 2).tolist()
+    assert halves.fingerprint == mixed().fingerprint
+
+    def fails(record):
+        if record["id"] == 705:
+            raise LookupError("no label")
+        return record
+
+    broken = yogadl.mix({"a": (ref_of(0, 700), 1), "b": (ref_of(700, 300).map(fails), 1)})
+    stream = broken.stream()
+    assert stream.run.calls_functions
+    with pytest.raises(StageError, match="record 5: LookupError"):
+        list(stream.batch(16))
+
+
+def test_random_functions_follow_the_position():
+    def noisy(record, rng):
+        return {"id": record["id"], "noise": rng.random()}
+
+    stream = mixed().stream(shuffle=True).random_map(noisy)
+    whole, parts = [(int(r["id"]), float(r["noise"])) for r in stream.at(1)], []
+    for rank in range(3):
+        share = mixed().stream(shuffle=True, shard_rank=rank, num_shards=3).random_map(noisy)
+        parts += [(int(r["id"]), float(r["noise"])) for r in share.at(1)]
+    assert sorted(whole) == sorted(parts)
+
+
+# Stopping and going on
+
+
+@given(
+    ranks=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    sizes=st.lists(st.integers(1, 90), min_size=4, max_size=4),
+    rows=st.lists(st.integers(0, 5), min_size=4, max_size=4),
+    at_end=st.sampled_from(["stop", "repeat"]),
+    shuffle=st.sampled_from([False, True, yogadl.Blocks(3, 2, 2)]),
+    skip=st.booleans(),
+)
+@settings(deadline=None, max_examples=40)
+def test_stops_and_resumes_over_shards_and_batch_sizes_lose_and_repeat_nothing(
+    ranks, sizes, rows, at_end, shuffle, skip
+):
+    ref = mixed((300, 90, 200), at_end=at_end, seed=2)
+    options = {"shuffle": shuffle, "shuffle_seed": 5, "skip_shuffle_at_epoch_end": skip}
+    wanted = ref.stream(**options).indices(epoch=1).tolist()
+    cursor = json.loads(json.dumps(ref.stream(**options).cursor(delivered=0, epoch=1)))
+    seen = []
+    for number, count in enumerate([*ranks, 1]):
+        states, rest = set(), number == len(ranks)
+        for rank in range(count):
+            loader = ref.stream(**options, shard_rank=rank, num_shards=count, cursor=cursor).batch(sizes[0])
+            batches = iter(loader)
+            for _ in range(10**6 if rest else rows[number % 4]):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                seen += batch["id"].tolist()
+            states.add(json.dumps(batches.state_dict()))
+        sizes = sizes[1:] + sizes[:1]
+        if not rest and len(states) > 1:  # some shards reached the end, where they are no longer in step
+            return
+        cursor = json.loads(states.pop())
+        if cursor["epoch"] != 1:
+            break
+    assert sorted(seen) == sorted(wanted)
+
+
+def test_an_epoch_s_end_leads_into_the_next():
+    ref = mixed(at_end="repeat")
+    loader = ref.stream(shuffle=True).batch(len(ref) - 1, epochs=2)
+    found = [n for batch in loader for n in batch["id"].tolist()]
+    stream = ref.stream(shuffle=True)
+    assert found == [*stream.indices(0).tolist(), *stream.indices(1).tolist()]
+    across = ref.stream(shuffle=True).batch(64, epochs=2, across_epochs=True)
+    assert [n for batch in across for n in batch["id"].tolist()] == found
+    at_end = ref.stream(shuffle=True).cursor(delivered=len(ref))
+    assert list(ref.stream(shuffle=True, cursor=at_end).batch(9)) == []
+
+
+def test_padded_and_dropped_shards():
+    ref = mixed((70, 30), (7, 3))
+    padded = ref.stream(shard_rank=2, num_shards=3, pad_shard_remainder=True)
+    batches = list(padded.batch(10, padding_field="is_padding"))
+    assert sum(int(batch["is_padding"].sum()) for batch in batches) == 1
+    assert batches[-1]["id"][-1] == ref.stream().indices()[1]
+    assert len(ref.stream(num_shards=3, drop_shard_remainder=True)) == 33
+    many = [ref.stream(shard_rank=rank, num_shards=150).indices().tolist() for rank in range(150)]
+    assert [n for own in many for n in own] == ref.stream().indices().tolist()
+
+
+def test_a_cursor_says_what_is_mixed_and_how():
+    ref = mixed(seed=-1)
+    assert ref.stream(shuffle=True, shuffle_seed=6).state_dict() == {
+        "yogadl": 1,
+        "epoch": 0,
+        "position": 0,
+        "records": 1001,
+        "fingerprint": ref.fingerprint,
+        "order": {
+            "name": "mix",
+            "version": 1,
+            "weights": [5, 3, 2],
+            "lengths": [700, 300, 500],
+            "at_end": "stop",
+            "seed": -1,
+            "parents": {"name": "global", "version": 1},
+        },
+        "seed": 6,
+        "skip_shuffle_at_epoch_end": False,
+    }
+    unshuffled = ref.stream(shuffle_seed=6).state_dict()
+    assert (unshuffled["order"]["parents"], unshuffled["seed"]) == ({"name": "source", "version": 1}, None)
+    assert yogadl.concat([ref_of(0, 700), ref_of(700, 300), ref_of(1000, 500)]).fingerprint == ref.fingerprint
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: mixed(seed=2).stream(shuffle=True),
+        lambda: mixed(seed=1, at_end="repeat").stream(shuffle=True),
+        lambda: mixed(seed=1).stream(shuffle=False),
+        lambda: mixed(seed=1).stream(shuffle=True, shuffle_seed=1),
+        lambda: mixed(seed=1).stream(shuffle=yogadl.Blocks(2, 2)),
+        lambda: mixed((700, 300, 501), seed=1).stream(shuffle=True),
+        lambda: yogadl.concat([ref_of(0, 700), ref_of(700, 300)]).stream(shuffle=True),
+    ],
+)
+def test_a_cursor_of_another_mix_is_refused(other):
+    cursor = mixed(seed=1).stream(shuffle=True).state_dict()
+    with pytest.raises(CursorError, match="the cursor is of"):
+        iter(other().batch(4)).load_state_dict(cursor)
+    with pytest.raises(CursorError, match="the cursor is of"):
+        mixed(seed=1).stream(shuffle=True, cursor=other().state_dict())
+
+
+def test_other_parents_of_the_same_lengths_are_accepted_by_word_alone():
+    ref = yogadl.mix({"a": (ref_of(5, 700), 7), "b": (ref_of(9, 300), 3)})
+    cursor = mixed((700, 300), (7, 3)).stream().cursor(delivered=9)
+    with pytest.raises(CursorError, match="fingerprint"):
+        ref.stream(cursor=cursor)
+    assert ref.stream(cursor=cursor, rebind=True).start == (0, 9)
+
+
+def test_it_pickles_and_survives_a_fork_and_threads():
+    ref = mixed(seed=1)
+    stream = pickle.loads(pickle.dumps(ref)).stream(shuffle=True, num_shards=2)
+    again = pickle.loads(pickle.dumps(stream))
+    wanted = ref.stream(shuffle=True, num_shards=2).indices().tolist()
+    assert again.indices().tolist() == wanted
+    batches = ref.stream(shuffle=True, num_shards=2).batch(9).prefetch(3)
+    assert [n for batch in batches for n in batch["id"].tolist()] == wanted
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if stream.indices().tolist() == wanted else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_cache_is_built_of_a_mix_in_its_order(tmp_path):
+    ref = mixed()
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(ref, "mixed", "1")
+    built = storage.fetch("mixed", "1")
+    assert built.gather(range(len(built)))["id"].tolist() == ref.stream().indices().tolist()
