@@ -1,7 +1,7 @@
 """Compare work that yogadl does on records as they are read with the same by hand, or as they are stored.
 
-Run ``python benchmarks/stages.py``. It justifies the loops of `Spec`, and the flat code of `yogadl._filter`
-and `yogadl._chunks`.
+Run ``python benchmarks/stages.py``. It justifies the loops of `Spec`, the flat code of `yogadl._filter`
+and `yogadl._chunks`, and how `yogadl._views` reads several parents.
 """
 
 import sys
@@ -18,12 +18,14 @@ import yogadl
 FILTER_BAR = at_least(0.5)
 CHUNKS_BAR = at_least(0.3)
 CHUNK = 2048
+MIX_BAR = at_least(0.8)
 
 
 def measure(settings: Settings) -> None:
-    """Measure a filter of one field against its function alone, and chunks against a fixed field."""
+    """Measure a filter against its function alone, chunks against a fixed field, a mix against a parent."""
     measure_filter(settings)
     measure_chunks(settings)
+    measure_mix(settings)
 
 
 def measure_filter(settings: Settings) -> None:
@@ -93,6 +95,37 @@ def measure_chunks(settings: Settings) -> None:
         details = f"{rate(len(rows), times[name])}; fixed {rate(len(rows), times['fixed'])}"
         settings.row(what + note, bar, ratios(times["fixed"], times[name]), details, " x")
     clear(settings.path("cache"))
+
+
+def measure_mix(settings: Settings) -> None:
+    """Print the row of a mix of three, against one of them."""
+    data = _sets.SMALL_IMAGES
+    storage = yogadl.open_storage(settings.path("cache"))
+    refs = []
+    for number in range(3):
+        records = settings.scaled(data.records)
+        say(f"{data.name}, {number + 1} of 3: {records:,} records")
+        storage.submit(data.make(records), f"mixed-{number}", "1")
+        refs.append(storage.fetch(f"mixed-{number}", "1"))
+    weights = (0.5, 0.3, 0.2)
+    mixed = yogadl.mix(
+        {str(number): pair for number, pair in enumerate(zip(refs, weights, strict=True))}, seed=1
+    )
+    works = {
+        "one": refs[0].stream(shuffle=True, shuffle_seed=1).batch(256),
+        "mix": mixed.stream(shuffle=True, shuffle_seed=1).batch(256),
+    }
+    times = interleave(
+        {name: lambda loader=loader: drain(iter(loader)) for name, loader in works.items()}, settings.rounds
+    )
+    per_record = {
+        "one": [seconds / len(refs[0]) for seconds in times["one"]],
+        "mix": [seconds / len(mixed) for seconds in times["mix"]],
+    }
+    details = f"{rate(len(mixed), times['mix'])}; one of them {rate(len(refs[0]), times['one'])}"
+    what = f"a mix of three {data.name}, shuffled, batch 256, against one of them"
+    clear(settings.path("cache"))
+    settings.row(what, MIX_BAR, ratios(per_record["one"], per_record["mix"]), details)
 
 
 if __name__ == "__main__":

@@ -174,6 +174,90 @@ def test_what_is_no_reference_is_refused(refs):
         yogadl.concat(refs)
 
 
+SIZES = {"V3": 3, "V24": 24, "below": 4095, "at": 4096, "above": 9000} | dict.fromkeys(
+    ["u1", "u2", "f4", "i8", "M8[s]"], 1
+)
+
+
+def columns_of(first, count):
+    """Return columns of rows of many sizes."""
+    random = np.random.default_rng(first)
+    found = {
+        name: random.integers(0, 256, (count, size), np.uint8) for name, size in SIZES.items() if size > 1
+    }
+    small = np.arange(first, first + count) % 250
+    numbers = {name: small.astype(name) for name, size in SIZES.items() if size == 1}
+    return {**found, **numbers, "none": np.zeros((count, 0)), "id": np.arange(first, first + count)}
+
+
+@pytest.fixture(scope="module")
+def sized(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sized")
+    storage = yogadl.open_storage(folder)
+    whole = columns_of(0, 100), columns_of(100, 50), columns_of(150, 30)
+    for number, columns in enumerate(whole):
+        storage.submit(columns, f"c{number}", "1", part_bytes=None if number else 200_000)
+    columns = {name: np.concatenate([part[name] for part in whole]) for name in whole[0]}
+    return folder, columns
+
+
+def opened(folder, **options):
+    mapped = {"mapped": options.pop("mapped")} if "mapped" in options else {}
+    storage = yogadl.open_storage(folder, **mapped)
+    return [storage.fetch(f"c{number}", "1", **options) for number in range(3)]
+
+
+@pytest.mark.parametrize("options", [{}, {"mapped": False}, {"check": True}], ids=str)
+def test_rows_of_every_size_are_read_from_caches_in_one_go_or_not(sized, options):
+    folder, columns = sized
+    both = yogadl.concat(opened(folder, **options))
+    for seed in range(3):
+        chosen = np.random.default_rng(seed).integers(0, 180, 700)
+        batch = both.gather(chosen)
+        for name, column in columns.items():
+            assert batch[name].dtype == column.dtype
+            assert batch[name].tobytes() == column[chosen].tobytes()
+            assert batch[name].flags.c_contiguous
+            assert batch[name].flags.writeable
+            assert batch[name].flags.aligned
+    assert both.fields("above", "u2").gather([179, 0])["u2"].tolist() == columns["u2"][[179, 0]].tolist()
+
+
+def test_views_of_caches_are_read_in_one_go(sized, monkeypatch):
+    folder, columns = sized
+    _, b, c = opened(folder)
+    parents = [c[::-2], b.select([3, 1, 49, 3]), b, c]  # in `a` parts of any size lie one after another
+    ids = [*range(179, 150, -2), 103, 101, 149, 103, *range(100, 180)]
+    both = yogadl.concat(ref.fields("V24", "id") for ref in parents)
+
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("yogadl._views._joined", never)
+    chosen = np.random.default_rng(0).integers(0, len(ids), 300)
+    batch = both.gather(chosen)
+    wanted = np.array(ids)[chosen]
+    assert batch["id"].tolist() == wanted.tolist()
+    assert (batch["V24"] == columns["V24"][wanted]).all()
+    with pytest.raises(AssertionError):
+        yogadl.concat([b.fields("V24", "id"), from_memory(columns)]).gather([0, 84])
+
+
+def from_memory(columns):
+    return yogadl.from_source({name: columns[name] for name in ("V24", "id")})
+
+
+def test_caches_and_arrays_in_memory_go_together(sized):
+    folder, columns = sized
+    a, b, _ = opened(folder)
+    both = yogadl.concat([a.fields("V24", "id"), from_memory(columns), b.fields("V24", "id")])
+    chosen = np.random.default_rng(0).integers(0, len(both), 300)
+    batch = both.gather(chosen)
+    wanted = np.concatenate([np.arange(100), np.arange(180), np.arange(100, 150)])[chosen]
+    assert batch["id"].tolist() == wanted.tolist()
+    assert (batch["V24"] == columns["V24"][wanted]).all()
+
+
 def test_functions_of_any_parent_are_called_and_reported():
     def fails(record):
         if record["id"] == 5:

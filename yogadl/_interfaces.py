@@ -22,6 +22,8 @@ else:
 # One field of a batch: rows stacked in an array, or a list where the length varies.
 Column = NDArray[Any] | list[Any]
 Indices = NDArray[np.int64]
+# Where in memory rows begin, field by field, and what keeps that memory.
+Addresses = tuple[Any, list[Indices]]
 
 
 class Stream(Generic[Item_co]):
@@ -145,3 +147,10 @@ def announce(records: RandomAccess, indices: Indices) -> None:
     will_need = getattr(records, "will_need", None)
     if will_need is not None:
         will_need(indices)
+
+
+def addresses_of(records: Any, indices: Indices, fields: Sequence[int]) -> Addresses | None:
+    """Return where in memory these fields of the records begin; None if they don't, or it can't be said."""
+    find = getattr(records, "addresses", None)
+    found: Addresses | None = None if find is None else find(indices, fields)
+    return found

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._interfaces import Addresses, Column, Indices, Memory, RandomAccess, addresses_of, announce
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError
 
@@ -37,6 +37,10 @@ class SelectedRecords:
         """Say that these records will be read soon."""
         announce(self.parent, self._indices[indices])
 
+    def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
+        """Return where in memory these fields of the records begin, if they do."""
+        return addresses_of(self._parent, self._indices[indices], fields)
+
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
@@ -64,6 +68,10 @@ class SlicedRecords:
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
         announce(self.parent, indices * self._range.step + self._range.start)
+
+    def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
+        """Return where in memory these fields of the records begin, if they do."""
+        return addresses_of(self._parent, indices * self._range.step + self._range.start, fields)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -97,12 +105,20 @@ class ProjectedRecords:
         """Say that these records will be read soon."""
         announce(self.parent, indices)
 
+    def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
+        """Return where in memory these fields of the records begin, if they do."""
+        return addresses_of(self._parent, indices, [self._numbers[number] for number in fields])
+
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
         """Read records, in the order asked for."""
         numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
         return self.parent.columns(indices, numbers, memory)
+
+
+# A parent that has some of the records of a batch, which of its own, and where in the batch they come.
+_Share = tuple[RandomAccess, Indices, Indices]
 
 
 class JoinedRecords:
@@ -147,21 +163,41 @@ class JoinedRecords:
         shares = list(self._shares(indices))
         if len(shares) == 1:
             return shares[0][0].columns(shares[0][1], fields, memory)
-        found: list[Column] = []
-        for parent, own, rows in shares:
-            columns = parent.columns(own, fields)
-            if not found:
-                found = [_room_for(column, len(indices), memory) for column in columns]
-            for column, part in zip(found, columns, strict=True):
-                if isinstance(column, list):
-                    for row, value in zip(rows.tolist(), part, strict=True):
-                        column[row] = value
-                elif column.nbytes:
-                    _items(column)[rows] = _items(part)
-        return found
+        leaves = [field.leaf for field in self.spec.fields]
+        numbers = range(len(leaves)) if fields is None else fields
+        direct = self._gathered(shares, [number for number in numbers if leaves[number].is_fixed])
+        rest = [number for number in numbers if number not in direct]
+        joined = _joined(shares, rest, memory) if rest else []
+        found = direct | dict(zip(rest, joined, strict=True))
+        return [found[number] for number in numbers]
 
-    def _shares(self, indices: Indices) -> Iterator[tuple[RandomAccess, Indices, Indices]]:
-        """Yield each parent that has some of these records, which of its own, and where among `indices`."""
+    def _gathered(self, shares: Sequence[_Share], fields: Sequence[int]) -> dict[int, NDArray[Any]]:
+        """Gather fields of fixed size in one go, if all parents are mapped caches, or views of such.
+
+        A second copy, from each parent's batch to the common one, takes as long as the gather itself
+        (benchmarks/stages.py).
+        """
+        kept = []  # until it is read
+        addresses = [np.empty(sum(len(rows) for _, _, rows in shares), np.int64) for _ in fields]
+        for parent, own, rows in shares:
+            found = addresses_of(parent, own, fields)
+            if found is None:
+                return {}
+            kept.append(found[0])
+            for all_of_field, its in zip(addresses, found[1], strict=True):
+                all_of_field[rows] = its
+        from yogadl._format.window import rows_at  # loaded by now, but not by all who have views
+
+        columns: dict[int, NDArray[Any]] = {}
+        for number, begin in zip(fields, addresses, strict=True):
+            leaf = self.spec.fields[number].leaf
+            read = rows_at(begin, leaf.row_bytes)
+            if read is not None:
+                columns[number] = read.view(leaf.numpy_dtype).reshape(len(begin), *(leaf.shape or ()))
+        return columns
+
+    def _shares(self, indices: Indices) -> Iterator[_Share]:
+        """Yield the share of each parent that has some of these records."""
         numbers = np.searchsorted(self._ends, indices, side="right")
         if not len(numbers) or (numbers == numbers[0]).all():
             number = int(numbers[0]) if len(numbers) else 0
@@ -177,6 +213,23 @@ class JoinedRecords:
             number = int(numbers[first])
             yield self.parents[number], own[first:last] - self._starts[number], rows[first:last]
             first = last
+
+
+def _joined(shares: Sequence[_Share], fields: Sequence[int], memory: Memory | None) -> list[Column]:
+    """Read fields of each parent, and put what was read into place."""
+    records = sum(len(rows) for _, _, rows in shares)
+    found: list[Column] = []
+    for parent, own, rows in shares:
+        columns = parent.columns(own, fields)
+        if not found:
+            found = [_room_for(column, records, memory) for column in columns]
+        for column, part in zip(found, columns, strict=True):
+            if isinstance(column, list):
+                for row, value in zip(rows.tolist(), part, strict=True):
+                    column[row] = value
+            elif column.nbytes:
+                _items(column)[rows] = _items(part)
+    return found
 
 
 def _room_for(part: Column, records: int, memory: Memory | None) -> Column:

@@ -95,6 +95,11 @@ class FixedField:
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
 
+    def addresses(self, rows: StoredRows) -> Int64s | None:
+        """Return where in memory these rows begin, if they are that simple."""
+        where = self._where(rows) if self._row_bytes else None
+        return None if where is None else where * rows.window.step(self._row_bytes) + rows.window.address
+
     def _pieces(self) -> tuple[int, int]:
         """Return the most bytes that divide a row and the distance of any two, and where a piece begins."""
         if self._piece is None:

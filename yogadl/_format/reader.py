@@ -11,7 +11,7 @@ from yogadl._format.fields import FixedField, VaryingField
 from yogadl._format.hints import Hints
 from yogadl._format.rows import PAGE_BYTES, PartFiles, Parts
 from yogadl._format.table import PartTable
-from yogadl._interfaces import Memory
+from yogadl._interfaces import Addresses, Memory
 from yogadl._spec import Spec
 
 Int64s = NDArray[np.int64]
@@ -94,6 +94,20 @@ class Reader:
         field = self.fields[number]
         assert isinstance(field, VaryingField)
         return field
+
+    def addresses(self, indices: Int64s, fields: Sequence[int]) -> Addresses | None:
+        """Return where in memory these fields of the records begin, if all are mapped rows of fixed size."""
+        if self.parts.renew_after:
+            self.parts.touch(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
+        rows = self.parts.rows(indices)
+        found = []
+        for number in fields:
+            field = self.fields[number]
+            begin = field.addresses(rows) if isinstance(field, FixedField) else None
+            if begin is None:
+                return None
+            found.append(begin)
+        return rows.window, found
 
     def will_need(self, indices: Int64s) -> None:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""

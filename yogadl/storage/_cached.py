@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Memory
+from yogadl._interfaces import Addresses, Column, Indices, Memory, addresses_of
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
@@ -132,6 +132,10 @@ class CachedRecords:
     def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> Column:
         """Return values from `starts` to `stops` of that axis, back to back."""
         return self.open()[1].stretches(indices, number, starts, stops)
+
+    def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
+        """Return where in memory these fields of the records begin, if they do."""
+        return addresses_of(self.open()[1], indices, fields)
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
