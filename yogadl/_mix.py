@@ -9,12 +9,11 @@ from yogadl._arguments import exact, explains_names, whole
 from yogadl._dataref import RecordsRef, StreamedRef
 from yogadl._interfaces import Item_co, Made, RandomAccess
 from yogadl._order import Blocks, Mixture, make_order
-from yogadl._order._mix import RUN
+from yogadl._order._mix import MOST_BITS, RUN
 from yogadl._views import JoinedRecords
 from yogadl.errors import ConfigurationError
 
 _AT_ENDS: Final = ("stop", "repeat")
-_MOST_BITS: Final = 256  # of a weight that a cursor holds
 
 
 class MixedRef(StreamedRef[Item_co]):
@@ -86,6 +85,8 @@ def mix(
     The k-th record of a parent is the k-th of its own order in that epoch: of its shuffle, with
     ``shuffle=True``.
 
+    A stream can go on from a cursor of a mix with other weights: see `docs/mixes.md`.
+
     Args:
         parents: By a name, each reference and its weight. Weights are of any sum, none of them less than 1 in
             4,096; a float is what it is printed as: 0.7 is 7/10.
@@ -142,7 +143,7 @@ def _whole_weights(given: Mapping[str, Any]) -> tuple[int, ...]:
                 f"the weight of {name!r} is less than 1 in {RUN} of all: make it larger, or join {name!r} "
                 "with another one by yogadl.concat"
             )
-        if weight.bit_length() > _MOST_BITS:
+        if weight.bit_length() > MOST_BITS:
             raise ConfigurationError("the weights have no simple proportion: round them, to 0.333 or such")
     return tuple(weights)
 

@@ -433,3 +433,173 @@ def test_a_cache_is_built_of_a_mix_in_its_order(tmp_path):
     storage.submit(ref, "mixed", "1")
     built = storage.fetch("mixed", "1")
     assert built.gather(range(len(built)))["id"].tolist() == ref.stream().indices().tolist()
+
+
+# Other weights
+
+
+def open_mix(weights, cursor=None, at_end="stop", lengths=(9000, 6000, 3000), **options):
+    ref = mixed(lengths, weights, at_end=at_end, seed=2)
+    return ref.stream(shuffle=True, shuffle_seed=5, cursor=cursor, **options)
+
+
+def read(stream, count):
+    """Return the next indices of the stream's epoch, and the cursor after them."""
+    epoch = stream.start.epoch
+    indices = stream.indices(epoch, 0, count)
+    return indices.tolist(), json.loads(json.dumps(stream.cursor(len(indices), epoch)))
+
+
+stops = st.lists(
+    st.tuples(
+        st.tuples(*[st.integers(1, 9)] * 3),
+        st.sampled_from([0, 1, 700, RUN - 1, RUN, RUN + 1, 2 * RUN, 10**6]) | st.integers(0, 9000),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(stops=stops, at_end=st.sampled_from(["stop", "repeat"]), epoch=st.integers(0, 2))
+@settings(deadline=None, max_examples=80)
+def test_weights_that_change_repeat_nothing_and_a_second_resume_is_exact(stops, at_end, epoch):
+    lengths = (9000, 6000, 3000)
+    cursor = open_mix(stops[0][0], at_end=at_end).cursor(0, epoch)
+    came, is_over = [], False
+    for weights, count in [*stops, ((1, 1, 1), 10**6)]:
+        stream = open_mix(weights, cursor, at_end)
+        assert stream.start.epoch == epoch
+        own, after = read(stream, count)
+        assert not (is_over and own)
+        is_over = after["position"] == after["records"] == len(mixed(lengths, weights, at_end=at_end))
+        # Exact counts in each run since the weights changed; what was said at another stop goes on so.
+        resumed = open_mix(weights, cursor, at_end).indices(epoch)
+        assert resumed[: len(own)].tolist() == own
+        assert open_mix(weights, after, at_end).indices(epoch).tolist() == resumed[len(own) :].tolist()
+        if "before" not in after["order"] or cursor["order"] != after["order"]:
+            parents = parents_of(np.array(own, np.int64), lengths)
+            for end in range(RUN, len(own) + 1, RUN):
+                assert np.bincount(parents[:end], minlength=3).tolist() == apportion(end, weights) or (
+                    cursor["order"]["weights"] == after["order"]["weights"]
+                )
+        came += own
+        cursor = after
+    parents = parents_of(np.array(came, np.int64), lengths)
+    for number, length in enumerate(lengths):
+        its = np.array(came, np.int64)[parents == number] - sum(lengths[:number])
+        order = make_order(length, True, 5).indices(np.arange(length), epoch)
+        assert its[:length].tolist() == order[: len(its)].tolist()
+        assert len(its) <= length if at_end == "stop" else len(its) >= length
+    # The next epoch is that of the last weights alone.
+    last = open_mix((1, 1, 1), cursor, at_end)
+    wanted = open_mix((1, 1, 1), at_end=at_end).indices(epoch + 1).tolist()
+    assert last.indices(epoch + 1).tolist() == wanted
+    assert "before" not in last.cursor(0, epoch + 1)["order"]
+
+
+def test_changed_weights_of_version_1_are_frozen():
+    _, cursor = read(open_mix((5, 3, 1)), 5000)
+    _, cursor = read(open_mix((1, 1, 1), cursor), 100)
+    stream = open_mix((2, 1, 7), cursor)
+    assert stream.start == (0, 837)
+    assert stream.indices(0)[[*range(6), -1]].tolist() == [15415, 17753, 5538, 17758, 15887, 15156, 13976]
+
+
+def test_a_chain_of_batches_shards_and_weights_reads_each_record_once():
+    seen, cursor = [], None
+    plan = [((5, 3, 2), 3), ((1, 1, 1), 2), ((1, 1, 1), 5), ((9, 1, 1), 1), ((2, 2, 9), 4)]
+    for number, (weights, ranks) in enumerate([*plan, ((3, 2, 1), 1)]):
+        ends = set()
+        for rank in range(ranks):
+            loader = open_mix(weights, cursor, "stop", (900, 700, 500), shard_rank=rank, num_shards=ranks)
+            batches = iter(loader.batch(17))
+            for _ in range(3 if number < len(plan) else 10**6):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                seen += batch["id"].tolist()
+            ends.add(json.dumps(batches.state_dict()))
+        [end] = ends
+        cursor = json.loads(end)
+    assert len(seen) == len(set(seen))
+    assert min(n - seen.count(-1) for n in (900, 700, 500)) > 0
+
+
+def test_padding_in_an_epoch_of_changed_weights_repeats_what_came_since():
+    _, cursor = read(open_mix((1, 1, 1)), 500)
+    for ranks in (2, 7, 300):
+        whole = open_mix((5, 3, 1), cursor).indices(0)
+        options = {"num_shards": ranks, "pad_shard_remainder": True}
+        padded = [open_mix((5, 3, 1), cursor, shard_rank=rank, **options).indices(0) for rank in range(ranks)]
+        rows = np.stack(padded, axis=1).reshape(-1)
+        assert rows.tolist() == np.resize(whole, len(rows)).tolist()
+
+
+def test_an_epoch_that_is_over_stays_so_under_other_weights():
+    stream = open_mix((5, 3, 1))
+    over = stream.cursor(len(stream))
+    changed = open_mix((1, 1, 1), over)
+    assert changed.start == (0, len(changed))
+    assert list(changed.batch(100)) == []
+    assert changed.state_dict()["order"] == open_mix((1, 1, 1)).state_dict()["order"]
+    left = stream.cursor(0, epoch=1)
+    assert open_mix((1, 1, 1), left).state_dict() == open_mix((1, 1, 1)).cursor(0, epoch=1)
+
+
+def test_weights_change_where_a_stream_is_opened_and_nowhere_else():
+    _, cursor = read(open_mix((5, 3, 1)), 500)
+    batches = iter(open_mix((1, 1, 1)).batch(8))
+    with pytest.raises(CursorError, match="with this cursor"):
+        batches.load_state_dict(cursor)
+    changed = open_mix((1, 1, 1), cursor)
+    loader = changed.batch(8)
+    _, later = read(changed, 100)
+    loader.load_state_dict(later)
+    assert loader.state_dict() == later
+    _, clean = read(open_mix((1, 1, 1)), 9000)
+    with pytest.raises(CursorError, match="another order"):
+        loader.load_state_dict(clean)  # of the same weights and epoch, but from its start on
+    loader.load_state_dict(open_mix((1, 1, 1)).cursor(5, epoch=1))
+    with pytest.raises(IndexError, match="begins at position"):
+        next(changed.at(0, 0))
+    skipping = mixed((9000, 6000, 3000), (5, 3, 1), seed=2).stream(skip_shuffle_at_epoch_end=True)
+    with pytest.raises(CursorError, match="can't change"):
+        mixed((9000, 6000, 3000), (1, 1, 1), seed=2).stream(
+            skip_shuffle_at_epoch_end=True, cursor=skipping.cursor(7)
+        )
+
+
+def crafted():
+    """Return cursors that someone may have tampered with."""
+    _, cursor = read(open_mix((5, 3, 1)), 5000)
+    _, cursor = read(open_mix((1, 1, 1), cursor), 100)
+    order = cursor["order"]
+    [before] = order["before"]
+    weights = [None, [], [1], [1, 1, 0], [1, 1, -1], [1, 1, 1.0], [1, 1, True], [1, 1, 5000], [2**256] * 3]
+    weights += ["111", [1, 1, "1"], {"a": 1}, [[1], 1, 1]]
+    befores = [None, {}, [], [None], [{}], [before] * 2, [before] * 101, 5, "x"]
+    befores += [[{**before, "to": to}] for to in (16200, 2**70, -1, 5000.0, 0, None, True)]
+    befores += [[{**before, "weights": held}] for held in ([5, 3, 2], [5, 3], None)]
+    befores += [[{**before, "from": 1}], [{**before, "more": 1}]]
+    changes = [*({"weights": given} for given in weights), *({"before": given} for given in befores)]
+    changes += [{"lengths": [1, 2, 3]}, {"at_end": "repeat"}, {"seed": 5}, {"version": 2}, {"name": "global"}]
+    found = [{**cursor, "order": {**order, **change}} for change in [*changes, {"x": 1}]]
+    others = [{"position": 0}, {"position": 2**62}, {"records": 5}, {"order": None}, {"order": []}]
+    others += [{"epoch": "0"}, {"epoch": None}, {"position": "1"}]
+    return found + [{**cursor, **other} for other in others]
+
+
+@pytest.mark.parametrize("cursor", crafted())
+@pytest.mark.parametrize("weights", [(1, 1, 1), (5, 3, 1), (7, 1, 1)])
+def test_a_cursor_that_was_tampered_with_is_refused(cursor, weights):
+    with pytest.raises(CursorError):
+        open_mix(weights, cursor)
+
+
+def test_weights_can_change_a_hundred_times_within_an_epoch():
+    cursor = None
+    for number in range(101):
+        _, cursor = read(open_mix((1 + number % 2, 1, 1), cursor), 3)
+    assert len(cursor["order"]["before"]) == 100
+    with pytest.raises(ConfigurationError, match="can change 100 times"):
+        open_mix((5, 1, 1), cursor)

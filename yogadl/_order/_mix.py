@@ -4,9 +4,10 @@
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,31 @@ from numpy.typing import NDArray
 from yogadl._frozen import frozen
 from yogadl._order._apportion import apportion
 from yogadl._order._blocks import Blocks, Mixture
-from yogadl._order._check import check_records, check_within
+from yogadl._order._check import RECORDS_LIMIT, check_records, check_within
 from yogadl._order._keys import GOLDEN, absorb, derive_key, mix_array
 from yogadl._order._permutation import Integers
+from yogadl.errors import ConfigurationError
 
 RUN: Final = 4096
+MOST_BITS: Final = 256  # of a weight
+MOST_CHANGES: Final = 100  # of weights within an epoch
 MIX_TAG = int.from_bytes(b"mix-1", "big")
 AGAIN_TAG = int.from_bytes(b"again-1", "big")
+
+
+class Stretch(NamedTuple):
+    """Positions of an epoch over which one set of weights holds: all, unless weights change within it."""
+
+    weights: tuple[int, ...]
+    number: int  # of the epoch's stretches
+    first: int  # position
+    size: int  # positions until the epoch's end
+    taken: tuple[int, ...]  # how many records of each parent came in the stretches before
+
+    def counts(self, size: int) -> list[int]:
+        """Return how many of each parent have come after so many positions of it, at the end of a run."""
+        own = apportion(size, self.weights)
+        return [before + count for before, count in zip(self.taken, own, strict=True)]
 
 
 @frozen
@@ -31,11 +50,15 @@ class MixOrder:
         mixture: Of what.
         shuffle_seed: What the parents are shuffled by.
         make_order: Returns a parent's order, by its length, how it is shuffled and a seed.
+        epoch: The epoch within which the weights changed, if `past` says that they did.
+        past: The weights before in that epoch, and up to which position each held.
     """
 
     mixture: Mixture
     shuffle_seed: int
     make_order: Callable[[int, bool | Blocks, int], Any]
+    epoch: int = 0
+    past: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     @property
     def seed(self) -> int | None:
@@ -45,35 +68,96 @@ class MixOrder:
     @cached_property
     def records(self) -> int:
         """How many positions an epoch has."""
-        mixture = self.mixture
-        found = reach(mixture.weights, mixture.lengths, mixture.at_end)
-        check_records(found)
-        return found
+        return self._stretches[0].size if not self.past else replace(self, past=()).records
 
     @cached_property
-    def _starts(self) -> list[int]:
-        """Where each parent's records begin in the concatenation."""
-        return [sum(self.mixture.lengths[:number]) for number in range(len(self.mixture.lengths))]
+    def _stretches(self) -> list[Stretch]:
+        """Return the stretches of the epoch within which the weights changed, or the one that any other is.
+
+        The positions of each count so that the epoch ends where one of its weights alone does.
+        """
+        mixture, found = self.mixture, list[Stretch]()
+        taken = (0,) * len(mixture.lengths)
+        for number, (weights, last) in enumerate([*self.past, (mixture.weights, 0)]):
+            left = [length - count for length, count in zip(mixture.lengths, taken, strict=True)]
+            size = reach(weights, left, mixture.at_end)
+            whole = reach(weights, mixture.lengths, mixture.at_end) if number else size
+            check_records(whole)
+            stretch = Stretch(weights, number, whole - size, size, taken)
+            found.append(stretch)
+            if number < len(self.past):
+                if not stretch.first < last < whole:
+                    raise ConfigurationError("the weights of a mix can't have changed where they are said to")
+                taken = self._taken(stretch, last - stretch.first)
+        return found
+
+    def _taken(self, stretch: Stretch, size: int) -> tuple[int, ...]:
+        """Return how many records of each parent came before, and in so many positions of a stretch."""
+        run, within = divmod(size, RUN)
+        found = np.array(stretch.counts(run * RUN), np.int64)
+        if within:
+            parents = _lay_out(self.mixture.seed, self.epoch, stretch, run).parents[:within]
+            found += np.bincount(parents, minlength=len(found))
+        return tuple(found.tolist())
+
+    def changed(self, epoch: int, position: int, mixture: Mixture) -> tuple["MixOrder", int]:
+        """Return the order that goes on with other weights from a place of this one, and that place in it.
+
+        Raises:
+            ConfigurationError: if the weights changed too often in the epoch.
+        """
+        past = self.past if epoch == self.epoch else ()
+        new = MixOrder(mixture, self.shuffle_seed, self.make_order)
+        if position >= self.records:
+            return new, new.records
+        if position > self._stretch(epoch).first:
+            past = (*past, (self.mixture.weights, position))
+        if len(past) > MOST_CHANGES:
+            raise ConfigurationError(f"the weights of a mix can change {MOST_CHANGES} times within an epoch")
+        new = replace(new, epoch=epoch if past else 0, past=past)
+        return new, new.start(epoch)
+
+    def start(self, epoch: int) -> int:
+        """Return the first position of an epoch that can be asked for: where the weights changed, or 0."""
+        return self._stretch(epoch).first
+
+    def _stretch(self, epoch: int) -> Stretch:
+        if epoch == self.epoch or not self.past:
+            return self._stretches[-1]
+        return replace(self, past=())._stretches[0]
 
     def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-        """Return at each position which record of the parents' concatenation comes."""
+        """Return at each position which record of the parents' concatenation comes.
+
+        Raises:
+            IndexError: if there is no such position, or it came before the weights changed.
+        """
         flat = check_within(positions, self.records, "position")
+        stretch = self._stretch(epoch)
+        if stretch.first:
+            flat = flat - stretch.first
+            if flat.size and int(flat.min()) < 0:
+                raise IndexError(
+                    f"epoch {epoch} of this mix begins at position {stretch.first}: its weights changed there"
+                )
         parents, turns = np.empty(flat.size, np.uint16), np.empty(flat.size, np.int64)
         runs = flat // RUN
         first = 0
         for last in [*(np.flatnonzero(runs[1:] != runs[:-1]) + 1).tolist(), flat.size]:
             if first < last:
                 run = int(runs[first])
-                layout = _lay_out(self.mixture, self.records, epoch, run)
+                layout = _lay_out(self.mixture.seed, epoch, stretch, run)
                 within = flat[first:last] - run * RUN
                 layout.parents.take(within, out=parents[first:last])
                 layout.turns.take(within, out=turns[first:last])
             first = last
         found = np.empty(flat.size, np.int64)
-        for number, start in enumerate(self._starts):
+        start = 0
+        for number, length in enumerate(self.mixture.lengths):
             its = np.flatnonzero(parents == number)
             if its.size:
                 found[its] = self._of_parent(number, turns[its], epoch) + start
+            start += length
         return found.reshape(np.shape(positions))
 
     def _of_parent(self, number: int, turns: Integers, epoch: int) -> Integers:
@@ -107,6 +191,48 @@ class MixOrder:
             "seed": mixture.seed,
             "parents": self._order(0, 0).describe(),
         }
+
+    @property
+    def change(self) -> tuple[int, dict[str, Any]] | None:
+        """The epoch within which weights changed, and how this order is described in it."""
+        if not self.past:
+            return None
+        before = [
+            {"weights": list(weights), "from": stretch.first, "to": last}
+            for (weights, last), stretch in zip(self.past, self._stretches, strict=False)
+        ]
+        return self.epoch, {**self.describe(), "before": before}
+
+    def as_saved(self, cursor: Any) -> "MixOrder":  # Any: it comes from a file
+        """Return this order with the weights that a cursor names, or itself if they make no sense.
+
+        All else is this one's: who compares it with the cursor sees what differs.
+        """
+        order = cursor.get("order") if isinstance(cursor, Mapping) else None
+        before = order.get("before", []) if isinstance(order, Mapping) else None
+        if not isinstance(order, Mapping) or not isinstance(before, list) or len(before) > MOST_CHANGES:
+            return self
+        weights = self._read_weights(order)
+        past = [(self._read_weights(one), one.get("to")) for one in before if isinstance(one, Mapping)]
+        sound = [(held, last) for held, last in past if held and type(last) is int and last < RECORDS_LIMIT]
+        epoch = cursor.get("epoch") if before else 0
+        if not weights or len(sound) < len(before) or type(epoch) is not int:
+            return self
+        saved = replace(self, mixture=replace(self.mixture, weights=weights), epoch=epoch, past=tuple(sound))
+        try:
+            _ = saved._stretches
+        except ConfigurationError:
+            return self
+        return saved
+
+    def _read_weights(self, said: Mapping[Any, Any]) -> tuple[int, ...]:
+        """Return weights as a cursor has them, or none if they can't be."""
+        given = said.get("weights")
+        if not isinstance(given, list) or len(given) != len(self.mixture.lengths):
+            return ()
+        if not all(type(weight) is int and 0 < weight < 2**MOST_BITS for weight in given):
+            return ()
+        return tuple(given) if min(given) * RUN >= sum(given) else ()
 
 
 def reach(weights: Sequence[int], left: Sequence[int], at_end: str) -> int:
@@ -145,14 +271,15 @@ class _Layout:
 # Of the runs that a few readers go through side by side: 40 KiB each. Read-only, and depending on nothing
 # else, so threads and forked processes may share them.
 @functools.lru_cache(maxsize=32)
-def _lay_out(mixture: Mixture, records: int, epoch: int, run: int) -> _Layout:
-    size = min(RUN, records - run * RUN)
-    before = apportion(run * RUN, mixture.weights)
-    after = apportion(run * RUN + size, mixture.weights)
+def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _Layout:
+    size = min(RUN, stretch.size - run * RUN)
+    before, after = stretch.counts(run * RUN), stretch.counts(run * RUN + size)
     counts = [last - first for first, last in zip(before, after, strict=True)]
+    state = derive_key(MIX_TAG, seed, epoch)
+    key = absorb(absorb(state, stretch.number) if stretch.number else state, run)
     words = np.arange(1, size + 1, dtype=np.uint64)
     np.multiply(words, np.uint64(GOLDEN), out=words)
-    np.add(words, np.uint64(absorb(derive_key(MIX_TAG, mixture.seed, epoch), run)), out=words)
+    np.add(words, np.uint64(key), out=words)
     mix_array(words)
     parents, turns = np.empty(size, np.uint16), np.empty(size, np.int64)
     parents[np.argsort(words)] = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)

@@ -32,6 +32,7 @@ class Identity:
     seed: int | None
     skip_shuffle_at_epoch_end: bool
     skipped: Skipped
+    change: tuple[int, dict[str, Any]] | None = None  # an epoch in which the order says something else
 
     @property
     def records(self) -> int:
@@ -46,8 +47,14 @@ class Identity:
             CursorError: if it is no cursor.
         """
         skipped = read_skipped(state)
-        names = ("fingerprint", "order", _SEED, _SKIP)
-        return Identity(**{name: state[name] for name in names}, skipped=skipped)
+        order = {name: value for name, value in state["order"].items() if name != "before"}
+        change = (state["epoch"], dict(state["order"])) if "before" in state["order"] else None
+        others = {name: state[name] for name in ("fingerprint", _SEED, _SKIP)}
+        return Identity(order=order, change=change, skipped=skipped, **others)
+
+    def order_in(self, epoch: int) -> dict[str, Any]:
+        """Return what the order says of itself in an epoch: "before", if it is of changed weights."""
+        return dict(self.order if self.change is None or self.change[0] != epoch else self.change[1])
 
 
 def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
@@ -59,7 +66,7 @@ def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
         "position": identity.skipped.place(point.position) if ranges else point.position,
         "records": identity.records,
         "fingerprint": identity.fingerprint,
-        "order": dict(identity.order),
+        "order": identity.order_in(point.epoch),
         _SEED: identity.seed,
         _SKIP: identity.skip_shuffle_at_epoch_end,
         **({_RANGES: [list(pair) for pair in ranges]} if ranges else {}),
@@ -148,14 +155,18 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     def refuse(what: str, theirs: Any, ours: Any, mend: str) -> CursorError:
         return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {mend}")
 
+    order, their_order = identity.order_in(state["epoch"]), dict(state["order"])
+    mend = "open the stream with the same shuffle; a mix that has other weights, with this cursor"
+    other_order = refuse("another order,", their_order, order, mend)
+    if their_order != order and their_order.get("name") == order.get("name") == "mix":
+        raise other_order  # how many records it has follows from that
     if state["records"] != identity.records:
         raise refuse("other data, its number of records is", state["records"], identity.records, _OPEN_THAT)
     if state["fingerprint"] != identity.fingerprint and not rebind:
         mend = f"{_OPEN_THAT}, or accept other data of equal length by rebind=True"
         raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, mend)
-    if dict(state["order"]) != identity.order:
-        mend = "open the stream with the same shuffle, a mix with the same weights, at_end and seed"
-        raise refuse("another order,", dict(state["order"]), identity.order, mend)
+    if their_order != order:
+        raise other_order
     if state[_SEED] != identity.seed:
         raise refuse("another shuffle, its seed is", state[_SEED], identity.seed, "pass that shuffle_seed")
     if state[_SKIP] != identity.skip_shuffle_at_epoch_end:

@@ -13,7 +13,7 @@ from yogadl._stream.cursor import read_cursor, read_skipped
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point, Remainder, Shard
 from yogadl._stream.stream import RecordStream
-from yogadl.errors import ConfigurationError
+from yogadl.errors import ConfigurationError, CursorError
 
 
 def open_stream(
@@ -56,12 +56,40 @@ def open_stream(
         skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
     if cursor is not None:
-        skipped = read_skipped(cursor)
-        if skipped.ranges and skipped.records == shard.records:
-            run = run.skipping(skipped)
-        point = read_cursor(run.identity(), cursor, flag("rebind", rebind))
-        run = replace(run, start=point)
+        go_on = _resumed_mix if isinstance(shuffle, Mixture) else _resumed
+        run = go_on(run, cursor, flag("rebind", rebind))
     return RecordStream(run)
+
+
+def _resumed(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
+    skipped = read_skipped(cursor)
+    if skipped.ranges and skipped.records == run.shard.records:
+        run = run.skipping(skipped)
+    return replace(run, start=read_cursor(run.identity(), cursor, rebind))
+
+
+def _resumed_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
+    """Return the run that goes on from a cursor, which may be of other weights."""
+    order: Any = run.order
+    saved = order.as_saved(cursor)
+    shard = replace(run.shard, records=saved.records)
+    found = _resumed(replace(run, order=saved, shard=shard), cursor, rebind)
+    epoch, position = cursor["epoch"], cursor["position"]
+    if position < saved.start(epoch):
+        raise CursorError(
+            f"the cursor's 'position' is {position}, but its weights began at {saved.start(epoch)}: use a "
+            "cursor as state_dict() returned it"
+        )
+    if saved.mixture == order.mixture:
+        return found
+    if run.skip_shuffle_at_epoch_end or found.skipped is not None:
+        why = "skip_shuffle_at_epoch_end" if run.skip_shuffle_at_epoch_end else "skip_ranges"
+        raise CursorError(
+            f"the cursor is of a mix with the weights {list(saved.mixture.weights)}, the stream has "
+            f"{list(order.mixture.weights)}: with {why} they can't change"
+        )
+    order, position = saved.changed(epoch, position, order.mixture)
+    return replace(run, order=order, start=Point(epoch, position))
 
 
 def open_shard(

@@ -97,6 +97,7 @@ class Run:
             order=self.order.describe(),
             seed=getattr(self.order, "seed", None),  # which an order that shuffles nothing does not have
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
+            change=getattr(self.order, "change", None),
         )
 
     def numbering(self, cut: Cut) -> Numbering:
@@ -118,7 +119,10 @@ class Run:
         if self.skipped is not None:
             places, records = self.skipped.places(asked), self.skipped.records
         if len(asked) and positions[-1] >= shard.records:  # only an epoch's last row can stick out
-            asked[-1] %= shard.records
+            begin = getattr(self.order, "start", None)  # of a mix, whose weights may have changed
+            low = 0 if begin is None else begin(point.epoch)
+            low = low if self.skipped is None else self.skipped.before(low)
+            asked[-1] = low + (asked[-1] - shard.records) % (shard.records - low)
         if self.skipped is not None:
             asked = self.skipped.places(asked)
         indices = self.order.indices(asked, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
