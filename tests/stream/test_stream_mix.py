@@ -603,3 +603,26 @@ def test_weights_can_change_a_hundred_times_within_an_epoch():
     assert len(cursor["order"]["before"]) == 100
     with pytest.raises(ConfigurationError, match="can change 100 times"):
         open_mix((5, 1, 1), cursor)
+
+
+def test_positions_are_left_out_of_a_mix_and_of_one_with_changed_weights():
+    stream = open_mix((5, 3, 1)).skip_ranges([(0, 100), (5000, 6000)])
+    whole = open_mix((5, 3, 1)).indices(1).tolist()
+    assert stream.indices(1).tolist() == whole[100:5000] + whole[6000:]
+    _, cursor = read(open_mix((5, 3, 1)), 4000)
+    changed = open_mix((1, 1, 1), cursor)
+    left, first = changed.indices(0).tolist(), changed.start.position
+    skipping = changed.skip_ranges([(first + 10, first + 30)])
+    assert skipping.indices(0).tolist() == left[:10] + left[30:]
+    saved = json.loads(json.dumps(skipping.cursor(15, 0)))
+    assert open_mix((1, 1, 1), saved).indices(0).tolist() == left[35:]
+    with pytest.raises(CursorError, match="with skip_ranges they can't change"):
+        open_mix((5, 3, 1), saved)
+    ranks = [
+        open_mix((1, 1, 1), cursor, shard_rank=rank, num_shards=7, pad_shard_remainder=True)
+        .skip_ranges([(first + 10, first + 30)])
+        .indices(0)
+        for rank in range(7)
+    ]
+    rows = np.stack(ranks, axis=1).reshape(-1)
+    assert rows.tolist() == np.resize(left[:10] + left[30:], len(rows)).tolist()
