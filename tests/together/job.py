@@ -61,6 +61,7 @@ class Job:
     pad_shard_remainder: bool = False
     is_mapped: bool = False
     skips: tuple[tuple[int, int], ...] = ()
+    is_mixed: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -69,9 +70,14 @@ class Job:
     def from_json(text: str) -> "Job":
         return Job(**json.loads(text))
 
-    def ref(self) -> yogadl.RecordsRef:
-        """Open the cache."""
-        return yogadl.open_storage(self.storage).fetch(self.dataset_id, self.version)
+    def ref(self) -> yogadl.RecordsRef | yogadl.MixedRef:
+        """Open the cache; or mix its parts, whose records are those of all of it."""
+        ref = yogadl.open_storage(self.storage).fetch(self.dataset_id, self.version)
+        if not self.is_mixed:
+            return ref
+        half, most = len(ref) // 2, len(ref) - 3
+        parts = {"a": (ref[:half], 0.5), "b": (ref[half:most], 0.4), "c": (ref[most:], 0.1)}
+        return yogadl.mix(parts, seed=self.seed, at_end="repeat")
 
     def stream(self) -> Any:
         """Open this rank's stream, which starts at the cursor."""

@@ -88,6 +88,21 @@ def test_any_chain_of_stops_reads_each_record_of_each_epoch_once_and_in_order(tr
         assert sorted(run.start.records(run.seen[epoch])) == left, run.story
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_any_chain_of_stops_reads_a_mix_in_its_order(trainers, storage, seed):
+    dice = random.Random(seed)
+    start = Job(str(storage), "together", str(SIZES[0]), seed=seed, is_mapped=seed % 2 == 1, is_mixed=True)
+    run = Run(trainers, start)
+    assert run.size > SIZES[0]  # some parts begin again
+    while run.cursor["epoch"] < EPOCHS and len(run.story) < LEGS:
+        run.go_on(*drawn(dice, run.cursor))
+    while run.cursor["epoch"] < EPOCHS:
+        run.go_on("core", {"ranks": 1}, Stop(None))
+    for epoch in range(EPOCHS):
+        assert run.seen[epoch] == start.ids(epoch)
+        assert set(start.records(run.seen[epoch])) == set(range(SIZES[0]))
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_run_that_is_killed_with_full_queues_goes_on_under_another_framework(trainers, storage, framework):
     after = FRAMEWORKS[(FRAMEWORKS.index(framework) + 1) % len(FRAMEWORKS)]
