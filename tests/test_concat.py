@@ -277,6 +277,20 @@ def test_functions_of_any_parent_are_called_and_reported():
     assert after.gather([8, 1])["id"].tolist() == [16, 2]
 
 
+def test_filters_before_and_after(caches):
+    def is_even(record):
+        return record["id"] % 2 == 0
+
+    before = yogadl.concat(ref.filter(is_even, fields=("id",)) for ref in caches)
+    after = yogadl.concat(caches).filter(is_even, fields=("id",))
+    evens = list(range(0, 100, 2))
+    for ref in (before, after):
+        same(ref.gather(range(len(ref))), evens)
+        assert len(ref.stream(shuffle=True, num_shards=3)) == 17
+    halves = yogadl.concat([after, after.filter(lambda record: record["id"] < 50)])
+    assert halves.gather(range(75))["id"].tolist() == [*evens, *evens[:25]]
+
+
 def test_a_mapped_parent_without_records_counts_as_mapped():
     mapped = ref_of(0, 2)[:0].map(lambda record: record, spec=ref_of(0, 3).spec)
     assert yogadl.concat([ref_of(0, 3), mapped]).stream().run.calls_functions

@@ -257,8 +257,13 @@ def test_values_are_read_once_and_so_much_at_a_time():
     source.read, source.record_bytes = [], 2**40
     split(source, [0.5], 1, "label")
     assert [len(read) for read in source.read] == [1] * 2500
-    many = labelled(np.arange(2 * _CHUNK_RECORDS + 1) % 2)
-    assert [len(share) for share in many.split(0.5, by="label")] == [_CHUNK_RECORDS + 1, _CHUNK_RECORDS]
+
+
+@pytest.mark.parametrize("count", [_CHUNK_RECORDS + more for more in (-1, 0, 1, _CHUNK_RECORDS)])
+def test_as_many_records_as_are_read_at_a_time_and_more(count):
+    shares = labelled(np.arange(count) % 2).split(0.5, by="label")
+    assert [len(share) for share in shares] == [count - count // 2, count // 2]
+    assert abs(2 * int(shares[0].gather(range(len(shares[0])))["label"].sum()) - count // 2) <= 2
 
 
 def test_by_what_a_function_returns():

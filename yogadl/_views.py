@@ -39,7 +39,7 @@ class SelectedRecords:
 
     def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
         """Return where in memory these fields of the records begin, if they do."""
-        return addresses_of(self._parent, self._indices[indices], fields)
+        return addresses_of(self.parent, self._indices[indices], fields)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -71,7 +71,7 @@ class SlicedRecords:
 
     def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
         """Return where in memory these fields of the records begin, if they do."""
-        return addresses_of(self._parent, indices * self._range.step + self._range.start, fields)
+        return addresses_of(self.parent, indices * self._range.step + self._range.start, fields)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -107,7 +107,7 @@ class ProjectedRecords:
 
     def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
         """Return where in memory these fields of the records begin, if they do."""
-        return addresses_of(self._parent, indices, [self._numbers[number] for number in fields])
+        return addresses_of(self.parent, indices, [self.numbers[number] for number in fields])
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

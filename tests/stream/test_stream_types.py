@@ -59,3 +59,14 @@ def test_names_without_a_type_mean_any() -> None:
 
     ref = yogadl.from_source([1, 2])
     assert list(takes(ref, ref.stream())) == [1, 2]
+
+
+def test_shares_and_mixes_have_the_records_of_their_parents() -> None:
+    lengths = yogadl.from_source(["a", "bb", "ccc"]).map(length)
+    assert_type(lengths.split(0.5), tuple[yogadl.RecordsRef[int], ...])
+    assert_type(yogadl.concat([lengths, lengths]), yogadl.RecordsRef[int])
+    mixed = yogadl.mix({"a": (lengths, 1), "b": (lengths, 0.5)})
+    assert_type(mixed, yogadl.MixedRef[int])
+    assert_type(mixed.map(half), yogadl.MixedRef[float])
+    assert_type(mixed.stream(), RecordStream[int])
+    assert sorted(mixed.stream()) == [1, 1, 2, 2, 3]
