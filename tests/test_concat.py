@@ -291,6 +291,16 @@ def test_filters_before_and_after(caches):
     assert halves.gather(range(75))["id"].tolist() == [*evens, *evens[:25]]
 
 
+def test_chunks_before_and_after(caches):
+    tokens = np.concatenate([np.arange(n % 3) for n in range(100)])
+    after = yogadl.concat(caches).chunks("tokens", 4, drop_remainder=True)
+    assert after.gather(range(len(after)))["tokens"].reshape(-1).tolist() == tokens[: 4 * len(after)].tolist()
+    before = yogadl.concat(ref.chunks("tokens", 4, drop_remainder=True) for ref in (caches[0], caches[2]))
+    a = np.concatenate([np.arange(n % 3) for n in range(40)])
+    rows = before.gather(range(len(before)))["tokens"]
+    assert rows[: len(a) // 4].reshape(-1).tolist() == a[: len(a) // 4 * 4].tolist()
+
+
 def test_a_mapped_parent_without_records_counts_as_mapped():
     mapped = ref_of(0, 2)[:0].map(lambda record: record, spec=ref_of(0, 3).spec)
     assert yogadl.concat([ref_of(0, 3), mapped]).stream().run.calls_functions
