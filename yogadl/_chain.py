@@ -186,11 +186,11 @@ class MappedRecords:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self._parent = chain.source
+        self.parent = chain.source
         self.fingerprint = chain.source.fingerprint
 
     def __len__(self) -> int:
-        return len(self._parent)
+        return len(self.parent)
 
     @property
     def spec(self) -> Spec:
@@ -204,7 +204,7 @@ class MappedRecords:
 
     def will_need(self, indices: Indices) -> None:
         """Say that these records will be read soon."""
-        announce(self._parent, indices)
+        announce(self.parent, indices)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

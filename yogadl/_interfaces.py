@@ -154,3 +154,12 @@ def addresses_of(records: Any, indices: Indices, fields: Sequence[int]) -> Addre
     find = getattr(records, "addresses", None)
     found: Addresses | None = None if find is None else find(indices, fields)
     return found
+
+
+def views_of(records: Any) -> Iterator[Any]:
+    """Yield records, and all that they are views of."""
+    yield records
+    below = getattr(records, "parents", None) or (getattr(records, "parent", None),)
+    for parent in below:
+        if parent is not None:
+            yield from views_of(parent)

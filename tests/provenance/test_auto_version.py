@@ -870,6 +870,44 @@ def test_a_decorator_around_such_a_cache_counts_too(storage):
     assert len(chain(second)) == 2
 
 
+def double(record):
+    return {"x": record["x"] * 2}
+
+
+def triple(record):
+    return {"x": record["x"] * 3}
+
+
+def test_what_becomes_of_a_references_records_counts_too(storage):
+    one, two = (yogadl.from_source({"x": [n], "y": [n]}, fingerprint=f"records {n}") for n in range(2))
+
+    def build(ref):
+        return [1]
+
+    def mixed(weight, seed=0):
+        return yogadl.mix({"one": (one, weight), "two": (two, 1)}, seed=seed)
+
+    refs = [
+        one,
+        one.map(double),
+        one.map(triple),
+        one.map(double).map(double),
+        one.map(double)[:1],
+        one.fields("x"),
+        one.fields("y"),
+        one.fields("x").map(double),
+        yogadl.concat([one, two]),
+        yogadl.concat([one.map(double), two.map(double)]),
+        yogadl.concat([one.map(triple), two.map(double)]),
+        mixed(1),
+        mixed(2),
+        mixed(1, seed=1),
+        mixed(1).map(double),
+    ]
+    assert [len(auto(storage, build, ref)) for ref in refs] == list(range(1, len(refs) + 1))
+    assert len(auto(storage, build, one.map(double))) == len(refs)
+
+
 def test_a_reference_counts_by_its_fingerprint(storage):
     def build(ref):
         return list(ref)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._interfaces import DataRef, Storage
+from yogadl._interfaces import DataRef, Storage, views_of
 from yogadl.errors import ConfigurationError
 
 HOOK: Final = "__yogadl_version__"
@@ -191,7 +191,17 @@ class ValueForms:
             raise _refusal(
                 where, value, "has but a sample for a fingerprint: give from_source one, or submit it"
             )
-        return f"records {fingerprint}"
+        # That tells which records there are, not what functions make of them, nor which fields are read.
+        found = [f"records {fingerprint}"]
+        for view in views_of(getattr(value, "_records", None)):
+            if hasattr(view, "chain"):
+                found += [f"through {self.form(stage.function, where)}" for stage in view.chain.stages]
+                found.append(f"as {view.spec.to_json()}")
+            elif hasattr(view, "numbers"):
+                found.append(f"as {view.spec.to_json()}")
+        if hasattr(value, "_mixture"):
+            found.append(str(value._mixture))
+        return " ".join(found)
 
     def _method(self, value: Any, where: str) -> str:
         if isinstance(value.__self__, ModuleType | None):

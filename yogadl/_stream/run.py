@@ -9,7 +9,7 @@ import numpy as np
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess
+from yogadl._interfaces import Column, Indices, Memory, RandomAccess, views_of
 from yogadl._order import Order
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
@@ -54,7 +54,7 @@ class Run:
     @property
     def calls_functions(self) -> bool:
         """Whether a function of the user's is called with each record."""
-        return self.chain is not None or _is_mapped(self.source)
+        return self.chain is not None or any(hasattr(view, "chain") for view in views_of(self.source))
 
     def at_once(self, size_bytes: int, records: int) -> int:
         """Return how many records to read at a time: of so many bytes, no more than `records`, at least 1.
@@ -169,11 +169,3 @@ class Run:
         if fields is None and memory is None:
             return self.source.columns(rows.indices)
         return self.source.columns(rows.indices, fields, memory)
-
-
-def _is_mapped(records: Any) -> bool:
-    """Return whether these records, or those that they are a view of, are passed through functions."""
-    if hasattr(records, "chain"):
-        return True
-    parents = [records.parent] if hasattr(records, "parent") else getattr(records, "parents", ())
-    return any(map(_is_mapped, parents))
