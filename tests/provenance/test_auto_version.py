@@ -874,6 +874,13 @@ def double(record):
     return {"x": record["x"] * 2}
 
 
+TOKENS = yogadl.Leaf("int64", (None,))
+
+
+def twice(record):
+    return {"x": np.repeat(record["x"], 2)}
+
+
 def triple(record):
     return {"x": record["x"] * 3}
 
@@ -883,6 +890,8 @@ def test_what_becomes_of_a_references_records_counts_too(storage):
 
     def build(ref):
         return [1]
+
+    texts = yogadl.from_source([{"x": np.arange(3)}] * 4, fingerprint="texts", spec={"x": TOKENS})
 
     def mixed(weight, seed=0):
         return yogadl.mix({"one": (one, weight), "two": (two, 1)}, seed=seed)
@@ -899,6 +908,9 @@ def test_what_becomes_of_a_references_records_counts_too(storage):
         yogadl.concat([one, two]),
         yogadl.concat([one.map(double), two.map(double)]),
         yogadl.concat([one.map(triple), two.map(double)]),
+        texts.chunks("x", 2),
+        texts.chunks("x", 2, segments="of"),
+        texts.map(twice).chunks("x", 2),
         mixed(1),
         mixed(2),
         mixed(1, seed=1),

@@ -196,9 +196,8 @@ class ValueForms:
         for view in views_of(getattr(value, "_records", None)):
             if hasattr(view, "chain"):
                 found += [f"through {self.form(stage.function, where)}" for stage in view.chain.stages]
-                found.append(f"as {view.spec.to_json()}")
-            elif hasattr(view, "numbers"):
-                found.append(f"as {view.spec.to_json()}")
+            if hasattr(view, "parent") and view.spec != view.parent.spec:
+                found.append(f"{type(view).__name__} {view.spec.to_json()}")
         if hasattr(value, "_mixture"):
             found.append(str(value._mixture))
         return " ".join(found)
