@@ -13,7 +13,7 @@ import yogadl
 from yogadl import Leaf, _chunks
 from yogadl._format.fields import VaryingField
 from yogadl._format.rows import Parts
-from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, StageError
+from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, StageError, UnsupportedDataError
 
 LENGTHS = [3, 0, 0, 7, 1, 64, 0, 5, 129, 2, 0]
 
@@ -493,3 +493,22 @@ def test_damage_is_found_before_a_chunk_is_cut_from_it(tmp_path):
     assert len(chunks) == 3  # for which no value is looked at
     with pytest.raises(CacheFormatError, match="tokens"):
         chunks.gather([1])
+
+
+@pytest.mark.parametrize("lengths", [[2, *[900] * 99], [10] * 60 + [500] + [10] * 60, [0, 7, 9], [7, 7, 0]])
+def test_a_document_of_another_length_than_the_first_ones_is_an_error_not_left_out(tmp_path, lengths):
+    ref = cached(tmp_path, lengths).map(lambda record: {"tokens": record["tokens"] + 0})
+    with pytest.raises(StageError, match="spec="):
+        len(ref.chunks("tokens", 5))
+    declared = cached(tmp_path, lengths).map(
+        lambda record: {"tokens": record["tokens"] + 0}, spec={"tokens": yogadl.Leaf("int32", (None,))}
+    )
+    assert len(declared.chunks("tokens", 5)) == sum(lengths) // 5
+    values = [{"tokens": np.zeros(length, np.int32)} for length in lengths]
+    plain = yogadl.from_source(values)
+    sampled = np.linspace(0, len(values) - 1, 16).astype(int)
+    if len({lengths[number] for number in sampled}) == 1:
+        with pytest.raises(UnsupportedDataError, match="spec="):
+            len(plain.chunks("tokens", 5))
+    else:
+        assert len(plain.chunks("tokens", 5)) == sum(lengths) // 5

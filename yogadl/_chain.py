@@ -4,7 +4,7 @@ A function sees one record and returns another. What comes out depends on nothin
 random one, on the seed, the epoch and the position: not on batches, shards, workers or where a job went on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -122,6 +122,10 @@ class Chain:
             raise ConfigurationError(f"there is no record, so what {self} returns is unknown: pass its spec=")
         first = np.zeros(1, np.int64)
         [record] = self._called(self.source.columns(first), first, ((0, first),))
+        if record is None or isinstance(record, Iterator | Awaitable):
+            hint = "does it end without `return`?" if record is None else "it must return the record itself"
+            text = f"{self} returned {record!r:.100} for record 0: {hint}"
+            raise StageError(text, self.stages[-1].number, 0)
         try:
             spec = Spec.of_record(record, 0, allow_pickle=True)
         except UnsupportedDataError as error:

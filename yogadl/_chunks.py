@@ -129,10 +129,11 @@ class ChunkedRecords:
     def _measured(self) -> tuple[Indices, bool]:
         """Return the offsets, and whether the values were read for them."""
         count = len(self.parent)
-        if self._document_length is not None:
-            return np.arange(count + 1) * self._document_length, False
         offsets = np.zeros(count + 1, np.int64)
         is_read = _stored(self.parent, offsets[:0], self._number) is None
+        if self._document_length is not None and not is_read:
+            return np.arange(count + 1) * self._document_length, False
+        # Where nothing is stored, the shape is that of the first few records: all are looked at.
         at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
         for start in range(0, count, at_once):
             indices = np.arange(start, min(start + at_once, count))

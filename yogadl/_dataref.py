@@ -297,7 +297,7 @@ def as_ref(given: Any) -> RecordsRef:  # Any: it is checked here
     if not hasattr(given, "__getitems__") or not hasattr(given, "columns"):
         raise ConfigurationError(
             f"a {type(given).__name__} has no random access: pass what storage.fetch(...) or "
-            "yogadl.from_source(...) returned"
+            "yogadl.from_source(...) returned, and yogadl.concat of its parents instead of a mix"
         )
     found: RecordsRef = given  # or what reads like one
     return found

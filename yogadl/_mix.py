@@ -13,6 +13,10 @@ from yogadl._order._mix import MOST_BITS, RUN
 from yogadl._views import JoinedRecords
 from yogadl.errors import ConfigurationError
 
+_STREAMS_ALONE: Final = (
+    "it has streams alone. For random access take yogadl.concat of the same references, and filter or cut "
+    "those before they are mixed"
+)
 _AT_ENDS: Final = ("stop", "repeat")
 
 
@@ -35,6 +39,11 @@ class MixedRef(StreamedRef[Item_co]):
     def __len__(self) -> int:
         """Count the records of an epoch, the same in each."""
         return self._length
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(RecordsRef, name):
+            raise AttributeError(f"a mix has no {name}: {_STREAMS_ALONE}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Item_co]:
         """Yield the records of the first epoch, each parent's in source order; claims no epoch."""

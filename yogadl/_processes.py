@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from yogadl.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection  # loaded when first needed
 
@@ -26,6 +28,7 @@ def worker_pool(workers: int, given: bytes) -> Iterator[concurrent.futures.Execu
         given: What each of them needs, pickled; `given_to_worker` returns it there. Tasks are to be small:
             the pool can't end while a large one is on its way that no worker is left to take.
     """
+    require_main()
     context = multiprocessing.get_context("spawn")
     is_over, end = context.Pipe(duplex=False)
     pool = concurrent.futures.ProcessPoolExecutor(
@@ -37,6 +40,19 @@ def worker_pool(workers: int, given: bytes) -> Iterator[concurrent.futures.Execu
         except BaseException:
             end.send(None)  # else the pool waits until all have done their tasks
             raise
+
+
+def require_main() -> None:
+    """Refuse to start workers in one that is still importing the script that started it.
+
+    Raises:
+        ConfigurationError: if so; where the script waits for its parent, it would wait for ever.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigurationError(
+            "a script that starts worker processes is imported by each of them: put what it does under "
+            '`if __name__ == "__main__":`'
+        )
 
 
 def given_to_worker() -> bytes:

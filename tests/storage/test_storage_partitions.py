@@ -1,6 +1,8 @@
 """begin, write, commit: partitions from any task, in any order, any number of times."""
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -246,3 +248,14 @@ def test_what_tasks_have_written_stays_where_others_submit_the_version_meanwhile
     storage.submit([1, 2, 3], "d", "1")
     build.commit()
     assert storage.fetch("d", "1").gather(range(4)).tolist() == [0, 10, 1, 11]
+
+
+def test_workers_of_a_script_that_does_all_when_it_is_imported_are_refused(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import yogadl
+yogadl.open_storage({str(tmp_path / "caches")!r}).submit(list(range(100)), "d", "1", workers=2)
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr

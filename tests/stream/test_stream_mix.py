@@ -616,7 +616,7 @@ def test_positions_are_left_out_of_a_mix_and_of_one_with_changed_weights():
     assert skipping.indices(0).tolist() == left[:10] + left[30:]
     saved = json.loads(json.dumps(skipping.cursor(15, 0)))
     assert open_mix((1, 1, 1), saved).indices(0).tolist() == left[35:]
-    with pytest.raises(CursorError, match="with skip_ranges they can't change"):
+    with pytest.raises(CursorError, match="weights can't change where positions are left out"):
         open_mix((5, 3, 1), saved)
     ranks = [
         open_mix((1, 1, 1), cursor, shard_rank=rank, num_shards=7, pad_shard_remainder=True)
@@ -626,3 +626,13 @@ def test_positions_are_left_out_of_a_mix_and_of_one_with_changed_weights():
     ]
     rows = np.stack(ranks, axis=1).reshape(-1)
     assert rows.tolist() == np.resize(left[:10] + left[30:], len(rows)).tolist()
+
+
+@pytest.mark.parametrize("name", ["gather", "select", "filter", "split", "chunks"])
+def test_what_a_mix_has_not_is_explained(name):
+    mixed = yogadl.mix({"a": (yogadl.from_source([1, 2]), 1)})
+    with pytest.raises(AttributeError, match=f"a mix has no {name}: .*yogadl.concat"):
+        getattr(mixed, name)
+    with pytest.raises(AttributeError, match="no attribute 'gathered'"):
+        _ = mixed.gathered
+    assert len(pickle.loads(pickle.dumps(mixed))) == 2

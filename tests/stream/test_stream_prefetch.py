@@ -233,3 +233,27 @@ def test_a_depth_that_makes_no_sense_is_refused(arguments):
 def test_workers_are_not_there_yet():
     with pytest.raises(ConfigurationError, match="no process workers yet"):
         stream_of(10).batch(2).prefetch(2, workers=2)
+
+
+@pytest.mark.parametrize("ends", ["batches.close()", "del batches", "pass"])
+def test_a_function_that_is_being_called_is_waited_for_at_exit(ends):
+    """In C++, such as PyTorch's, the interpreter's end would else be a crash."""
+    script = f"""
+import threading, time, yogadl
+inside = threading.Event()
+
+def slow(record):
+    if record == 1:
+        inside.set()
+        time.sleep(1)
+        print("left", flush=True)
+    return record
+
+batches = iter(yogadl.from_source([0, 1, 2]).stream().map(slow).batch(1).prefetch(1))
+next(batches)
+inside.wait()
+{ends}
+print("ends", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["ends", "left"], "")

@@ -83,10 +83,15 @@ def _resumed_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
     if saved.mixture == order.mixture:
         return found
     if run.skip_shuffle_at_epoch_end or found.skipped is not None:
-        why = "skip_shuffle_at_epoch_end" if run.skip_shuffle_at_epoch_end else "skip_ranges"
+        why = (
+            "with skip_shuffle_at_epoch_end they can't change"
+            if run.skip_shuffle_at_epoch_end
+            else "first open the stream with those and take stream.skip_ranges([]).cursor(0), since weights "
+            "can't change where positions are left out"
+        )
         raise CursorError(
             f"the cursor is of a mix with the weights {list(saved.mixture.weights)}, the stream has "
-            f"{list(order.mixture.weights)}: with {why} they can't change"
+            f"{list(order.mixture.weights)}: {why}"
         )
     order, position = saved.changed(epoch, position, order.mixture)
     return replace(run, order=order, start=Point(epoch, position))

@@ -72,7 +72,7 @@ class _Feed:
         settle_allocator()
         self._thread = threading.Thread(target=self._fill, args=(reads,), name="yogadl-prefetch", daemon=True)
         # A daemon thread that is in the middle of a copy while the interpreter is taken down is asking
-        # for a crash, so at exit its copy is waited for. Forgotten again by `stop`.
+        # for a crash, so at exit it is waited for, also if nobody wants any more what it reads.
         atexit.register(self._exit)
         self._thread.start()
 
@@ -105,8 +105,8 @@ class _Feed:
         if self._is_over:
             return  # by `_exit`: later, the modules that this needs are gone
         self._is_over = True
-        atexit.unregister(self._exit)
         if os.getpid() != self._pid:
+            atexit.unregister(self._exit)
             return  # forked: there is no thread here, and the lock may be held for ever
         with self._changed:
             self._is_stopped = True
@@ -126,6 +126,8 @@ class _Feed:
             self._put(_NOTHING, _EndError())
         except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
             self._put(_NOTHING, error)
+        finally:
+            atexit.unregister(self._exit)
 
     def _has_room(self) -> bool:
         """Wait for room in the queue; return False if stopped. Read only then: `depth` is a promise."""

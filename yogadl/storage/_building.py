@@ -16,6 +16,7 @@ from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
 from yogadl._key import DatasetKey, new_key
+from yogadl._processes import require_main
 from yogadl._provenance.builder import Builder
 from yogadl._provenance.describer import Call, Describer, sha256_of_data
 from yogadl._provenance.difference import difference
@@ -63,6 +64,8 @@ class BuildOptions:
     def __post_init__(self) -> None:
         if type(self.workers) is not int or self.workers < 1:
             raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
+        if self.workers > 1:
+            require_main()
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
             raise ConfigurationError(
                 f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
