@@ -173,9 +173,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "names", [n for k in (1, 2, 3) for n in itertools.permutations(VIEWS, k)], ids=" ".join
-)
+@pytest.mark.parametrize("names", [n for k in (1, 2) for n in itertools.permutations(VIEWS, k)], ids=" ".join)
 def test_a_filter_of_views_selects_what_a_list_would(ref, names):
     for name in names:
         ref = VIEWS[name](ref)
