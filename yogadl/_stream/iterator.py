@@ -170,10 +170,7 @@ class Restartable(Generic[Item_co]):
             raise ConfigurationError(
                 f"position {position} is past the epoch's end: it has {skipped.records} records"
             )
-        return self.from_point(Point(whole("epoch", epoch), skipped.before(position)))
-
-    def from_point(self, point: Point) -> StreamIterator[Item_co]:
-        """Return an iterator that starts where a run's own arithmetic says, and claims nothing; see `at`."""
+        point = Point(whole("epoch", epoch), skipped.before(position))
         progress = Progress(self._recipe.span(point))
         self._claims.track(progress)
         return StreamIterator(self._recipe, progress, None)

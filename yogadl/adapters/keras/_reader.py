@@ -45,7 +45,8 @@ class BatchReader:
             raise IndexError(f"there is no batch {number}: there are {count}")
         with self._lock:
             if self._batches is None or number != self._next:
-                self._batches = self._loader.from_point(self.numbering.reach(number))
+                place = self.cursor(number)  # which counts positions as `at` does
+                self._batches = self._loader.at(place["epoch"], place["position"])
                 self._next = number
             batch = next(self._batches)
             self._next = number + 1
