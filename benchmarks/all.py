@@ -15,6 +15,7 @@ SCRIPTS = ("gather", "prefetch", "parts", "blocks", "start", "memory", "build", 
 OPTIONAL = {
     "columns": "datasets",
     "grain_loader": "grain",
+    "map": "grain",
     "jax_loader": "jax",
     "keras_loader": "keras",
     "tf_data": "tensorflow",
