@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def yoga(capsys):
     from command import run_command
 
     return functools.partial(run_command, capsys)
+
+
+@pytest.fixture(scope="session")
+def stranger():
+    """Return the functions of the program in docs/order.md, as one who has that alone would write them."""
+    (source,) = re.findall(
+        r"```python\n(.*?)```", (TESTS.parent / "docs" / "order.md").read_text(), re.DOTALL
+    )
+    names = {}
+    exec(compile(source, "docs/order.md", "exec"), names)
+    return names
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -369,15 +369,6 @@ def test_indices_are_those_of_the_vectors(regime: str) -> None:
         ), row
 
 
-@pytest.fixture(scope="module")
-def stranger() -> dict[str, Callable[..., int]]:
-    """The documentation's own program."""
-    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(source, "docs/order.md", "exec"), names)
-    return names
-
-
 def test_the_documented_program_gives_the_vectors(stranger: dict[str, Callable[..., int]]) -> None:
     for row in VECTORS["derive_key"]:
         assert stranger["derive_key"](*row["integers"]) == row["key"]

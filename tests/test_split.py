@@ -2,9 +2,7 @@
 
 import math
 import pickle
-import re
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +15,6 @@ from yogadl._order._apportion import apportion
 from yogadl._order._permutation import EXACT_LIMIT, permute
 from yogadl._split import _CHUNK_RECORDS, SPLIT_TAG, split
 from yogadl.errors import ConfigurationError
-
-DOCUMENT = (Path(__file__).parents[1] / "docs" / "order.md").read_text()
 
 
 def numbers(count):
@@ -37,15 +33,6 @@ def counted(share, labels):
     """Return how often each of these labels comes in a share."""
     found = [labels[n] for n in ids(share)]
     return [sum(label == other for other in found) for label in dict.fromkeys(labels)]
-
-
-@pytest.fixture(scope="module")
-def stranger():
-    """The documentation's own program."""
-    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-    names = {}
-    exec(compile(source, "docs/order.md", "exec"), names)
-    return names
 
 
 def test_the_split_of_version_1_is_frozen():

@@ -15,7 +15,6 @@ import yogadl
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import PartitionedBuild, _locks, copy
-from yogadl.storage._folder import Folder
 from yogadl.storage._local import FolderOpener
 
 DAY_S = 86_400
@@ -31,18 +30,6 @@ def files(storage):
 
 def content(storage):
     return {name for name in files(storage) if "/locks/" not in name}
-
-
-@pytest.fixture
-def days_go_by(monkeypatch):
-    """Let days go by: nobody can set back both times of a file, so the clock goes on."""
-    gone = []
-
-    def go(days):
-        gone.append(days)
-        monkeypatch.setattr(Folder, "now", lambda _: time.time() + sum(gone) * DAY_S)
-
-    return go
 
 
 # Listing.

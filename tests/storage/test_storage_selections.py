@@ -35,18 +35,6 @@ def ref(storage):
     return storage.fetch("d", "1")
 
 
-@pytest.fixture
-def days_go_by(monkeypatch):
-    """Let days go by: nobody can set back both times of a file, so the clock goes on."""
-    gone = []
-
-    def go(days):
-        gone.append(days)
-        monkeypatch.setattr(Folder, "now", lambda _: time.time() + sum(gone) * DAY_S)
-
-    return go
-
-
 class Counted:
     """Select labels below a limit, and count the calls, which are no part of what it is."""
 

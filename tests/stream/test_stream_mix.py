@@ -3,9 +3,7 @@
 import json
 import os
 import pickle
-import re
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from yogadl._order import Blocks, Mixture, make_order
 from yogadl._order._apportion import apportion
 from yogadl._order._mix import RUN
 from yogadl.errors import ConfigurationError, CursorError, StageError
-
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "order.md").read_text()
-
 
 GOLDEN = [
     # lengths, weights, at_end, seed, shuffle, shuffle_seed; positions; epoch 1's first indices, and the last
@@ -52,15 +47,6 @@ def all_of(order, epoch=0):
 
 def parents_of(indices, lengths):
     return np.searchsorted(np.cumsum(lengths), indices, side="right")
-
-
-@pytest.fixture(scope="module")
-def stranger():
-    """The documentation's own program."""
-    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-    names = {}
-    exec(compile(source, "docs/order.md", "exec"), names)
-    return names
 
 
 # The order
