@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import scaled
 
 import yogadl
 from yogadl._dataref import RecordsRef
 from yogadl._interfaces import announce
+from yogadl._joined import JoinedRecords
 from yogadl._memory import BatchMemory
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StageError
@@ -233,7 +235,7 @@ def test_views_of_caches_are_read_in_one_go(sized, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr("yogadl._views._joined", never)
+    monkeypatch.setattr(JoinedRecords, "_read", never)
     chosen = np.random.default_rng(0).integers(0, len(ids), 300)
     batch = both.gather(chosen)
     wanted = np.array(ids)[chosen]
@@ -241,6 +243,49 @@ def test_views_of_caches_are_read_in_one_go(sized, monkeypatch):
     assert (batch["V24"] == columns["V24"][wanted]).all()
     with pytest.raises(AssertionError):
         yogadl.concat([b.fields("V24", "id"), from_memory(columns)]).gather([0, 84])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 8, 100])
+def test_blocks_of_any_size_and_number_are_read_in_one_go_or_not(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr("yogadl._format.joined._MOST_BLOCKS", limit)
+    storage, first, refs = yogadl.open_storage(tmp_path), 0, []
+    rows = np.arange(70 * 100_000, dtype=np.uint32).reshape(70, -1)
+    for number, (count, part_bytes) in enumerate([(41, None), (1, None), (28, 1_600_000)]):
+        columns = {"row": rows[first : first + count], "id": np.arange(first, first + count)}
+        storage.submit(columns, f"d{number}", "1", part_bytes=part_bytes)
+        refs.append(storage.fetch(f"d{number}", "1"))
+        first += count
+    both = yogadl.concat(refs)
+    chosen = np.random.default_rng(limit).integers(0, 70, 50)
+    batch = both.gather(chosen)
+    assert batch["id"].tolist() == chosen.tolist()
+    assert np.array_equal(batch["row"], rows[chosen])
+
+
+def test_a_cache_that_is_mapped_anew_is_read_from_where_it_is_now(sized):
+    folder, columns = sized
+    with scaled({"_format.rows._RENEW_CACHE_BYTES": 0, "_format.rows._RENEW_PAGES": 3}):
+        both, windows = yogadl.concat(opened(folder)[1:]), []
+        for seed in range(9):
+            chosen = np.random.default_rng(seed).integers(0, 80, 100)
+            assert both.gather(chosen)["V24"].tobytes() == columns["V24"][100 + chosen].tobytes()
+            windows.append(both._records._mapped.windows)
+        assert windows[0] != windows[-1]
+
+
+def test_rows_too_large_for_one_view_of_all_memory_are_read_all_the_same(sized):
+    folder, columns = sized
+    chosen = np.random.default_rng(0).integers(0, 180, 100)
+    # Of the caches by themselves, and of all together, whose memory need not be one stretch.
+    for limit in (2**12, 2**31, 2**34, 2**62):
+        with scaled({"_format.window._VIEWED_BYTES": limit}):
+            for ref in (yogadl.concat(opened(folder)), yogadl.concat(opened(folder)[1:])):
+                batch = ref.gather(chosen % len(ref))
+                for name in SIZES:
+                    wanted = columns[name][len(columns[name]) - len(ref) :]
+                    assert batch[name].tobytes() == wanted[chosen % len(ref)].tobytes()
+            [one, *_] = opened(folder)
+            assert one.gather(chosen % 100)["above"].tobytes() == columns["above"][chosen % 100].tobytes()
 
 
 def from_memory(columns):

@@ -206,9 +206,9 @@ class MappedRecords:
         """About how large a record is."""
         return self.chain.record_bytes
 
-    def will_need(self, indices: Indices) -> None:
-        """Say that these records will be read soon."""
-        announce(self.parent, indices)
+    def will_need(self, indices: Indices) -> int:
+        """Say that these records will be read soon; see `announce`."""
+        return announce(self.parent, indices)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

@@ -14,7 +14,7 @@ from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
 from yogadl._leaf import Leaf, is_too_large
 from yogadl._lock import ProcessLock
 from yogadl._spec import DictNode, Spec
-from yogadl._views import hash_of
+from yogadl._views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
 
 # Lengths are read of so many documents at a time; of values that have to be read for that, so many bytes.
@@ -160,14 +160,15 @@ class ChunkedRecords:
         has_some = stop > start  # between two documents may lie empty ones
         return _Stretches(*(array[has_some] for array in (chunk, document, start, stop)))
 
-    def will_need(self, indices: Indices) -> None:
-        """Say that these chunks will be read soon."""
+    def will_need(self, indices: Indices) -> int:
+        """Say that these chunks will be read soon; see `announce`."""
         offsets, begin = self._bounds(), indices * self._size
         last = np.minimum(begin + self._size, offsets[-1]) - 1
         # Those that a chunk begins and ends in: what lies between them lies between them in the file, too.
         documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
         lengths = offsets[documents + 1] - offsets[documents]
-        announce(self.parent, documents[lengths <= _ANNOUNCED_CHUNKS * self._size])
+        documents = documents[lengths <= _ANNOUNCED_CHUNKS * self._size]
+        return announce(self.parent, documents) * len(indices) // max(1, len(documents))
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -209,12 +210,10 @@ class ChunkedRecords:
 def _stored(records: RandomAccess, indices: Indices, number: int) -> tuple[Any, Indices, int] | None:
     """Return whose values lie in files, which they are there, and of which field; None for other records.
 
-    Views say so by `of_parent`; what has files has `lengths` and `stretches`, as `Reader` does.
+    What has files has `lengths` and `stretches`, as `Reader` does.
     """
-    found: Any = records
-    while hasattr(found, "of_parent"):
-        found, indices, number = found.of_parent(indices, number)
-    return (found, indices, number) if hasattr(found, "stretches") else None
+    found = origin_of(records, indices, number)
+    return found if hasattr(found[0], "stretches") else None
 
 
 def _number_of(spec: Spec, field: str | int | None) -> int:

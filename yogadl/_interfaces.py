@@ -22,8 +22,6 @@ else:
 # One field of a batch: rows stacked in an array, or a list where the length varies.
 Column = NDArray[Any] | list[Any]
 Indices = NDArray[np.int64]
-# Where in memory rows begin, field by field, and what keeps that memory.
-Addresses = tuple[Any, list[Indices]]
 
 
 class Stream(Generic[Item_co]):
@@ -142,18 +140,14 @@ class RandomAccess(Protocol):
         """
 
 
-def announce(records: RandomAccess, indices: Indices) -> None:
-    """Say that these records will be read soon, if `records` has a `will_need` that can make use of it."""
+def announce(records: RandomAccess, indices: Indices) -> int:
+    """Say that these records will be read soon, if `records` has a `will_need` that can make use of it.
+
+    Returns:
+        For how many records after them that need not be said, since these were found in memory.
+    """
     will_need = getattr(records, "will_need", None)
-    if will_need is not None:
-        will_need(indices)
-
-
-def addresses_of(records: Any, indices: Indices, fields: Sequence[int]) -> Addresses | None:
-    """Return where in memory these fields of the records begin; None if they don't, or it can't be said."""
-    find = getattr(records, "addresses", None)
-    found: Addresses | None = None if find is None else find(indices, fields)
-    return found
+    return 0 if will_need is None else will_need(indices) or 0
 
 
 def views_of(records: Any) -> Iterator[Any]:

@@ -47,6 +47,7 @@ OF_VALUES = [
 OF_RECORDS = [
     "_format.fingerprint._CHUNK",
     "_format.hints._SAMPLED_ROWS",
+    "_format.hints._SPARED_RECORDS",
     "_format.hints._TRUSTED_RECORDS",
     "_order._permutation.CHUNK",
     "_order._permutation.EXACT_LIMIT",
@@ -386,6 +387,7 @@ ELSEWHERE = {
         "adapters.arrays._frames._FIRST_RECORDS",
         "adapters.arrow_export._MAX_BYTES",
     ],
+    "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.window._VIEWED_BYTES"],
     "adapters/with_grain/test_grain_sizes.py": [
         "adapters.grain._items._AHEAD_BYTES",
         "adapters.grain._items._LEAST_AHEAD",

@@ -90,9 +90,9 @@ class CheckedReader:
             self._check([number], indices)
         return self._reader.stretches(indices, number, starts, stops)
 
-    def will_need(self, indices: Int64s) -> None:
-        """Say that these records will be read soon."""
-        self._reader.will_need(indices)
+    def will_need(self, indices: Int64s) -> int:
+        """Say that these records will be read soon; see `announce`."""
+        return self._reader.will_need(indices)
 
     def _unfinished(self) -> tuple[int, ...]:
         """Return which fields have blocks that were not checked yet."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, decoded
 from yogadl._format.rows import Parts, StoredRows
 from yogadl._format.table import FieldTable, PartTable
-from yogadl._format.window import Window
+from yogadl._format.window import Window, row_step
 from yogadl._interfaces import Memory
 from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
 from yogadl.errors import CacheFormatError
@@ -32,6 +32,13 @@ def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64
     within = numbers - blocks * per_block
     found: Int64s = table.rows_position[blocks + table.rows_first_block[parts]] + within * row_bytes
     return found
+
+
+class Blocks(NamedTuple):
+    """Where blocks of a field begin in a window; how many rows each but the last has, a power of 2."""
+
+    positions: Int64s
+    rows: int
 
 
 class FixedField:
@@ -64,7 +71,7 @@ class FixedField:
         per_block = int(field.rows_per_block[0])
         self._shift = per_block.bit_length() - 1
         self._mask = per_block - 1
-        self._stride = self._row_bytes // window.step(self._row_bytes)
+        self._stride = self._row_bytes // row_step(self._row_bytes)
         if (
             per_block == 1 << self._shift
             and (field.rows_per_block == per_block).all()
@@ -73,7 +80,7 @@ class FixedField:
             and len(field.rows_position) <= _MAX_FLAT_BLOCKS
         ):
             offsets = np.repeat(window.offset[:-1], np.diff(field.rows_first_block))
-            self._positions = (field.rows_position + offsets) // window.step(self._row_bytes)
+            self._positions = (field.rows_position + offsets) // row_step(self._row_bytes)
 
     def empty(self) -> NDArray[Any]:
         """Return the column of no rows."""
@@ -95,10 +102,11 @@ class FixedField:
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
 
-    def addresses(self, rows: StoredRows) -> Int64s | None:
-        """Return where in memory these rows begin, if they are that simple."""
-        where = self._where(rows) if self._row_bytes else None
-        return None if where is None else where * rows.window.step(self._row_bytes) + rows.window.address
+    def blocks(self) -> Blocks | None:
+        """Return where in the window each block begins, if they are that simple."""
+        if self._positions is None:
+            return None
+        return Blocks(self._positions * (self._row_bytes // self._stride), self._mask + 1)
 
     def _pieces(self) -> tuple[int, int]:
         """Return the most bytes that divide a row and the distance of any two, and where a piece begins."""

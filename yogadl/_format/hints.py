@@ -20,8 +20,9 @@ Int64s = NDArray[np.int64]
 # Rows smaller than this share their pages with many others that the epoch wants, too.
 _LEAST_BYTES: Final = 1024
 _SAMPLED_ROWS: Final = 32
-# Found in memory, a cache is not looked at again for so many records.
+# Found in memory, a cache is not looked at again for so many records; and nothing need be said of so many.
 _TRUSTED_RECORDS: Final = 1 << 17
+_SPARED_RECORDS: Final = 1 << 14
 
 
 class Hints:
@@ -31,19 +32,20 @@ class Hints:
         self._fields = fields
         self._trusted = 0
 
-    def give(self, rows: StoredRows) -> None:
-        """Let the kernel read what these rows need, if it is not in memory."""
+    def give(self, rows: StoredRows) -> int:
+        """Let the kernel read what these rows need, if it is not in memory; return how many need no hint."""
         if self._trusted > 0:
-            self._trusted -= len(rows.indices)
-            return
+            self._trusted -= len(rows.indices) + _SPARED_RECORDS
+            return _SPARED_RECORDS
         spans = [span for field in self._fields if (span := field.span(rows, _LEAST_BYTES)) is not None]
         starts = np.concatenate([span[0] for span in spans]) if spans else np.empty(0, np.int64)
         if not len(starts) or self._are_resident(rows, starts):
             self._trusted = _TRUSTED_RECORDS
-            return
+            return 0
         ends = starts + np.concatenate([span[1] for span in spans])
         order = np.argsort(starts)
         rows.window.will_need(starts[order], ends[order])
+        return 0
 
     def _are_resident(self, rows: StoredRows, starts: Int64s) -> bool:
         """Return whether a sample of positions in the window is in memory.

@@ -7,11 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.fields import FixedField, VaryingField
+from yogadl._format.fields import Blocks, FixedField, VaryingField
 from yogadl._format.hints import Hints
 from yogadl._format.rows import PAGE_BYTES, PartFiles, Parts
 from yogadl._format.table import PartTable
-from yogadl._interfaces import Addresses, Memory
+from yogadl._format.window import Window
+from yogadl._interfaces import Memory
 from yogadl._spec import Spec
 
 Int64s = NDArray[np.int64]
@@ -27,7 +28,7 @@ class AnyReader(Protocol):
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> list[NDArray[Any] | list[Any]]: ...
 
-    def will_need(self, indices: Int64s) -> None: ...
+    def will_need(self, indices: Int64s) -> int: ...
 
     def lengths(self, indices: Int64s, number: int) -> Int64s: ...
 
@@ -95,21 +96,22 @@ class Reader:
         assert isinstance(field, VaryingField)
         return field
 
-    def addresses(self, indices: Int64s, fields: Sequence[int]) -> Addresses | None:
-        """Return where in memory these fields of the records begin, if all are mapped rows of fixed size."""
-        if self.parts.renew_after:
-            self.parts.touch(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
-        rows = self.parts.rows(indices)
-        found = []
-        for number in fields:
-            field = self.fields[number]
-            begin = field.addresses(rows) if isinstance(field, FixedField) else None
-            if begin is None:
-                return None
-            found.append(begin)
-        return rows.window, found
+    def mapped(self, records: int) -> Window | None:
+        """Return the memory that the parts are mapped to, to read so many records, or None if not all are."""
+        parts = self.parts
+        if parts.renew_after:
+            parts.touch(records * len(self.fields) * (PAGE_BYTES + self.record_bytes))
+        window = parts.window
+        is_mapped = parts.are_all_mappable and (window.all_mapped or window.map_few())
+        return window if is_mapped else None
 
-    def will_need(self, indices: Int64s) -> None:
+    def blocks(self, number: int) -> Blocks | None:
+        """Return where the blocks of a field lie in that memory, unless their rows differ in size."""
+        field = self.fields[number]
+        return field.blocks() if isinstance(field, FixedField) else None
+
+    def will_need(self, indices: Int64s) -> int:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""
-        if len(indices) and self.parts.are_all_mappable:
-            self._hints.give(self.parts.rows(indices))
+        if not len(indices) or not self.parts.are_all_mappable:
+            return 0
+        return self._hints.give(self.parts.rows(indices))

@@ -7,7 +7,6 @@ mmap is called through ctypes because Python's own can't place a mapping, and ho
 
 import ctypes
 import errno
-import functools
 import mmap
 import os
 import stat
@@ -37,9 +36,9 @@ _FEW_PARTS: Final = 256
 # numpy keeps Python's lock while it gathers less than 500 items. Large rows are gathered as rows of bytes,
 # which it does without: two threads gather twice as fast, and no thread waits for another's disk.
 _UNLOCKED_BYTES: Final = 4096
+_VIEWED_BYTES: Final = 2**62  # numpy refuses larger views, overlapping rows counted each
 # A sum of sizes that wrapped would place parts outside of the window, over other memory of the process.
 _MOST_BYTES: Final = 2**47
-_LEAST_ADDRESS: Final = 1 << 16  # nothing is mapped below, and numpy takes address 0 for no memory
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
@@ -79,34 +78,13 @@ class Window:
         self.address = self._base  # of position 0
         self.bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self.bytes.flags.writeable = False
-        self._views: dict[int, tuple[NDArray[Any], int]] = {}
+        self._views: dict[int, tuple[Any, int]] = {}
 
-    @staticmethod
-    def step(row_bytes: int) -> int:
-        """Return how many bytes the index of the view of such rows counts in.
-
-        Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes; for
-        others the view has a stride of one byte, so that its index is the position (benchmarks/gather.py).
-        """
-        return row_bytes if row_bytes in (1, 2, 4, 8) else 1
-
-    def rows(self, row_bytes: int) -> tuple[NDArray[Any], int]:
+    def rows(self, row_bytes: int) -> tuple[Any, int]:
         """Return a view whose index times the step returned with it is a position in the window."""
         found = self._views.get(row_bytes)
         if found is None:
-            step = self.step(row_bytes)
-            if step > 1:
-                view: Any = np.ndarray((self._length // step,), f"<u{step}", self._memory)
-            elif row_bytes == 1:
-                view = self.bytes
-            else:
-                count = max(self._length - row_bytes + 1, 0)
-                if row_bytes < _UNLOCKED_BYTES:
-                    view = np.ndarray((count,), f"V{row_bytes}", self._memory, strides=(1,))
-                else:
-                    view = np.ndarray((count, row_bytes), np.uint8, self._memory, strides=(1, 1))
-            view.flags.writeable = False
-            found = self._views[row_bytes] = view, step
+            found = self._views[row_bytes] = view_rows(self._memory, row_bytes)
         return found
 
     def pieces(self, step: int, phase: int) -> NDArray[Any]:
@@ -160,31 +138,44 @@ class Window:
             os.close(descriptor)
 
 
-def rows_at(addresses: Int64s, row_bytes: int) -> NDArray[Any]:
-    """Gather rows by their addresses, in one go though they lie in several windows, which the caller keeps.
-
-    Rows of 2, 4 and 8 bytes are aligned, as in `Window.rows`.
-    """
-    view, step = _all_memory(row_bytes)
-    where = addresses - _LEAST_ADDRESS
-    found: NDArray[Any] = view[where // step if step > 1 else where]
-    return found
-
-
-@functools.lru_cache(maxsize=64)
-def _all_memory(row_bytes: int) -> tuple[NDArray[Any], int]:
-    """Return what `Window.rows` does, for all addresses of a process: most of them are no memory."""
-    memory: Any = (ctypes.c_ubyte * _MOST_BYTES).from_address(_LEAST_ADDRESS)
-    step = Window.step(row_bytes)
+def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
+    """Return a view of ctypes' bytes whose index times the step returned with it is where a row begins."""
+    step, size_bytes = row_step(row_bytes), len(memory)
     if step > 1 or row_bytes == 1:
-        view: Any = np.ndarray((_MOST_BYTES // step,), f"<u{step}", memory)
-    elif row_bytes < _UNLOCKED_BYTES:
-        view = np.ndarray((_MOST_BYTES - row_bytes,), f"V{row_bytes}", memory, strides=(1,))
-    else:  # numpy refuses a view that would have too many bytes, were it no view
-        count = min(_MOST_BYTES - row_bytes, 2**62 // row_bytes)
-        view = np.ndarray((count, row_bytes), np.uint8, memory, strides=(1, 1))
+        view: Any = np.ndarray((size_bytes // step,), f"<u{step}", memory)
+    elif row_bytes * size_bytes > _VIEWED_BYTES:
+        return _OneByOne(np.frombuffer(memory, np.uint8), row_bytes), 1
+    else:
+        count = max(size_bytes - row_bytes + 1, 0)
+        if row_bytes < _UNLOCKED_BYTES:
+            view = np.ndarray((count,), f"V{row_bytes}", memory, strides=(1,))
+        else:
+            view = np.ndarray((count, row_bytes), np.uint8, memory, strides=(1, 1))
     view.flags.writeable = False
     return view, step
+
+
+def row_step(row_bytes: int) -> int:
+    """Return how many bytes the index of the view of such rows counts in.
+
+    Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes; for
+    others the view has a stride of one byte, so that its index is the position (benchmarks/gather.py).
+    """
+    return row_bytes if row_bytes in (1, 2, 4, 8) else 1
+
+
+class _OneByOne:
+    """Gather rows of many megabytes from terabytes, of which numpy makes no view."""
+
+    def __init__(self, memory: NDArray[np.uint8], row_bytes: int) -> None:
+        self._memory = memory
+        self._row_bytes = row_bytes
+
+    def __getitem__(self, where: Int64s) -> NDArray[np.uint8]:
+        found = np.empty((len(where), self._row_bytes), np.uint8)
+        for row, start in zip(found, where.tolist(), strict=True):
+            row[:] = self._memory[start : start + self._row_bytes]
+        return found
 
 
 def open_part(path: str, size_bytes: int) -> int:

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from yogadl._frozen import frozen
 from yogadl._order._apportion import apportion
 from yogadl._order._blocks import Blocks, Mixture
+from yogadl._order._bounds import bounds_reached
 from yogadl._order._check import RECORDS_LIMIT, check_records, check_within
 from yogadl._order._keys import GOLDEN, absorb, derive_key, mix_array
 from yogadl._order._permutation import Integers
 from yogadl.errors import ConfigurationError
 
-RUN: Final = 4096
+RUN_BITS: Final = 12
+RUN: Final = 1 << RUN_BITS
 MOST_BITS: Final = 256  # of a weight
 MOST_CHANGES: Final = 100  # of weights within an epoch
 MIX_TAG = int.from_bytes(b"mix-1", "big")
@@ -140,25 +142,30 @@ class MixOrder:
                 raise IndexError(
                     f"epoch {epoch} of this mix begins at position {stretch.first}: its weights changed there"
                 )
-        parents, turns = np.empty(flat.size, np.uint16), np.empty(flat.size, np.int64)
-        runs = flat // RUN
-        first = 0
-        for last in [*(np.flatnonzero(runs[1:] != runs[:-1]) + 1).tolist(), flat.size]:
-            if first < last:
-                run = int(runs[first])
-                layout = _lay_out(self.mixture.seed, epoch, stretch, run)
-                within = flat[first:last] - run * RUN
-                layout.parents.take(within, out=parents[first:last])
-                layout.turns.take(within, out=turns[first:last])
-            first = last
+        parents, turns = self._turns(flat, epoch, stretch)
         found = np.empty(flat.size, np.int64)
         start = 0
         for number, length in enumerate(self.mixture.lengths):
             its = np.flatnonzero(parents == number)
             if its.size:
-                found[its] = self._of_parent(number, turns[its], epoch) + start
+                found[its] = self._of_parent(number, turns.take(its), epoch) + start
             start += length
         return found.reshape(np.shape(positions))
+
+    def _turns(self, flat: Integers, epoch: int, stretch: Stretch) -> tuple[NDArray[np.uint16], Integers]:
+        """Return at each position of a stretch whose turn it is, and which turn of that parent's."""
+        parents, turns = np.empty(flat.size, np.uint16), np.empty(flat.size, np.int64)
+        runs = flat >> RUN_BITS
+        first = 0
+        for last in [*(np.flatnonzero(runs[1:] != runs[:-1]) + 1).tolist(), flat.size]:
+            if first < last:
+                run = int(runs[first])
+                layout = _lay_out(self.mixture.seed, epoch, stretch, run)
+                within = flat[first:last] - (run << RUN_BITS)
+                layout.parents.take(within, out=parents[first:last])
+                layout.turns.take(within, out=turns[first:last])
+            first = last
+        return parents, turns
 
     def _of_parent(self, number: int, turns: Integers, epoch: int) -> Integers:
         """Return which of a parent's records come in these turns of it."""
@@ -281,8 +288,11 @@ def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _Layout:
     np.multiply(words, np.uint64(GOLDEN), out=words)
     np.add(words, np.uint64(key), out=words)
     mix_array(words)
-    parents, turns = np.empty(size, np.uint16), np.empty(size, np.int64)
-    parents[np.argsort(words)] = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
+    # No two words are equal, so the least one of each parent tells whose place it is: sorting words alone
+    # takes a quarter of the time of sorting their places (benchmarks/stages.py).
+    begins = np.cumsum(counts[:-1], dtype=np.int64)
+    parents = bounds_reached(words, np.sort(words)[begins[begins < size]]).astype(np.uint16)
+    turns = np.empty(size, np.int64)
     # Sorting 16 bits takes a time that grows with their number alone, whatever the number of parents.
     in_turn = [np.arange(first, last) for first, last in zip(before, after, strict=True)]
     turns[np.argsort(parents, kind="stable")] = np.concatenate(in_turn)

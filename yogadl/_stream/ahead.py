@@ -27,4 +27,4 @@ class Ahead:
         total, ahead = len(self._indices), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, self._announced = max(first, self._announced), min(total, last + ahead)
-            announce(self._source, self._indices[start : self._announced])
+            self._announced += announce(self._source, self._indices[start : self._announced])

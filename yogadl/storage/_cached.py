@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._frozen import frozen
-from yogadl._interfaces import Addresses, Column, Indices, Memory, addresses_of
+from yogadl._interfaces import Column, Indices, Memory
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
@@ -18,8 +18,10 @@ from yogadl.storage._mounts import network_file_system
 from yogadl.storage._parts import PartPaths, open_table, part_sizes, read_index
 
 if TYPE_CHECKING:
+    from yogadl._format.fields import Blocks
     from yogadl._format.layout import PartIndex
     from yogadl._format.selection import Selection
+    from yogadl._format.window import Window
     from yogadl.storage._catalogue import Catalogue  # which makes these
 
 # What to do about damage where there is no second copy.
@@ -133,13 +135,19 @@ class CachedRecords:
         """Return values from `starts` to `stops` of that axis, back to back."""
         return self.open()[1].stretches(indices, number, starts, stops)
 
-    def addresses(self, indices: Indices, fields: Sequence[int]) -> Addresses | None:
-        """Return where in memory these fields of the records begin, if they do."""
-        return addresses_of(self.open()[1], indices, fields)
+    def mapped(self, records: int) -> "Window | None":
+        """Return the memory that this is mapped to, to read so many records from; None if it is not."""
+        reader = self.open()[1]
+        return reader.mapped(records) if isinstance(reader, Reader) else None
 
-    def will_need(self, indices: Indices) -> None:
-        """Say that these records will be read soon."""
-        self.open()[1].will_need(indices)
+    def blocks(self, number: int) -> "Blocks | None":
+        """Return where the blocks of a field lie in that memory, unless their rows differ in size."""
+        reader = self.open()[1]
+        return reader.blocks(number) if isinstance(reader, Reader) else None
+
+    def will_need(self, indices: Indices) -> int:
+        """Say that these records will be read soon; see `announce`."""
+        return self.open()[1].will_need(indices)
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return which of so many records were selected, if that was kept under this name."""
