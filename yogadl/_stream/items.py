@@ -111,7 +111,7 @@ class Batches:
                 part = rows[first:last]
                 columns, flags = read(part), padding[first:last]
                 if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
-                    yield 1, iter([self._passed(finish(columns, flags), part)])
+                    yield 1, iter([self._passed(finish(columns, flags), part[:1])])
                 elif self.collate is None and not self.stages:
                     yield -(-(last - first) // batch), _cut(columns, flags, batch, finish)
                 else:
@@ -123,10 +123,9 @@ class Batches:
                 del columns
                 first, size = last, min(2 * size, most)
 
-    def _passed(self, batch: Any, rows: Rows) -> Any:
-        """Return what the functions make of the batch that begins with these rows."""
+    def _passed(self, batch: Any, first: Rows) -> Any:
+        """Return what the functions make of the batch that begins with this row."""
         for stage in self.stages:
-            first = rows[:1]
             [batch] = stage.call([batch], first.indices, first.pieces, "the batch that begins with record")
         return batch
 
