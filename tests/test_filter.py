@@ -2,7 +2,9 @@
 
 import itertools
 import multiprocessing
+import os
 import pickle
+import signal
 import threading
 from functools import partial
 
@@ -434,6 +436,17 @@ def test_an_error_in_a_worker_is_that_of_the_first_record_with_the_workers_trace
     (note,) = caught.value.__cause__.__notes__
     assert "in a worker process of filter" in note
     assert "in choose" in note
+
+
+def test_a_worker_that_is_killed_is_said_to_be(ref):
+    def choose(record):
+        if record["x"][0] >= 2 * 33:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    with pytest.raises(StageError, match=r"a worker process of filter\(choose\) died .* workers=0") as caught:
+        ref.filter(choose, workers=2)
+    assert caught.value.record is None
 
 
 def test_what_does_not_pickle_can_not_be_sent_to_workers(ref):

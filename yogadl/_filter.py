@@ -156,6 +156,8 @@ class _Failure(NamedTuple):
 
 def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
     """Return the same of all records, worked out by several processes."""
+    from concurrent.futures import BrokenExecutor
+
     import cloudpickle
 
     from yogadl._processes import worker_pool
@@ -175,7 +177,13 @@ def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> lis
             # Not `map`, which cancels what is left of it at an error: the pool then trips over that.
             tasks = [pool.submit(_examined, start, min(start + count, len(records))) for start in starts]
             for task in tasks:  # in order, so that the error is that of the first record
-                piece = task.result()
+                try:
+                    piece = task.result()
+                except BrokenExecutor as error:
+                    raise StageError(
+                        f"a worker process of filter({name_of(function)}) died before it was done: killed "
+                        "from outside, for memory perhaps, or by a library's crash. workers=0 calls it here"
+                    ) from error
                 if isinstance(piece, _Failure):
                     failed, cause = pickle.loads(piece.pickled)
                     if cause is not None:
