@@ -17,6 +17,7 @@ BUILTINS = {
     "LeaseError": TimeoutError,
     "CursorError": ValueError,
     "StageError": RuntimeError,
+    "WorkerDiedError": RuntimeError,
 }
 EVERY = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
 

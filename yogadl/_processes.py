@@ -2,44 +2,52 @@
 
 import concurrent.futures
 import contextlib
+import logging
 import multiprocessing
 import os
+import pickle
+import queue
+import signal
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from yogadl.errors import ConfigurationError
+from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection  # loaded when first needed
 
-# So often a worker looks whether what started it lives.
+_log = logging.getLogger("yogadl")
+
+# So often a worker looks whether what started it lives, and that looks whether its workers do.
 _LOOK_EVERY_S: Final = 0.5
+# A call at which so many workers died is given up: the first may have met with somebody else's accident.
+_MOST_DEATHS: Final = 3
 
 
 @contextlib.contextmanager
-def worker_pool(workers: int, given: bytes) -> Iterator[concurrent.futures.Executor]:
+def worker_pool(
+    workers: int, given: bytes, on_report: Callable[[Any], None] = lambda _: None
+) -> Iterator[concurrent.futures.Executor]:
     """Give an executor of so many processes, which are gone afterwards; at an error, at once.
 
-    They are spawned, not forked: this process may have threads, or a framework's locks held.
+    They are spawned, not forked: this process may have threads, or a framework's locks held. One that dies is
+    replaced, and what it was at is done again.
 
     Args:
         workers: How many.
-        given: What each of them needs, pickled; `given_to_worker` returns it there. Tasks are to be small:
-            the pool can't end while a large one is on its way that no worker is left to take.
+        given: What each of them needs, pickled; `given_to_worker` returns it there.
+        on_report: Called, from other threads, with what the workers give to `report`.
     """
     require_main()
-    context = multiprocessing.get_context("spawn")
-    is_over, end = context.Pipe(duplex=False)
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_begin, initargs=(is_over, given)
-    )
-    with is_over, end, pool:
-        try:
-            yield pool
-        except BaseException:
-            end.send(None)  # else the pool waits until all have done their tasks
-            raise
+    pool = _Pool(workers, given, on_report)
+    try:
+        yield pool
+        pool.shutdown()
+    except BaseException:
+        pool.kill()
+        raise
 
 
 def require_main() -> None:
@@ -55,32 +63,228 @@ def require_main() -> None:
         )
 
 
+class _Call(NamedTuple):
+    """Something that a worker is to do: a function and its arguments, pickled."""
+
+    future: "concurrent.futures.Future[Any]"
+    pickled: bytes
+
+
+class _Pool(concurrent.futures.Executor):
+    """Make calls in worker processes: each has a thread here that waits for it.
+
+    The executors of Python's library fail as a whole when one of their processes dies, and do not tell which
+    call it was at.
+    """
+
+    def __init__(self, workers: int, given: bytes, on_report: Callable[[Any], None]) -> None:
+        self._given = given
+        self._on_report = on_report
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._workers: set[_Worker] = set()
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> "concurrent.futures.Future[Any]":
+        """Have a function called that can be imported; arguments and result are pickled."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._calls.put(_Call(future, pickle.dumps((function, args, kwargs))))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End when all calls are made."""
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def kill(self) -> None:
+        """End now, whatever the workers are at."""
+        with self._lock:
+            self._is_over = True
+            for worker in self._workers:
+                worker.kill()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                call = self._calls.get_nowait()
+                if call is not None:
+                    call.future.cancel()
+        self.shutdown()
+
+    def _serve(self) -> None:
+        """Make calls, one after the other, until there are no more."""
+        worker: _Worker | None = None
+        while (call := self._calls.get()) is not None:
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            try:
+                for deaths in range(1, _MOST_DEATHS + 1):
+                    worker = worker or self._started()
+                    found = worker.make(call.pickled, self._on_report)
+                    if not isinstance(found, _Death):
+                        call.future.set_result(found)
+                        break
+                    self._ended(worker)
+                    worker = None
+                    if self._is_over or deaths == _MOST_DEATHS:
+                        raise WorkerDiedError(f"a worker process died {deaths} times at it, last {found.how}")
+                    _log.warning("yogadl: a worker process died %s; another goes on", found.how)
+            except BaseException as error:  # noqa: BLE001  (whatever it is, who waits for it gets it)
+                call.future.set_exception(error)
+        if worker is not None:
+            self._ended(worker)
+
+    def _started(self) -> "_Worker":
+        worker = _Worker(self._given)
+        with self._lock:
+            self._workers.add(worker)
+            if self._is_over:
+                worker.kill()
+        return worker
+
+    def _ended(self, worker: "_Worker") -> None:
+        worker.end()
+        with self._lock:
+            self._workers.discard(worker)
+
+
+class _Death(NamedTuple):
+    """That a worker has ended, and how."""
+
+    how: str
+
+
+class _Failure(NamedTuple):
+    """What a call raised, and where."""
+
+    pickled: bytes
+    where: str
+
+
+class _RemoteError(Exception):
+    """Show where in a worker an error was raised, as its cause."""
+
+    def __str__(self) -> str:
+        return f"\nin a worker process:\n{self.args[0]}"
+
+
+class _Worker:
+    """A process that makes calls. Its methods are called by one thread, but `kill`."""
+
+    def __init__(self, given: bytes) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        with theirs:
+            self._process = context.Process(target=_work, args=(theirs, given))
+            self._process.start()
+
+    def make(self, pickled: bytes, on_report: Callable[[Any], None]) -> Any:
+        """Make a call; return what it returned, or that the worker died.
+
+        Raises:
+            Exception: whatever the call raised.
+        """
+        try:
+            self._connection.send_bytes(pickled)
+            while True:
+                # A child that somebody has forked may hold its end of the pipe open, too.
+                while not self._connection.poll(_LOOK_EVERY_S):
+                    if not self._process.is_alive() and not self._connection.poll():
+                        return self._death()
+                found, is_report = pickle.loads(self._connection.recv_bytes())
+                if not is_report:
+                    break
+                on_report(found)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return self._death()
+        if isinstance(found, _Failure):
+            raise pickle.loads(found.pickled) from _RemoteError(found.where)
+        return found
+
+    def _death(self) -> _Death:
+        self._process.join()
+        code = self._process.exitcode or 0
+        if code >= 0:
+            return _Death(f"with exit code {code}")
+        hint = ": is there enough memory?" if code == -signal.SIGKILL else ""
+        return _Death(f"of {signal.Signals(-code).name}{hint}")
+
+    def end(self) -> None:
+        """Let it end; it does so when nothing is to come any more."""
+        self._connection.close()
+        self._process.join()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._process.kill()
+
+
+# In a worker. It is a worker and nothing else, so these are the same for as long as it lives.
+
+
 def given_to_worker() -> bytes:
     """Return what this worker was started with."""
     return _given
 
 
-_given = b""  # of a worker
+def report(value: Any) -> None:
+    """Tell the process that started this worker something, while a call is made."""
+    assert _connection is not None
+    _connection.send_bytes(pickle.dumps((value, True)))
 
 
-def _begin(is_over: "Connection", given: bytes) -> None:
-    """Begin a worker, and see to it that it ends soon after the work, or its parent, however that ended.
+_given = b""
+_connection: "Connection | None" = None
 
-    It would go on else, and then wait for its next task, to whose queue the workers hold both ends. The
-    parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
 
-    Args:
-        is_over: Has something to read, which is never read, when the work has failed.
-        given: Unpickled by the first task, whose error that may be.
+def _work(connection: "Connection", given: bytes) -> None:
+    """Make the calls that come in, until there are no more, or whoever sends them is gone.
+
+    The parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
     """
-    global _given  # noqa: PLW0603  (of a process that is a worker and nothing else)
-    _given = given
+    global _given, _connection
+    _given, _connection = given, connection
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one is interrupted as well, and kills it
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
-        while os.getppid() == parent.pid and not is_over.poll(_LOOK_EVERY_S):
-            pass
+        waiting = threading.Event()
+        while os.getppid() == parent.pid:
+            waiting.wait(_LOOK_EVERY_S)
         os._exit(1)
 
     threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            connection.send_bytes(_made(connection.recv_bytes()))
+
+
+def _made(pickled: bytes) -> bytes:
+    """Return, pickled, what a call returns, or how it failed."""
+    try:
+        function, args, kwargs = pickle.loads(pickled)
+        return pickle.dumps((function(*args, **kwargs), False))
+    except BaseException as error:  # noqa: BLE001  (whoever waits for the call gets it)
+        return pickle.dumps((_failure(error), False))
+
+
+def _failure(error: BaseException) -> _Failure:
+    """Return what is left of an error where it is to be sent to another process."""
+    import cloudpickle
+
+    where = "".join(traceback.format_exception(error))
+    try:
+        pickled: bytes = cloudpickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:  # noqa: BLE001  (a user's error may do anything here)
+        stands_for = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            stands_for.add_note(note)
+        pickled = pickle.dumps(stands_for)
+    return _Failure(pickled, where)

@@ -1,5 +1,6 @@
 """Turn anything that records can be read from into one form: chunks of columns, one after another."""
 
+import copy
 import importlib
 import itertools
 import os
@@ -44,7 +45,8 @@ class Source(Protocol):
     A source whose records are worked out, as by a user's ``__getitem__``, also says that it ``is_costly``:
     a build that goes on with an earlier one compares some of its records, not all. What decides its
     records, if that is not the object that it was opened from, is its ``origin``.
-    One whose shapes can't turn out to vary also has `has_final_spec`, which is true.
+    One whose shapes can't turn out to vary also has `has_final_spec`, which is true. One that starts better
+    at some records than at others names these, 0 first: its `starts`.
     """
 
     spec: Spec
@@ -56,7 +58,7 @@ class Source(Protocol):
     def can_start_anywhere(self) -> bool: ...
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on, as columns that `CacheWriter.write` takes."""
+        """Yield the records from `start` on, to `length`, as columns that `CacheWriter.write` takes."""
 
 
 @runtime_checkable
@@ -80,8 +82,11 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     Raises:
         UnsupportedDataError: if `data` is nothing of the kind, or empty.
     """
+    if hasattr(type(data), "as_source"):  # in partitions: to look at their spec would open one
+        source: Source = data.as_source(allow_pickle=allow_pickle)
+        return source
     if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
-        source: Source = data
+        source = data
         return source
     adapted = adapted_source(data, allow_pickle=allow_pickle)
     if adapted is not None:
@@ -117,6 +122,32 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
         f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, "
         "a generator function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
     )
+
+
+def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
+    """Return the source in `data`, or ``None`` if it has no records at all.
+
+    Raises:
+        UnsupportedDataError: if `data` is no source.
+    """
+    if hasattr(data, "__len__") and not isinstance(data, dict) and len(data) == 0:
+        return None
+    try:
+        return open_source(data, allow_pickle=allow_pickle)
+    except UnsupportedDataError as error:
+        if str(error) != NO_RECORDS:  # as adapters say it, too
+            raise
+        return None
+
+
+def until(source: Source, end: int) -> Source:
+    """Return a source without the records from `end` on; one that does not go by its length has more."""
+    made: Any = copy.copy(source)
+    try:
+        made.length = end
+    except AttributeError:
+        return source
+    return made  # type: ignore[no-any-return]
 
 
 def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
@@ -220,6 +251,13 @@ class ArraysSource:
                 size = sum(map(size_of, columns)) // taken
                 count = max(1, min(most, 8 * count, CHUNK_BYTES // max(size, 1)))
 
+    def rows(self, first: int, end: int) -> "ArraysSource":
+        """Return a source of these rows alone."""
+        made = copy.copy(self)
+        made._columns = [column[first:end] for column in self._columns]
+        made.length = end - first
+        return made
+
     def columns(self, chosen: Any, first_record: int = 0) -> Columns:
         """Return the chosen rows of every column; a slice gives views where that needs no conversion."""
         found: Columns = []
@@ -307,6 +345,15 @@ class ItemsSource:
             error.add_note(f"while reading record {indices[len(found)]} of the source")
             raise
         return found
+
+    def rows(self, first: int, end: int) -> "ItemsSource | None":
+        """Return a source of these records alone, if they are in memory."""
+        if type(self._data) not in (list, tuple):
+            return None
+        made = copy.copy(self)
+        made._data = self._data[first:end]
+        made.length = end - first
+        return made
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""

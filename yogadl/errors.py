@@ -11,7 +11,8 @@ Each is also a builtin exception, so that code which does not know yogadl can ca
     |-- StorageError(OSError)               the disk or the store failed
     |-- LeaseError(TimeoutError)            another process builds: which, since when, how to clear it
     |-- CursorError(ValueError)             a cursor of other data, or not a cursor
-    `-- StageError(RuntimeError)            a function given to map failed: which, at which record
+    |-- StageError(RuntimeError)            a function given to map failed: which, at which record
+    `-- WorkerDiedError(RuntimeError)       worker processes died, one after the other, at the same work
 
 A source that raises surfaces as its own exception type, with the record's number added as a note.
 All of them pickle.
@@ -67,3 +68,7 @@ class StageError(YogaError, RuntimeError):
         super().__init__(text)
         self.stage = stage
         self.record = record
+
+
+class WorkerDiedError(YogaError, RuntimeError):
+    """Say at which work worker processes died, one after the other, and how."""

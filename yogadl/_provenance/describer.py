@@ -73,9 +73,17 @@ class Describer:
         return builder_of(self._function, args, kwargs, self._reader, thorough=self._thorough)
 
 
-def sha256_of_data(data: Any) -> str:
-    """Return a hash of an object's class, with all that it uses, and of its state, as far as can be seen."""
-    return _sha256(lambda data: data, (data,), {}, CodeReader())
+def sha256_of_data(data: Any, *, strict: bool = False) -> str:
+    """Return a hash of an object's class, with all that it uses, and of its state.
+
+    Args:
+        data: The object.
+        strict: Whether a value that can't be described is refused; else it counts by its type.
+
+    Raises:
+        ConfigurationError: if it is refused.
+    """
+    return _sha256(lambda data: data, (data,), {}, CodeReader(), strict=strict)
 
 
 def sha256_of_function(function: Callable[..., Any]) -> str:
@@ -91,6 +99,10 @@ def sha256_of_function(function: Callable[..., Any]) -> str:
 
 
 def _sha256(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reader: CodeReader
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    reader: CodeReader,
+    strict: bool = False,
 ) -> str:
-    return builder_of(function, args, kwargs, reader, thorough=True, strict=False).sha256
+    return builder_of(function, args, kwargs, reader, thorough=True, strict=strict).sha256

@@ -12,6 +12,7 @@ from yogadl.storage._storage import CacheStorage, DatasetInfo
 
 if TYPE_CHECKING:
     from yogadl._provenance.difference import Difference
+    from yogadl.storage._begin import PartitionedBuild
     from yogadl.storage._buckets.bucket import Bucket
     from yogadl.storage._buckets.gcs import GCSBucket
     from yogadl.storage._buckets.s3 import S3Bucket
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from yogadl.storage._copy import copy
     from yogadl.storage._explain import Explanation
     from yogadl.storage._export import Exported, export
-    from yogadl.storage._partitions import PartitionedBuild
     from yogadl.storage._prune import Pruned
     from yogadl.storage._unfinished import Unfinished
     from yogadl.storage._verify import Verified
@@ -64,7 +64,7 @@ _LAZY: Final = {
     "GCSStorage": "_classic",
     "LFSConfigurations": "_classic",
     "LFSStorage": "_classic",
-    "PartitionedBuild": "_partitions",
+    "PartitionedBuild": "_begin",
     "Pruned": "_prune",
     "S3Bucket": "_buckets.s3",
     "S3Configurations": "_classic",

@@ -9,7 +9,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,19 +109,15 @@ class Build:
                 "a wrong __len__, or a source read before"
             )
         # The last part's spec is the widest: it was widened as shapes turned out to vary.
-        receipts[-1] = Receipt(receipts[-1].first_record, receipts[-1].part, writer.spec)
+        receipts[-1] = replace(receipts[-1], spec=writer.spec)
         return receipts
 
     def _terms(self, source: Source) -> dict[str, Any]:
         """Return what an earlier build must have had in common with this one for its parts to be used."""
-        name = _names.manifest(self.key)
-        trashed = trashed_names(self.root, self.key)
-        before = self.root.read(name) or (self.root.read(trashed[-1]) if trashed else None)
         return {
             "length": source.length,
             "part_bytes": self.part_bytes,
-            # Else a builder killed after it had published would lend its parts to its own replacement.
-            "replaces": None if before is None else digest_of(before),
+            "replaces": digest_replaced(self.root, self.key),
         }
 
     def _origin(self, source: Source) -> str:
@@ -130,6 +126,16 @@ class Build:
             return ""
         known = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def digest_replaced(root: Root, key: DatasetKey) -> str | None:
+    """Return the digest of the manifest that a build of this version replaces, or that was thrown away last.
+
+    A build that was killed right after it had published would lend its parts to its own replacement else.
+    """
+    trashed = trashed_names(root, key)
+    before = root.read(_names.manifest(key)) or (root.read(trashed[-1]) if trashed else None)
+    return None if before is None else digest_of(before)
 
 
 def _clear_unfinished(work: Path) -> None:

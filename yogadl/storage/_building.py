@@ -8,6 +8,7 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, ParamSpec
@@ -16,6 +17,7 @@ from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
 from yogadl._key import DatasetKey, new_key
+from yogadl._partitioned import PartitionedSource
 from yogadl._processes import require_main
 from yogadl._provenance.builder import Builder
 from yogadl._provenance.describer import Call, Describer, sha256_of_data
@@ -26,12 +28,13 @@ from yogadl._sources import Source, open_source
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
+from yogadl.storage._begin import shared_out
 from yogadl.storage._build import Build, content_of, describe_machine
+from yogadl.storage._engines import write_all
 from yogadl.storage._exclusion import BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._exclusive import exclusive_build, exclusive_build_unless
 from yogadl.storage._keeping import clear_spent
-from yogadl.storage._partitions import build_with_workers
-from yogadl.storage._progress import Progress, both, is_shown, shown
+from yogadl.storage._progress import Progress, Tally, both, is_shown, shown
 from yogadl.storage._publish import clear_attempt, publish
 from yogadl.storage._root import Root
 
@@ -47,12 +50,13 @@ class BuildOptions:
     """How a cache is built; none of it changes what is in it.
 
     Args:
-        workers: How many processes read the source; more than one needs a source with random access.
+        workers: How many processes read the source; more than one needs random access, or partitions.
         part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
             function of (records so far, records in all or None, bytes so far).
         check_space: Whether to refuse what certainly needs more than the disk has room for.
+        engine: What runs the tasks that read the source, in place of workers of our own: any executor.
     """
 
     workers: int = 1
@@ -60,15 +64,26 @@ class BuildOptions:
     allow_pickle: bool = False
     progress: bool | Progress | None = None
     check_space: bool = True
+    engine: Executor | None = None
 
     def __post_init__(self) -> None:
         if type(self.workers) is not int or self.workers < 1:
             raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
-        if self.workers > 1:
+        if self.engine is not None:
+            self._check_engine()
+        elif self.workers > 1:
             require_main()
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
             raise ConfigurationError(
                 f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
+            )
+
+    def _check_engine(self) -> None:
+        if self.workers != 1:
+            raise ConfigurationError("an engine has workers of its own: leave workers out, or the engine")
+        if not callable(getattr(self.engine, "submit", None)):
+            raise ConfigurationError(
+                f"engine must be an executor as those of concurrent.futures, not {self.engine!r:.100}"
             )
 
 
@@ -180,36 +195,41 @@ def _build(
     replaces: bool,
 ) -> None:
     source = open_source(data, allow_pickle=options.allow_pickle)
-    provenance = getattr(source, "provenance", {})
     machine = describe_machine()
-    goes_on = source.can_start_anywhere and options.workers == 1
-    where = _names.resumable(key) if goes_on else _names.unresumable(key, token)
+
+    def sha256() -> str:
+        return call.sha256() if call else sha256_of_data(getattr(source, "origin", data))
+
+    def builder() -> dict[str, Any]:
+        return machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
+
     part_bytes = options.part_bytes or backend.part_bytes
-    if options.check_space:
-        _check_space(backend.root, key, source, where)
     with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
-        progress = both(exclusion.report, show)
-        if options.workers > 1:
-            receipts = build_with_workers(
-                backend,
-                key,
-                source,
-                workers=options.workers,
-                token=token,
-                part_bytes=part_bytes,
-                progress=progress,
-            )
-        else:
-            of_data = partial(sha256_of_data, getattr(source, "origin", data))
-            build = Build(
-                backend.root, key, part_bytes, progress, exclusion, call.sha256 if call else of_data,
-                say_level=logging.INFO if is_shown(options.progress) else logging.WARNING,
-            )  # fmt: skip
-            receipts = build.run(source, where)
-    described = provenance | (call.manifest() if call else {})
-    content = content_of(receipts)
-    if publish(backend.root, key, content, machine | described, exclusion=exclusion, replaces=replaces):
+        if options.engine is not None or options.workers > 1 or isinstance(source, PartitionedSource):
+            build = shared_out(backend, key, source, sha256, part_bytes, token)
+            if options.check_space:
+                _check_space(backend.root, key, source, build.where)
+            say = partial(_log.log, _say_level(options))
+            tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
+            write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
+            aside = _names.unresumable(key, token)
+            build.publish(build.receipts(), builder(), exclusion, replaces=replaces, aside=aside)
+            return
+        where = _names.resumable(key) if source.can_start_anywhere else _names.unresumable(key, token)
+        if options.check_space:
+            _check_space(backend.root, key, source, where)
+        one = Build(
+            backend.root, key, part_bytes, both(exclusion.report, show), exclusion, sha256,
+            say_level=_say_level(options),
+        )  # fmt: skip
+        receipts = one.run(source, where)
+    if publish(backend.root, key, content_of(receipts), builder(), exclusion=exclusion, replaces=replaces):
         clear_attempt(backend.root, key, where)
+
+
+def _say_level(options: BuildOptions) -> int:
+    """Return the level of the log that says how large a build will be: where nothing shows it, a warning."""
+    return logging.INFO if is_shown(options.progress) else logging.WARNING
 
 
 def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:

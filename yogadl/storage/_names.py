@@ -117,6 +117,19 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
     return f"{builds(key)}/run-{run}-{partitions}"
 
 
+def shared_out(key: DatasetKey, run: str) -> str:
+    """Return the folder of an attempt whose partitions others write for one builder, which holds the right.
+
+    The next builder may go on with it.
+    """
+    return f"{builds(key)}/many-{run}"
+
+
+def is_shared_out(attempt: str) -> bool:
+    """Return whether an attempt of that name is one whose partitions others write for one builder."""
+    return attempt.startswith("many-")
+
+
 def is_spent(attempt: str) -> bool:
     """Return whether an attempt of that name is of no use once its version is not being built."""
     return attempt.startswith("one-")

@@ -1,20 +1,17 @@
-"""Build one cache from partitions that are written apart: by processes here, or tasks of any scheduler."""
+"""Write the partitions of a build, each apart from the others, and publish them as one cache."""
 
 import concurrent.futures
 import contextlib
 import itertools
 import json
 import logging
-import pickle
 import secrets
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from yogadl._columns import Columns
-from yogadl._format.layout import SealedPart
 from yogadl._key import DatasetKey
-from yogadl._processes import given_to_worker, worker_pool
-from yogadl._sources import Source, open_source
+from yogadl._sources import Source
 from yogadl._spec import Spec
 from yogadl.errors import (
     CacheFormatError,
@@ -25,83 +22,130 @@ from yogadl.errors import (
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._build import Build, content_of, describe_machine
+from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
+from yogadl.storage._keeping import clear_spent
 from yogadl.storage._parts import read_sealed
 from yogadl.storage._progress import Progress
-from yogadl.storage._publish import clear_attempt, publish
-from yogadl.storage._receipts import Receipt
+from yogadl.storage._publish import clear_attempt, publish, put_aside
+from yogadl.storage._receipts import Receipt, Receipts, samples_from, samples_to_json
+from yogadl.storage._shares import Only, Shares
 
 _log = logging.getLogger("yogadl")
 
+# Receipts are read so many at a time from a bucket, where each takes a few round trips.
+_READERS: Final = 16
 
-class PartitionedBuild:
-    """A build in progress, to be handed to tasks: small, picklable, and harmless to repeat.
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitions of a build. Picklable, if what they are read from is; writing one again does no harm.
 
     Args:
         backend: Where the cache will be.
         key: Which it will be.
-        partitions: How many there are.
+        count: How many there are.
         run: What tells this build from others of the same key.
+        shares: What to read, if that is known: a share for each partition.
+        origin: The hash of what decides the records of those; empty where that has to be compared.
+        is_shared_out: Whether all are written for one process, which holds the right to build. Then what was
+            written of other records is written anew.
     """
 
-    def __init__(self, backend: Backend, key: DatasetKey, partitions: int, run: str) -> None:
-        if type(partitions) is not int or partitions < 1:
-            raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
-        DatasetKey("run", run)  # it becomes part of a path
-        self._backend = backend
-        self.key = key
-        self.partitions = partitions
-        self.run = run
+    backend: Backend
+    key: DatasetKey
+    count: int
+    run: str
+    shares: Shares | Only | None = None
+    origin: str = ""
+    is_shared_out: bool = False
 
     @property
-    def _where(self) -> str:
-        return _names.partitioned(self.key, self.run, self.partitions)
+    def where(self) -> str:
+        """The folder of their receipts, by name."""
+        if self.is_shared_out:
+            return _names.shared_out(self.key, self.run)
+        return _names.partitioned(self.key, self.run, self.count)
 
     def _receipt(self, partition: int) -> str:
-        return f"{self._where}/{partition:08d}.json"
+        return f"{self.where}/{partition:08d}.json"
+
+    def is_written(self, partition: int) -> bool:
+        """Return whether a partition has a receipt."""
+        return self.backend.root.size(self._receipt(partition)) is not None
+
+    def write_share(
+        self, partition: int, part_bytes: int | None, progress: Progress | None = None
+    ) -> list[Receipt]:
+        """Write a partition's share of the source, unless that is written; return the receipts of its parts.
+
+        Raises:
+            ConfigurationError: if it was written from other records than the source has.
+        """
+        assert self.shares is not None
+        share = self.shares[partition]
+        found = self._read(partition)
+        if found is not None:
+            stamp, receipts = found
+            if stamp == share.stamp and (not share.can_compare or self._agree(receipts, share.source())):
+                return receipts
+            if not self.is_shared_out:
+                raise ConfigurationError(
+                    f"{self.key}: partition {partition} was written from other records than this task has; "
+                    "do all tasks read the same data? With another run all partitions are written anew"
+                )
+            self.backend.root.remove(self._receipt(partition))
+        try:
+            stamp = share.stamp  # before it is opened: whoever changes it meanwhile is found out
+            return self.write(partition, share.source(), stamp, part_bytes, progress)
+        except Exception as error:
+            error.add_note(f"in {self.described(partition)}")
+            raise
+
+    def described(self, partition: int) -> str:
+        """Return what a person would call a partition's share."""
+        what = str(self.shares[partition]) if self.shares is not None else ""
+        return f"partition {partition} of {self.count}" + (f" ({what})" if what else "")
+
+    def _agree(self, receipts: Sequence[Receipt], source: Source | None) -> bool:
+        if source is None or not receipts:
+            return source is None and not receipts
+        kept = Receipts(self.backend.root, self.key, self.where, source, {}, self.origin)
+        return sum(receipt.part.index.records for receipt in receipts) == source.length and kept.agree(
+            receipts
+        )
 
     def write(
         self,
         partition: int,
-        records: Any,
-        *,
-        part_bytes: int | None = None,
-        allow_pickle: bool = False,
-        progress: Progress | None = None,
-    ) -> None:
-        """Write the records of one partition. Repeated or raced, the first to finish counts.
+        source: Source | None,
+        stamp: str,
+        part_bytes: int | None,
+        progress: Progress | None,
+    ) -> list[Receipt]:
+        """Write a partition, whatever is there; the first to end counts.
 
         Args:
-            partition: Its number, from 0.
-            records: Any source; a partition without records is given as an empty list.
-            part_bytes: How large one file may get; ``None`` is the storage's own choice.
-            allow_pickle: Whether objects without a stored form may be pickled.
-            progress: Called with records so far, records in all or ``None``, and bytes so far.
+            partition: Its number.
+            source: What to read; ``None`` for no records.
+            stamp: What its share says of itself.
+            part_bytes: How large one file may get.
+            progress: As for a build.
         """
-        if type(partition) is not int or not 0 <= partition < self.partitions:
-            raise ConfigurationError(
-                f"there is no partition {partition!r}: they are 0 to {self.partitions - 1}"
-            )
-        if self._backend.root.size(self._receipt(partition)) is not None:
-            return
-        is_empty = hasattr(records, "__len__") and len(records) == 0
-        source = None if is_empty else open_source(records, allow_pickle=allow_pickle)
-        self.write_source(partition, source, part_bytes, progress)
-
-    def write_source(
-        self, partition: int, source: Source | None, part_bytes: int | None, progress: Progress | None = None
-    ) -> int:
-        """Write the records of a source that is open already; return how many bytes they take."""
         receipts: list[Receipt] = []
+        root = self.backend.root
+        where = f"{self.where}/{partition:08d}-{secrets.token_hex(8)}"
         if source is not None:
-            where = f"{self._where}/{partition:08d}-{secrets.token_hex(8)}"
-            part_bytes = part_bytes or self._backend.part_bytes
-            receipts = Build(self._backend.root, self.key, part_bytes, progress).run(source, where)
-        document = [[r.part.sha256, r.part.index_sha256, r.spec.to_json()] for r in receipts]
-        self._backend.root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
+            receipts = Build(root, self.key, part_bytes, progress).run(source, where)
+        parts = [
+            [r.part.sha256, r.part.index_sha256, r.spec.to_json(), samples_to_json(r.samples)]
+            for r in receipts
+        ]
+        document = {"stamp": stamp, "parts": parts}
+        root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
         if source is not None:
-            self._backend.root.remove_folder(where)  # only now: what no receipt names would never be found
-        return sum(receipt.part.index.size_bytes for receipt in receipts)
+            root.remove_folder(where)  # only now: what no receipt names would never be found
+        return receipts
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts of all parts, in order.
@@ -109,142 +153,133 @@ class PartitionedBuild:
         Raises:
             ConfigurationError: if a partition is not written yet, or its parts are gone by now.
         """
-        found: list[Receipt] = []
-        written = [self._parts(k) for k in range(self.partitions)]
-        missing = [k for k, parts in enumerate(written) if parts is None]
+        if self.backend.root.bucket is None:
+            written = list(map(self._read, range(self.count)))
+        else:
+            with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+                written = list(pool.map(self._read, range(self.count)))
+        missing = [k for k, found in enumerate(written) if found is None]
         if missing:
+            shown = ", ".join(map(str, missing[:10])) + (", ..." if missing[10:] else "")
             raise ConfigurationError(
-                f"{self.key}: {len(missing)} partitions are not written yet: {missing[:10]}"
+                f"{self.key}: {len(missing)} partitions are not written yet: [{shown}]{self._others()}"
             )
-        first = 0
-        for part, spec in itertools.chain.from_iterable(filter(None, written)):
-            found.append(Receipt(first, part, spec))
-            first += part.index.records
-        if not found:
+        receipts = list(itertools.chain.from_iterable(found[1] for found in written if found is not None))
+        firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
+        if not receipts:
             raise UnsupportedDataError(f"{self.key}: no partition has any records")
-        return found
+        return [
+            Receipt(first, receipt.part, receipt.spec)
+            for first, receipt in zip(firsts, receipts, strict=False)
+        ]
 
-    def _parts(self, partition: int) -> list[tuple[SealedPart, Spec]] | None:
-        """Return the parts of a partition, ``None`` if it is to be written, anew if its parts are gone."""
-        root, name = self._backend.root, self._receipt(partition)
+    def _others(self) -> str:
+        """Say what other runs of this version there are, if any: a task may have been one of those."""
+        below = _names.builds(self.key)
+        names = [
+            name
+            for name in self.backend.root.names(below, ".json")
+            if name.count("/") == below.count("/") + 2
+        ]
+        runs = {_names.split_attempt(self.key.id, name)[1] for name in names}
+        others = sorted(run for run in runs if _names.is_partitioned(run) and not self.where.endswith(run))
+        if not others:
+            return ""
+        return (
+            "; other partitions of this version were written by tasks of other code, arguments or source, or "
+            f"another run: {', '.join(others[:3])}"
+        )
+
+    def _read(self, partition: int) -> tuple[str, list[Receipt]] | None:
+        """Return stamp and receipts of a partition; ``None`` if it is to be written, or written anew."""
+        root, name = self.backend.root, self._receipt(partition)
         content = root.read(name)
         if content is None:
             return None
         try:
-            return [
-                (read_sealed(root, self.key.id, sha256, index_sha256), Spec.from_json(spec))
-                for sha256, index_sha256, spec in json.loads(content)
-            ]
-        except CacheFormatError as error:
+            document = json.loads(content)
+            receipts, first = [], 0
+            for sha256, index_sha256, spec, samples in document["parts"]:
+                part = read_sealed(root, self.key.id, sha256, index_sha256)
+                receipts.append(
+                    Receipt(first, part, Spec.from_json(spec), samples_from(samples), self.origin)
+                )
+                first += part.index.records
+            return document["stamp"], receipts
+        except (CacheFormatError, ValueError, KeyError, TypeError) as error:
             # A prune with a short grace may have taken them; with the receipt, none would be written again.
             _log.warning("yogadl: %s: partition %d must be written again: %s", self.key, partition, error)
             root.remove(name)
             return None
 
-    def commit(self) -> None:
-        """Publish the cache. Anyone may, once all partitions are written; twice does no harm.
+    def commit(self, builder: dict[str, Any], *, replaces: bool = True) -> bool:
+        """Publish the cache, and say what built it; return whether this call did.
+
+        Args:
+            builder: What a manifest is to say of that, beside run and machine.
+            replaces: Whether it takes the place of a version that is there.
 
         Raises:
             ConfigurationError: if a partition is not written yet.
             UnsupportedDataError: if partitions have different structures.
         """
-        builder = {"partitions": self.partitions, "run": self.run}
         machine = describe_machine()
-        with exclusive_build(self._backend, self.key) as exclusion:
+        aside = _names.unresumable(self.key, secrets.token_hex(8))
+        with exclusive_build(self.backend, self.key) as exclusion:
             try:
                 receipts = self.receipts()
             except ConfigurationError:
                 # Another process's commit clears the receipts away.
                 with contextlib.suppress(DatasetNotFoundError):
-                    published = self._backend.catalogue.published(self.key)
-                    if published.manifest.builder.items() >= builder.items():
-                        return
+                    published = self.backend.catalogue.published(self.key)
+                    if published.manifest.builder.items() >= self._named.items():
+                        return False
                 raise
-            content = content_of(receipts)
-            publish(
-                self._backend.root, self.key, content, machine | builder, exclusion=exclusion, replaces=True
-            )
-            clear_attempt(self._backend.root, self.key, self._where)
-
-
-class _WorkersBuild(PartitionedBuild):
-    """One whose tasks are the workers of the process that holds the lock or lease."""
+            is_new = self.publish(receipts, machine | builder, exclusion, replaces=replaces, aside=aside)
+        clear_spent(self.backend, self.key.id, aside)
+        return is_new
 
     @property
-    def _where(self) -> str:
-        return _names.unresumable(self.key, self.run)
+    def _named(self) -> dict[str, Any]:
+        return {"partitions": self.count, "run": self.run}
 
+    def publish(
+        self,
+        receipts: Sequence[Receipt],
+        builder: dict[str, Any],
+        exclusion: BuildExclusion,
+        *,
+        replaces: bool,
+        aside: str,
+    ) -> bool:
+        """Publish what the receipts say; return whether that is there now.
 
-class _Share:
-    """The records of a source from one number to another, as a source of its own."""
+        Args:
+            receipts: Of all parts.
+            builder: What the manifest says of who built it, beside run and number of partitions.
+            exclusion: Held by the caller.
+            replaces: Whether it takes the place of a version that is there.
+            aside: The folder of an attempt of the caller's that is over: see `put_aside`.
+        """
+        root, content = self.backend.root, content_of(receipts)
+        builder = builder | self._named
+        if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
+            return False
+        # Notes of tasks that did not end, or whose twins were faster: their parts are named by nothing else.
+        put_aside(root, self.where, aside, depth=1)
+        clear_attempt(root, self.key, self.where)
+        return True
 
-    can_start_anywhere = False
+    def only(self, partition: int) -> "Partitions":
+        """Return what a task needs that writes this partition, and no more."""
+        assert self.shares is not None and not isinstance(self.shares, Only)
+        return replace(self, shares=Only(self.shares, partition))
 
-    def __init__(self, source: Source, first: int, end: int) -> None:
-        self._source = source
-        self._first = first
-        self.spec = source.spec
-        self.length = end - first
-
-    def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the share's records."""
-        left = self.length - start
-        for columns in self._source.chunks(self._first + start):
-            count = min(left, len(columns[0]))
-            yield [column[:count] for column in columns]
-            left -= count
-            if left == 0:
-                return
-
-
-def build_with_workers(
-    backend: Backend,
-    key: DatasetKey,
-    source: Source,
-    *,
-    workers: int,
-    token: str,
-    part_bytes: int | None,
-    progress: Progress | None,
-) -> list[Receipt]:
-    """Read a source with several processes and return the receipts of all parts, in order.
-
-    Args:
-        backend: Where the cache will be.
-        key: Which it will be.
-        source: What to read.
-        workers: How many processes read it, at most.
-        token: What tells this attempt from others.
-        part_bytes: How large one file may get; ``None`` is the storage's own choice.
-        progress: Called with records so far, records in all, and bytes so far.
-
-    Raises:
-        ConfigurationError: if the source can only be read in order.
-    """
-    if source.length is None or not source.can_start_anywhere:
-        raise ConfigurationError(
-            "several workers need a source with __len__ and __getitem__; an iterable takes workers=1"
-        )
-    import cloudpickle
-
-    workers = min(workers, source.length)
-    build = _WorkersBuild(backend, key, workers, token)
-    bounds = [source.length * k // workers for k in range(workers + 1)]
-    done = size_bytes = 0
-    with worker_pool(workers, cloudpickle.dumps((build, source, part_bytes))) as pool:
-        tasks = {}
-        for k in range(workers):
-            share = bounds[k], bounds[k + 1]
-            tasks[pool.submit(_write_share, k, *share)] = share[1] - share[0]
-        for task in concurrent.futures.as_completed(tasks):
-            size_bytes += task.result()
-            done += tasks[task]
-            if progress is not None:
-                progress(done, source.length, size_bytes)
-    return build.receipts()
-
-
-def _write_share(partition: int, first: int, end: int) -> int:
-    build, source, part_bytes = pickle.loads(given_to_worker())
-    written: int = build.write_source(partition, _Share(source, first, end), part_bytes)
-    return written
+    def put_others_aside(self) -> None:
+        """See to it that what other builds of this version have left, by other code say, is cleared."""
+        root = self.backend.root
+        names = root.names(_names.builds(self.key), ".json")
+        for run in {_names.split_attempt(self.key.id, name)[1] for name in names}:
+            where = f"{_names.builds(self.key)}/{run}"
+            if _names.is_shared_out(run) and where != self.where:
+                put_aside(root, where, _names.unresumable(self.key, secrets.token_hex(8)))

@@ -1,13 +1,18 @@
 """Show how far a build is, or a transfer."""
 
 import contextlib
+import functools
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 Progress = Callable[[int, int | None, int], None]
 
 # Short builds show no bar.
-_DELAY_S = 2.0
+_DELAY_S: Final = 2.0
+_LINE_EVERY_S: Final = 10.0
 
 
 def is_shown(progress: bool | Progress | None) -> bool:
@@ -27,26 +32,129 @@ def both(one: Progress | None, other: Progress | None) -> Progress | None:
     return report
 
 
+class Shown:
+    """A build as it is seen: a bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        title: What is built.
+        bar: A bar of tqdm's, or ``None``.
+        say: What prints a line, where there is no bar.
+    """
+
+    def __init__(self, title: str, bar: Any = None, say: Callable[[str], object] = print) -> None:
+        self._title = title
+        self._bar = bar
+        self._say = say
+        self._partitions = (0, 0)
+        self._began = self._said = time.monotonic()
+        self._last: tuple[int, int | None, int] | None = None
+
+    def partitions(self, done: int, count: int) -> None:
+        """Note how many partitions are written, and how many there are."""
+        self._partitions = done, count
+
+    def __call__(self, records: int, total: int | None, size_bytes: int) -> None:
+        """Show how far the build is."""
+        now = time.monotonic()
+        self._last = records, total, size_bytes
+        if self._bar is not None or now - self._said >= _LINE_EVERY_S:
+            self._show(now, records, total, size_bytes)
+
+    def end(self) -> None:
+        """Show it once more, where there is no bar: a short build has had no line yet."""
+        if self._bar is None and self._last is not None:
+            self._show(time.monotonic(), *self._last)
+
+    def _show(self, now: float, records: int, total: int | None, size_bytes: int) -> None:
+        self._said, elapsed_s = now, max(now - self._began, 1e-6)
+        done, count = self._partitions
+        found = [f"{size_bytes / 2**20:,.0f} MiB", f"{size_bytes / elapsed_s / 1e6:,.1f} MB/s"]
+        if count:
+            found.append(f"{done} of {count} partitions")
+        if self._bar is None or total is None:  # else the bar says it
+            share = records / total if total else done / max(1, count)
+            if 0 < share < 1:
+                found.append(f"{elapsed_s / share - elapsed_s:,.0f} s left")
+        if self._bar is None:
+            of = "" if total is None else f" of {total:,}"
+            self._say(f"{self._title}: {records:,}{of} records, {', '.join(found)}")
+            return
+        self._bar.total = total
+        self._bar.set_postfix_str(", ".join(found), refresh=False)
+        self._bar.update(records - self._bar.n)
+
+
 @contextlib.contextmanager
 def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
-    """Give what a build reports to: the caller's function, a bar, or nothing."""
+    """Give what a build reports to: the caller's function, a bar, lines, or nothing."""
     if callable(progress):
         yield progress
         return
     if progress is False or not is_shown(progress):
         yield None
         return
+    what = f"building {title}"
+    if not sys.stderr.isatty():
+        lines = Shown(what, say=functools.partial(print, file=sys.stderr, flush=True))
+        yield lines
+        lines.end()
+        return
     from tqdm import tqdm
 
     delay_s = 0.0 if progress else _DELAY_S
-    with tqdm(desc=f"building {title}", unit=" records", unit_scale=True, delay=delay_s) as bar:
+    with tqdm(desc=what, unit=" records", unit_scale=True, delay=delay_s) as bar:
+        yield Shown(what, bar)
 
-        def report(records: int, total: int | None, size_bytes: int) -> None:
-            bar.total = total
-            bar.set_postfix_str(f"{size_bytes / 2**20:.0f} MiB", refresh=False)
-            bar.update(records - bar.n)
 
-        yield report
+class Tally:
+    """Add up what is written of each partition, and tell it. `note` is called from any thread.
+
+    Args:
+        title: What is built.
+        count: How many partitions there are.
+        total: How many records, if that is known.
+        show: What shows it, if anything does.
+        report: Told as well.
+        say: Prints a line now and then, where nothing shows it.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        count: int,
+        total: int | None,
+        show: Progress | None,
+        report: Progress | None,
+        say: Callable[[str], object],
+    ) -> None:
+        self._count = count
+        self._total = total
+        self._show = show or Shown(title, say=say)
+        self._report = report
+        self._written: dict[int, tuple[int, int]] = {}
+        self._whole: set[int] = set()
+        self._lock = threading.Lock()
+        self._told = (0, 0)
+
+    def note(self, partition: int, records: int, size_bytes: int, is_whole: bool = False) -> None:
+        """Note how much of a partition is written."""
+        with self._lock:
+            if is_whole:
+                self._whole.add(partition)
+            if is_whole or partition not in self._whole:
+                self._written[partition] = records, size_bytes
+
+    def tell(self) -> None:
+        """Tell how much is written of all. What a killed worker had written was told already: it stays so."""
+        with self._lock:
+            records = max(self._told[0], sum(records for records, _ in self._written.values()))
+            size_bytes = max(self._told[1], sum(size_bytes for _, size_bytes in self._written.values()))
+            done = len(self._whole)
+        self._told = records, size_bytes
+        if isinstance(self._show, Shown):
+            self._show.partitions(done, self._count)
+        for tell in filter(None, (self._report, self._show)):
+            tell(records, self._total, size_bytes)
 
 
 @contextlib.contextmanager

@@ -114,6 +114,21 @@ def check_parts(root: Root, key: DatasetKey, table: PartTable) -> None:
             )
 
 
+def put_aside(root: Root, where: str, aside: str, depth: int = 0) -> None:
+    """Move the notes of an attempt to where they say what is to be removed, and nobody goes on with them.
+
+    Args:
+        root: Where.
+        where: The attempt's folder.
+        aside: The folder of one that nobody can go on with.
+        depth: Only those that lie in folders so deep in it.
+    """
+    for name in root.names(where, ".json"):
+        rest = name[len(where) + 1 :]
+        if rest.count("/") >= depth:
+            root.rename(name, f"{aside}/{rest.replace('/', '-')}")
+
+
 def clear_attempt(root: Root, key: DatasetKey, where: str) -> None:
     """Remove the notes of an attempt that has become a version, and the folder of all if it was the last."""
     others = {_names.split_attempt(key.id, name)[1] for name in root.names(_names.builds(key))}

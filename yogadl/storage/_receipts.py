@@ -23,8 +23,9 @@ from yogadl.storage._parts import read_sealed
 from yogadl.storage._root import MAX_READ_BYTES, Root
 
 # Compared with the source before a build goes on: so many records at either end of each sealed part, and of
-# large records fewer.
+# large records fewer. Since each may take seconds to work out, no more than one of so many.
 _SAMPLED_RECORDS: Final = 16
+_SAMPLED: Final = 32
 _SAMPLED_BYTES: Final = 2**20
 STATE: Final = ".state"  # what a file beside a receipt is called: where the source stood
 
@@ -87,7 +88,7 @@ class Receipts:
             "sha256": part.sha256,
             "index_sha256": part.index_sha256,
             "spec": receipt.spec.to_json(),
-            "samples": [[sample.start, sample.run.records, sample.run.value] for sample in receipt.samples],
+            "samples": samples_to_json(receipt.samples),
             "origin": receipt.origin,
             **self.terms,
         }
@@ -114,7 +115,7 @@ class Receipts:
                 if receipt is None or receipt.first_record != expected:
                     break
                 kept.append(receipt)
-            if kept and not self._agree(kept):
+            if kept and not self.agree(kept):
                 kept = []
         aside = _names.unresumable(self.key, secrets.token_hex(8))  # they say what is to be removed
         names = {f"{r.first_record:015d}{suffix}" for r in kept for suffix in (".json", STATE)}
@@ -148,15 +149,12 @@ class Receipts:
             if not all(self.root.keep(name) for name in names):
                 return None
             part = read_sealed(self.root, self.key.id, sha256, index_sha256)
-            samples = tuple(
-                Sample(start, RunHash(records, value)) for start, records, value in document["samples"]
-            )
-            spec = Spec.from_json(document["spec"])
+            samples, spec = samples_from(document["samples"]), Spec.from_json(document["spec"])
             return Receipt(document["first"], part, spec, samples, document["origin"])
         except (ValueError, KeyError, TypeError, StorageError):
             return None  # from another version or cut short: what it names is built again
 
-    def _agree(self, receipts: Sequence[Receipt]) -> bool:
+    def agree(self, receipts: Sequence[Receipt]) -> bool:
         """Compare what is sealed with the source: all of it, but where that is costly and as good as sure.
 
         What the same code made of the same values is compared by samples of each part. Not where a source can
@@ -174,6 +172,16 @@ class Receipts:
         return all(receipt.samples for receipt in receipts)
 
 
+def samples_to_json(samples: Sequence[Sample]) -> list[list[int]]:
+    """Return what a note keeps of samples."""
+    return [[sample.start, sample.run.records, sample.run.value] for sample in samples]
+
+
+def samples_from(document: Any) -> tuple[Sample, ...]:
+    """Return the samples in a note."""
+    return tuple(Sample(start, RunHash(records, value)) for start, records, value in document)
+
+
 def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
     """Hash the first and the last records of a part that was just sealed."""
     fields = _comparable(spec)
@@ -181,9 +189,10 @@ def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
         return ()
     reader = Reader(spec, join_parts([part]), _OnePart(path))
     records = part.index.records
-    count = min(_SAMPLED_RECORDS, records, max(1, _SAMPLED_BYTES // max(1, reader.record_bytes)))
+    most = min(_SAMPLED_RECORDS, records // _SAMPLED // 2, _SAMPLED_BYTES // max(1, reader.record_bytes))
+    count = max(1, most)
     samples = []
-    for start in sorted({0, records - count}):
+    for start in sorted({0 if records >= 2 * _SAMPLED else records - count, records - count}):
         columns = reader.columns(np.arange(start, start + count, dtype=np.int64), fields)
         samples.append(Sample(start, _hash(spec, fields, columns, count)))
     return tuple(samples)

@@ -17,9 +17,11 @@ from yogadl._spec import Spec
 from yogadl.storage._backend import Backend
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from yogadl.storage._begin import PartitionedBuild
     from yogadl.storage._explain import Explanation
     from yogadl.storage._export import Exported
-    from yogadl.storage._partitions import PartitionedBuild
     from yogadl.storage._progress import Progress
     from yogadl.storage._prune import Pruned
     from yogadl.storage._unfinished import Unfinished
@@ -82,6 +84,7 @@ class CacheStorage(Storage):
         dataset_version: str,
         *,
         workers: int = 1,
+        engine: "Executor | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
@@ -96,7 +99,8 @@ class CacheStorage(Storage):
             data: Arrays, an object with ``__len__`` and ``__getitem__``, an iterable or a generator function.
             dataset_id: What the dataset is called; slashes make folders.
             dataset_version: Which version this is.
-            workers: How many processes read the source.
+            workers: How many processes read the source, if it has random access or partitions.
+            engine: What runs the tasks that read the source instead: any `concurrent.futures.Executor`.
             part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: A progress bar or none; ``None`` for one on a terminal; or a function.
@@ -110,25 +114,35 @@ class CacheStorage(Storage):
         from yogadl.storage._building import BuildOptions, replace_version
 
         key = DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
         replace_version(self._backend, key, lambda: data, options)
 
     def begin(
-        self, dataset_id: str, dataset_version: str, *, partitions: int, run: str | None = None
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        partitions: int | None = None,
+        run: str | None = None,
+        source: Any = None,
+        allow_pickle: bool = False,
     ) -> "PartitionedBuild":
         """Begin a build whose partitions are written by tasks of any scheduler, in any order.
 
         Args:
             dataset_id: What the dataset is called.
             dataset_version: Which version this is.
-            partitions: How many there are; their records follow each other in order of their numbers.
-            run: What tells this build from others of the same key, if every task calls `begin` itself
-                (a job's id, say); without it the one object returned must be handed to all tasks.
+            partitions: How many there are, in the order of their records; of a `source`, as many as is good.
+            run: What tells this build from others of the same key, a job's id say. If not given, it is made
+                of the source: whoever gives the same goes on with the same build. Without a source either,
+                it is new at each call, lest attempts mix, and the object returned is handed to all tasks.
+            source: What `write` reads, then without records: random access, or `yogadl.partitioned`.
+            allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
-        from yogadl.storage._partitions import PartitionedBuild
+        from yogadl.storage._begin import begun
 
         key = new_key(dataset_id, dataset_version)
-        return PartitionedBuild(self._backend, key, partitions, run or os.urandom(8).hex())
+        return begun(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
 
     @explains_names()
     def cacheable(
@@ -137,6 +151,7 @@ class CacheStorage(Storage):
         dataset_version: str,
         *,
         workers: int = 1,
+        engine: "Executor | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
@@ -158,6 +173,7 @@ class CacheStorage(Storage):
             dataset_id: What the dataset is called.
             dataset_version: Which version this is; bump it when the function changes, or give ``"auto"``.
             workers: As for `submit`, like all that follow. None of them has a part in the version.
+            engine: See there.
             part_bytes: See there.
             allow_pickle: See there; also allows reading pickled fields.
             progress: See there.
@@ -171,7 +187,7 @@ class CacheStorage(Storage):
         from yogadl.storage._building import BuildOptions, cached
 
         DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 
     # Reading.

@@ -89,7 +89,7 @@ def _named(root: Root, dataset_id: str, name: str) -> set[str]:
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError, CacheFormatError):
         document: Any = json.loads(root.read(name) or b"[]")
         if isinstance(document, dict):
-            document = [[document["sha256"], document["index_sha256"]]]
+            document = document.get("parts", [[document.get("sha256"), document.get("index_sha256")]])
         for sha256, index_sha256, *_ in document:
             found |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}
     return found

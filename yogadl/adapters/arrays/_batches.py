@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -68,6 +68,8 @@ class PiecesSource:
         self.length = sum(piece.records for piece in pieces)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
+        # A share that began within a row group would read all of that.
+        self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, having read at most one row group's before."""

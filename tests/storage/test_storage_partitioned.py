@@ -1,0 +1,366 @@
+"""Sources in partitions: the same cache however they are read, and each partition once."""
+
+import functools
+import pickle
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from partitioned_sources import Rows, partitions, row, said
+
+import yogadl
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+BOUNDS = (10, 10, 17, 40, 41)
+
+
+def records_of(ref):
+    return [record["n"] for record in ref]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Where sources say what is read of them."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def expected(storage):
+    """Return the fingerprint of the same records, built at once."""
+    storage.submit([row(index) for index in range(41)], "whole", "1")
+    return storage.fetch("whole", "1").fingerprint
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_any_number_of_workers_builds_the_same_cache_of_partitions(storage, log, expected, workers):
+    storage.submit(partitions(log, *BOUNDS), "d", "1", workers=workers)
+    ref = storage.fetch("d", "1")
+    assert ref.fingerprint == expected
+    assert records_of(ref) == list(range(41))
+    storage.verify("d", "1")
+    assert sorted(said(log)) == sorted(
+        [*(f"partition-{first}" for first in (0, *BOUNDS[:-1])), *map(str, range(41))]
+    )
+
+
+@pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
+@pytest.mark.parametrize("kind", ["partitions", "random access", "arrays", "list"])
+def test_any_executor_builds_the_same_cache(storage, log, expected, make, kind):
+    rows = [row(index) for index in range(41)]
+    source = {
+        "partitions": partitions(log, *BOUNDS),
+        "random access": Rows(41, log),
+        "arrays": {name: [one[name] for one in rows] for name in rows[0]},
+        "list": rows,
+    }[kind]
+    with make(2) as engine:
+        storage.submit(source, "d", "1", engine=engine)
+    ref = storage.fetch("d", "1")
+    assert ref.fingerprint == expected
+    assert records_of(ref) == list(range(41))
+
+
+def test_of_an_executor_only_submit_is_used_and_what_it_is_given_is_small(storage):
+    class Engine:
+        def __init__(self):
+            self.sent, self.pool = [], ThreadPoolExecutor(1)
+
+        def submit(self, function, *args):
+            self.sent.append(len(pickle.dumps((function, args))))
+            return self.pool.submit(function, *args)
+
+    engine = Engine()
+    data = np.arange(64 * 10_000).reshape(64, 10_000)
+    storage.submit(data, "d", "1", engine=engine)
+    assert np.array_equal(storage.fetch("d", "1").gather(range(64)), data)
+    assert len(engine.sent) == 64
+    assert max(engine.sent) < 2 * data[0].nbytes
+
+
+@pytest.mark.parametrize("engine", ["ray", 3, object()])
+def test_an_engine_that_is_no_executor_is_refused(storage, engine):
+    with pytest.raises(ConfigurationError, match="engine must be an executor"):
+        storage.submit([1, 2], "d", "1", engine=engine)
+
+
+def test_an_engine_and_workers_are_refused_together(storage):
+    with (
+        ThreadPoolExecutor(1) as engine,
+        pytest.raises(ConfigurationError, match="leave workers out, or the engine"),
+    ):
+        storage.submit([1, 2], "d", "1", engine=engine, workers=2)
+
+
+def test_what_can_only_be_read_in_order_is_refused_with_what_to_do(storage):
+    with (
+        ThreadPoolExecutor(1) as engine,
+        pytest.raises(ConfigurationError, match=r"yogadl\.partitioned"),
+    ):
+        storage.submit(iter([1, 2]), "d", "1", engine=engine)
+
+
+def test_a_function_that_returns_partitions_is_built_once(storage, log):
+    @storage.cacheable("d", "1", workers=2)
+    def build():
+        return partitions(log, *BOUNDS)
+
+    for _ in range(2):
+        assert records_of(build()) == list(range(41))
+    assert len(said(log)) == 41 + 5
+
+
+def test_any_source_may_be_a_partition(storage):
+    source = yogadl.partitioned(
+        [
+            lambda: [{"n": 0}],
+            lambda: iter([{"n": 1}]),
+            lambda: {"n": np.arange(2, 4)},
+            lambda: ({"n": n} for n in range(4, 6)),
+            lambda: yogadl.partitioned([lambda: [{"n": 6}], lambda: [{"n": 7}]]),
+            lambda: yogadl.from_source({"n": np.arange(8, 10)}),
+        ]
+    )
+    storage.submit(source, "d", "1")
+    assert records_of(storage.fetch("d", "1")) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "empty", [list, lambda: iter(()), lambda: {"n": np.arange(0)}, lambda: np.arange(0)], ids=range(4)
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_partitions_may_be_empty(storage, empty, workers):
+    storage.submit(yogadl.partitioned([empty, lambda: [{"n": 0}], empty]), "d", "1", workers=workers)
+    assert records_of(storage.fetch("d", "1")) == [0]
+
+
+def test_partitions_without_any_records_are_refused(storage):
+    with pytest.raises(UnsupportedDataError, match="no partition has any records"):
+        storage.submit(yogadl.partitioned([list, list]), "d", "1")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_shapes_may_differ_between_partitions(storage, workers):
+    values = [np.zeros((5, 3)), np.ones((5, 4))]
+    source = yogadl.partitioned.of(values, lambda value: {"x": value})
+    storage.submit(source, "d", "1", workers=workers)
+    ref = storage.fetch("d", "1")
+    assert ref.spec.fields[0].leaf.shape == (None,)
+    storage.submit([{"x": x} for value in values for x in value], "whole", "1")
+    assert ref.fingerprint == storage.fetch("whole", "1").fingerprint
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_names_its_partition_and_path(storage, workers):
+    source = yogadl.partitioned.of(["a.csv", "b.csv"], lambda path: [{"n": 1 // (path == "a.csv")}])
+    with pytest.raises(ZeroDivisionError) as caught:
+        storage.submit(source, "d", "1", workers=workers)
+    assert "in partition 1 of 2 ('b.csv')" in caught.value.__notes__
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: yogadl.partitioned([]), "needs one at least"),
+        (lambda: yogadl.partitioned([[1, 2]]), "partition 0 is .* can't be called"),
+        (lambda: yogadl.partitioned.of("a.csv", len), "give a list of paths"),
+        (lambda: yogadl.partitioned.of(["a.csv"], "b"), "read must be a function"),
+    ],
+)
+def test_what_is_no_source_in_partitions(make, says):
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+def test_what_does_not_pickle_is_refused_with_what_to_do(storage):
+    lock = threading.Lock()
+    source = yogadl.partitioned([lambda: [lock.locked()]] * 2)
+    with pytest.raises(ConfigurationError, match="the source can't be sent to other processes"):
+        storage.submit(source, "d", "1", workers=2)
+    storage.submit(source, "d", "1")
+
+
+# Version "auto" and provenance.
+
+
+def auto_version(storage, source):
+    @storage.cacheable("d", "auto")
+    def build(source):
+        return source
+
+    build(source)
+    return set(storage.versions("d"))
+
+
+def numbers(scale, first):
+    return [{"n": scale * n} for n in range(first, first + 3)]
+
+
+def test_functions_and_values_of_partitions_decide_an_auto_version(storage):
+    first = auto_version(storage, yogadl.partitioned.of([0, 3], functools.partial(numbers, 1)))
+    assert auto_version(storage, yogadl.partitioned.of([0, 3], functools.partial(numbers, 1))) == first
+    assert len(first) == 1
+    changes = [
+        yogadl.partitioned.of([0, 4], functools.partial(numbers, 1)),
+        yogadl.partitioned.of([0, 3], functools.partial(numbers, 2)),
+        yogadl.partitioned.of([0, 3], lambda first: numbers(1, first)[:2]),
+    ]
+    for count, source in enumerate(changes, 2):
+        assert len(auto_version(storage, source)) == count
+
+
+# Going on.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_build_that_failed_goes_on_with_the_partitions_that_are_written(storage, tmp_path, workers):
+    log, is_broken = tmp_path / "log", tmp_path / "broken"
+    is_broken.touch()
+    source = yogadl.partitioned.of(range(8), functools.partial(one_of_eight, log, is_broken))
+    with pytest.raises(ConnectionResetError):
+        storage.submit(source, "d", "1", workers=workers)
+    before = said(log)
+    assert len(before) >= 3
+    is_broken.unlink()
+    storage.submit(source, "d", "1", workers=workers)
+    assert records_of(storage.fetch("d", "1")) == list(range(8))
+    assert len(said(log)) <= 8 + workers
+
+
+def one_of_eight(log, is_broken, number):
+    if number == 5 and is_broken.exists():
+        raise ConnectionResetError("gone")
+    with log.open("a") as file:
+        file.write(f"{number}\n")
+    return [{"n": number}]
+
+
+def test_a_file_that_was_changed_since_is_read_again(storage, tmp_path):
+    paths = [tmp_path / f"{number}.txt" for number in range(3)]
+    for path in paths[:2]:
+        path.write_text("1")
+    source = yogadl.partitioned.of(paths, lambda path: [{"n": int(path.read_text())}])
+    with pytest.raises(FileNotFoundError):
+        storage.submit(source, "d", "1")
+    paths[0].write_text("100")
+    paths[2].write_text("3")
+    storage.submit(source, "d", "1")
+    assert records_of(storage.fetch("d", "1")) == [100, 1, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_other_code_takes_nothing_of_what_a_failed_build_has_written(storage, tmp_path, workers):
+    def fails(number):
+        if number == 3:
+            raise ConnectionResetError("gone")
+        return [{"n": number}]
+
+    with pytest.raises(ConnectionResetError):
+        storage.submit(yogadl.partitioned.of(range(4), fails), "d", "1", workers=workers)
+    storage.submit(
+        yogadl.partitioned.of(range(4), lambda number: [{"n": -number}]), "d", "1", workers=workers
+    )
+    assert records_of(storage.fetch("d", "1")) == [0, -1, -2, -3]
+    assert storage.unfinished() == []
+
+
+def test_a_replacement_takes_nothing_of_what_it_replaces(storage, tmp_path, monkeypatch):
+    """As after a build that was killed right after it had published, by a source that can't tell."""
+    value = tmp_path / "value"
+    value.write_text("1")
+    source = yogadl.partitioned.of(range(3), functools.partial(from_file, value))
+    monkeypatch.setattr("yogadl.storage._partitions.clear_attempt", lambda *_: None)
+    monkeypatch.setattr("yogadl.storage._building.clear_spent", lambda *_: None)
+    storage.submit(source, "d", "1")
+    assert list((tmp_path / "caches/d/builds").rglob("*.json"))
+    value.write_text("2")
+    storage.submit(source, "d", "1")
+    assert records_of(storage.fetch("d", "1")) == [2, 2, 2]
+
+
+def from_file(path, number):
+    return [{"n": int(path.read_text())}]
+
+
+def test_random_access_goes_on_with_any_number_of_workers(storage, tmp_path):
+    log, stop = tmp_path / "log", tmp_path / "stop"
+    stop.touch()
+    source = Rows(1000, log, stop)
+    with pytest.raises(ConnectionResetError):
+        storage.submit(source, "d", "1", workers=2)
+    stop.unlink()
+    storage.submit(source, "d", "1", workers=3)
+    assert records_of(storage.fetch("d", "1")) == list(range(1000))
+    assert len(said(log)) <= 1100
+
+
+def test_records_in_memory_that_were_changed_since_are_read_again(storage):
+    records = [{"n": n} for n in range(200)]
+    records[150] = {"n": None}
+    with pytest.raises(UnsupportedDataError):
+        storage.submit(records, "d", "1", workers=2)
+    records[150] = {"n": 150}
+    records[7] = {"n": -7}
+    storage.submit(records, "d", "1", workers=2)
+    assert records_of(storage.fetch("d", "1"))[5:9] == [5, 6, -7, 8]
+
+
+# begin with a source: tasks that know nothing of each other.
+
+
+def test_whoever_begins_with_the_same_source_goes_on_with_the_same_build(storage, log, expected):
+    for number in range(5):
+        storage.begin("d", "1", source=partitions(log, *BOUNDS)).write(number)
+    storage.begin("d", "1", source=partitions(log, *BOUNDS)).commit()
+    assert storage.fetch("d", "1").fingerprint == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 41, 50])
+def test_random_access_is_cut_into_as_many_partitions_as_are_asked_for(storage, log, expected, count):
+    build = storage.begin("d", "1", source=Rows(41, log), partitions=count)
+    for number in range(count):
+        build.write(number)
+    build.commit()
+    assert storage.fetch("d", "1").fingerprint == expected
+
+
+def test_another_source_is_another_build(storage, log):
+    build = storage.begin("d", "1", source=partitions(log, 3, 6))
+    build.write(0)
+    other = storage.begin("d", "1", source=partitions(log, 3, 7))
+    other.write(1)
+    with pytest.raises(ConfigurationError, match=r"\[0\]; other partitions of this version were written by"):
+        other.commit()
+
+
+def test_a_run_that_was_named_is_not_gone_on_with_by_tasks_that_read_other_data(storage, log):
+    storage.begin("d", "1", source=[1, 2, 3], partitions=2, run="job").write(0)
+    with pytest.raises(ConfigurationError, match="partition 0 was written from other records"):
+        storage.begin("d", "1", source=[5, 6, 7], partitions=2, run="job").write(0)
+
+
+def test_a_source_that_nothing_certain_can_be_said_of_needs_a_run(storage, monkeypatch):
+    opened = iter([[1], [2]])  # an iterator that was begun has no content
+    next(opened)
+    generator = (n for n in range(3))
+    source = yogadl.partitioned([lambda: generator])
+    with pytest.raises(ConfigurationError, match="give run, a job's id say"):
+        storage.begin("d", "1", source=source)
+    build = storage.begin("d", "1", source=source, run="job")
+    build.write(0)
+    build.commit()
+    assert storage.fetch("d", "1").gather(range(3)).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"), [({}, "begin was given no source"), ({"source": [1]}, "leave the records")]
+)
+def test_records_come_from_begin_or_from_write(storage, given, says):
+    build = storage.begin("d", "1", partitions=1, **given)
+    with pytest.raises(ConfigurationError, match=says):
+        build.write(0, *([[1]] if given else []))
+
+
+def test_a_source_has_the_partitions_that_it_has(storage, log):
+    with pytest.raises(ConfigurationError, match="the source has 2 partitions, not 3"):
+        storage.begin("d", "1", source=partitions(log, 3, 6), partitions=3)

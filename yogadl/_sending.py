@@ -1,0 +1,77 @@
+"""Pickle what other processes work with: to those of this machine, arrays in mapped files go as files."""
+
+import io
+import mmap
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl.errors import ConfigurationError
+
+
+def pickled(value: Any, what: str, *, stays_here: bool) -> bytes:
+    """Pickle anything, functions of scripts and notebooks too.
+
+    Args:
+        value: What is sent.
+        what: What an error calls it.
+        stays_here: Whether it is for processes of this machine, which can open the same files.
+
+    Raises:
+        ConfigurationError: if it can't be pickled.
+    """
+    file = io.BytesIO()
+    try:
+        _pickler(file, stays_here).dump(value)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise ConfigurationError(
+            f"{what} can't be sent to other processes: {error}. Leave them out (workers=1, no engine), "
+            "or open what does not pickle when it is first read from"
+        ) from error
+    return file.getvalue()
+
+
+def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no types
+    import cloudpickle
+
+    class SendsFiles(cloudpickle.Pickler):  # type: ignore[misc]
+        """Send an array that is mapped from a file as the file, and where in it the array lies."""
+
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                mapped = _mapped(value)
+                if mapped is not None:
+                    return mapped
+            return super().reducer_override(value)
+
+    return (SendsFiles if stays_here else cloudpickle.Pickler)(file)
+
+
+def _mapped(array: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Return what makes an array anew from its file; ``None`` if it isn't as that is.
+
+    Copy-on-write maps may have been written to.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray) and not isinstance(base.base, mmap.mmap):
+        base = base.base
+    is_file = isinstance(base, np.memmap) and base.filename is not None and base.mode != "c"
+    if not is_file or array.dtype.hasobject or type(array) not in (np.ndarray, np.memmap):
+        return None
+    if not os.path.isfile(base.filename):
+        return None  # removed since; who maps it can still read it
+    # A map begins at a page of the file, which `offset` need not be.
+    begins = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
+    first = np.frombuffer(base.base, np.uint8).ctypes.data
+    lies = begins + array.ctypes.data - first
+    return _reopened, (str(base.filename), lies, array.dtype, array.shape, array.strides)
+
+
+def _reopened(
+    filename: str, lies: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+) -> NDArray[Any]:
+    return np.ndarray(shape, dtype, np.memmap(filename, np.uint8, "r"), lies, strides)

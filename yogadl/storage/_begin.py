@@ -1,0 +1,193 @@
+"""Begin builds of a source in partitions: for one process that has them written, or for any tasks."""
+
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from yogadl._key import DatasetKey
+from yogadl._provenance.describer import sha256_of_data
+from yogadl._sources import Source, open_if_any, open_source
+from yogadl.errors import ConfigurationError
+from yogadl.storage._backend import Backend
+from yogadl.storage._build import digest_replaced
+from yogadl.storage._partitions import Partitions
+from yogadl.storage._progress import Progress
+from yogadl.storage._shares import Shares, shares_of
+
+_log = logging.getLogger("yogadl")
+
+_DIGITS: Final = 24  # of a hash in a name
+
+
+class PartitionedBuild:
+    """A build in progress, to be handed to tasks: small, picklable, and harmless to repeat.
+
+    Args:
+        backend: Where the cache will be.
+        key: Which it will be.
+        partitions: How many there are.
+        run: What tells this build from others of the same key.
+        shares: What to read, if that is known: a share for each partition.
+        origin: The hash of what decides the records of those.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        key: DatasetKey,
+        partitions: int,
+        run: str,
+        shares: Shares | None = None,
+        origin: str = "",
+    ) -> None:
+        if type(partitions) is not int or partitions < 1:
+            raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
+        DatasetKey("run", run)  # it becomes part of a path
+        self.key = key
+        self.partitions = partitions
+        self.run = run
+        self._all = Partitions(backend, key, partitions, run, shares, origin)
+
+    def write(
+        self,
+        partition: int,
+        records: Any = None,
+        *,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write the records of one partition. Repeated or raced, the first to finish counts.
+
+        Args:
+            partition: Its number, from 0.
+            records: Any source, also one without records; left out where `begin` was given the source of all.
+            part_bytes: How large one file may get; ``None`` is the storage's own choice.
+            allow_pickle: Whether objects without a stored form may be pickled.
+            progress: Called with records so far, records in all or ``None``, and bytes so far.
+
+        Raises:
+            ConfigurationError: if the partition was written from other records than the source has.
+        """
+        if type(partition) is not int or not 0 <= partition < self.partitions:
+            raise ConfigurationError(
+                f"there is no partition {partition!r}: they are 0 to {self.partitions - 1}"
+            )
+        if (records is None) == (self._all.shares is None):
+            raise ConfigurationError(
+                "begin was given no source: give the records of the partition, [] for none"
+                if records is None
+                else "begin was given the source of all partitions: leave the records out"
+            )
+        part_bytes = part_bytes or self._all.backend.part_bytes
+        if records is None:
+            self._all.write_share(partition, part_bytes, progress)
+        elif not self._all.is_written(partition):
+            source = open_if_any(records, allow_pickle=allow_pickle)
+            self._all.write(partition, source, "", part_bytes, progress)
+
+    def commit(self) -> None:
+        """Publish the cache. Anyone may, once all partitions are written; twice does no harm.
+
+        Raises:
+            ConfigurationError: if a partition is not written yet.
+            UnsupportedDataError: if partitions have different structures.
+        """
+        self._all.commit({})
+
+
+def shared_out(
+    backend: Backend,
+    key: DatasetKey,
+    source: Source,
+    sha256: Callable[[], str],
+    part_bytes: int | None,
+    token: str,
+) -> Partitions:
+    """Begin a build of a source, or go on with one that was killed; the caller holds the right to build.
+
+    Args:
+        backend: Where.
+        key: The version.
+        source: One with random access, or in partitions.
+        sha256: Returns a hash of what the source was made from.
+        part_bytes: As for the build.
+        token: What tells this attempt from others.
+
+    Raises:
+        ConfigurationError: if the source can only be read in order.
+    """
+    shares = shares_of(source)
+    try:
+        origin = shares.origin(sha256)
+        run = run_of(backend, key, shares, origin, part_bytes=part_bytes)
+    except ConfigurationError as error:
+        _log.info("yogadl: %s: a build that is killed begins anew: %s", key, error)
+        origin, run = "", token
+    build = Partitions(backend, key, shares.count, run, shares, origin, is_shared_out=True)
+    build.put_others_aside()
+    return build
+
+
+def begun(
+    backend: Backend,
+    key: DatasetKey,
+    partitions: int | None,
+    run: str | None,
+    data: Any,
+    *,
+    allow_pickle: bool,
+    origin: str = "",
+) -> PartitionedBuild:
+    """Begin a build of partitions: see `CacheStorage.begin`.
+
+    Args:
+        backend: Where.
+        key: The version.
+        partitions: How many there are.
+        run: What tells this build from others.
+        data: What all of them read, or ``None``.
+        allow_pickle: Whether objects without a stored form may be pickled.
+        origin: The hash of what `data` was made from, if that is known.
+    """
+    if data is None:
+        # Nothing is known of the data: a stable name would mix the partitions of two attempts.
+        if partitions is None:
+            raise ConfigurationError(
+                "partitions must be a positive integer, not None; or give the source of all of them"
+            )
+        return PartitionedBuild(backend, key, partitions, run or secrets.token_hex(8))
+    source = open_source(data, allow_pickle=allow_pickle)
+    shares = shares_of(source, partitions)
+
+    def known() -> str:
+        return origin or sha256_of_data(getattr(source, "origin", data))
+
+    try:
+        found = shares.origin(known) or known()
+    except ConfigurationError as error:
+        if run is None:
+            raise ConfigurationError(
+                "which records this source has can't be told for certain, and so not which partitions belong "
+                f"together: give run, a job's id say, or make it possible: {error}"
+            ) from error
+        found = known()
+    return PartitionedBuild(
+        backend, key, shares.count, run or run_of(backend, key, shares, found), shares, found
+    )
+
+
+def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:
+    """Return the name that all have in common who build the same from the same source.
+
+    Not who builds it once more, after it was published: what was written before may be of older data.
+    """
+    terms |= {
+        "shares": shares.terms(),
+        "origin": origin,
+        "replaces": digest_replaced(backend.root, key),
+    }
+    return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:_DIGITS]

@@ -1,0 +1,146 @@
+"""Have the partitions of a build written: by worker processes of this one, or by any executor's tasks."""
+
+import concurrent.futures
+import functools
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from yogadl._processes import given_to_worker, report, worker_pool
+from yogadl._sending import pickled
+from yogadl.errors import WorkerDiedError
+from yogadl.storage._exclusion import BuildExclusion
+from yogadl.storage._partitions import Partitions
+from yogadl.storage._progress import Tally
+from yogadl.storage._receipts import Receipt
+
+# So often it is told how far the build is.
+_TELL_EVERY_S: Final = 0.5
+# Larger than a share of a source with random access: it becomes one file.
+_PART_BYTES: Final = 2**29
+
+
+class Written(NamedTuple):
+    """What a task says of its partition."""
+
+    records: int
+    size_bytes: int
+
+
+def write_all(
+    build: Partitions,
+    workers: int,
+    engine: concurrent.futures.Executor | None,
+    part_bytes: int | None,
+    tally: Tally,
+    exclusion: BuildExclusion,
+) -> None:
+    """Have all partitions written that are not yet.
+
+    Args:
+        build: Whose.
+        workers: How many processes read; with one, and no engine, it is this one.
+        engine: An executor whose tasks read, in place of workers.
+        part_bytes: How large one file may get; ``None`` is as large as a share.
+        tally: Told how far it is.
+        exclusion: Of the version; held by the caller.
+
+    Raises:
+        WorkerDiedError: if workers died again and again at the same partition; names it.
+    """
+    part_bytes = part_bytes or _PART_BYTES
+    if engine is not None:
+        _drive(
+            build,
+            tally,
+            exclusion,
+            lambda partition: engine.submit(write_partition, _task(build, partition, part_bytes)),
+        )
+    elif workers == 1:
+        _write_here(build, part_bytes, tally, exclusion)
+    else:
+        given = pickled((build, part_bytes), "the source", stays_here=True)
+        with worker_pool(min(workers, build.count), given, lambda said: tally.note(*said)) as pool:
+            _drive(build, tally, exclusion, lambda partition: pool.submit(_write_given, partition))
+
+
+def _task(build: Partitions, partition: int, part_bytes: int) -> bytes:
+    """Return what an executor's task is sent: no more of the source than it reads."""
+    return pickled((build.only(partition), partition, part_bytes), "the source", stays_here=False)
+
+
+def _write_here(build: Partitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion) -> None:
+    for partition in range(build.count):
+
+        def progress(records: int, _: int | None, size_bytes: int, number: int = partition) -> None:
+            tally.note(number, records, size_bytes)
+            tally.tell()
+
+        tally.note(partition, *_written(build.write_share(partition, part_bytes, progress)), is_whole=True)
+        tally.tell()
+        exclusion.check()
+
+
+def _drive(
+    build: Partitions,
+    tally: Tally,
+    exclusion: BuildExclusion,
+    submit: Callable[[int], "concurrent.futures.Future[Written]"],
+) -> None:
+    """Submit a task for each partition, and wait for all; at the first error, for none."""
+    tasks: dict[concurrent.futures.Future[Written], int] = {}
+    try:
+        for partition in range(build.count):
+            tasks[submit(partition)] = partition
+        pending = set(tasks)
+        while pending:
+            done, pending = concurrent.futures.wait(
+                pending, _TELL_EVERY_S, concurrent.futures.FIRST_COMPLETED
+            )
+            for task in done:
+                tally.note(tasks[task], *_result(build, tasks[task], task), is_whole=True)
+            tally.tell()
+            if done:
+                exclusion.check()
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise
+
+
+def _result(build: Partitions, partition: int, task: "concurrent.futures.Future[Written]") -> Written:
+    try:
+        return task.result()
+    except WorkerDiedError as error:
+        raise WorkerDiedError(f"{build.key}: {build.described(partition)}: {error}") from error
+
+
+def write_partition(given: bytes) -> Written:
+    """Write one partition: what an executor's task does."""
+    build, partition, part_bytes = pickle.loads(given)
+    return _written(build.write_share(partition, part_bytes))
+
+
+def _write_given(partition: int) -> Written:
+    """Write a partition in a worker process."""
+    build, part_bytes = _given()
+    last_s = 0.0
+
+    def progress(records: int, _: int | None, size_bytes: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= _TELL_EVERY_S:
+            last_s = time.monotonic()
+            report((partition, records, size_bytes))
+
+    return _written(build.write_share(partition, part_bytes, progress))
+
+
+@functools.cache  # of a process that is a worker and nothing else
+def _given() -> Any:
+    return pickle.loads(given_to_worker())
+
+
+def _written(receipts: list[Receipt]) -> Written:
+    indexes = [receipt.part.index for receipt in receipts]
+    return Written(sum(index.records for index in indexes), sum(index.size_bytes for index in indexes))

@@ -1,0 +1,233 @@
+"""Cut a source into shares that are read apart, each by any process: the partitions of a build."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from yogadl._columns import Columns
+from yogadl._partitioned import Partition, PartitionedSource
+from yogadl._provenance.describer import sha256_of_data
+from yogadl._sources import Source, until
+from yogadl.errors import ConfigurationError
+
+# A source with random access is cut into so many shares, whatever the number of workers: so a slow one or a
+# killed one costs little, and who builds with more workers goes on with what fewer have written. They are
+# a few less where their size is rounded, and more where they would be larger than this.
+_SHARES: Final = 64
+_SHARE_BYTES: Final = 2**27
+# A share's size is rounded up to a multiple of a power of two, by an eighth at most: parts then end where
+# blocks do.
+_ROUNDED_BY: Final = 8
+
+
+class Share(Protocol):
+    """One of them. Picklable if the source is."""
+
+    @property
+    def stamp(self) -> str:
+        """What must be as it was for what was written of it to be used; empty if nothing tells."""
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether what was written of it is compared with the source before it is used."""
+
+    def source(self) -> Source | None:
+        """Open it; ``None`` if it has no records."""
+
+    def alone(self) -> "Share":
+        """Return it with no more of the source than it needs, to be sent elsewhere."""
+
+
+class Shares(Protocol):
+    """A source, cut into shares. Picklable if the source is."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    @property
+    def length(self) -> int | None:
+        """How many records they have together, if that is known."""
+
+    def __getitem__(self, number: int) -> Share:
+        """Return one of them."""
+
+    def terms(self) -> Any:
+        """Return what says how the source was cut, as JSON has it."""
+
+    def origin(self, known: Callable[[], str]) -> str:
+        """Return the hash of what decides the records; empty where that has to be compared.
+
+        Args:
+            known: Returns the hash of what the source was made from.
+
+        Raises:
+            ConfigurationError: if none is certain, and nothing can be compared.
+        """
+
+
+def shares_of(source: Source, count: int | None = None) -> Shares:
+    """Cut a source into shares.
+
+    Args:
+        source: One with random access, or in partitions.
+        count: How many; ``None`` for as many as are good, or as it has partitions.
+
+    Raises:
+        ConfigurationError: if it can only be read in order, or has another number of partitions.
+    """
+    if isinstance(source, PartitionedSource):
+        if count not in (None, source.partitions):
+            raise ConfigurationError(f"the source has {source.partitions} partitions, not {count}")
+        return _Partitions(source)
+    if source.length is None or not source.can_start_anywhere:
+        raise ConfigurationError(
+            "several workers need a source with __len__ and __getitem__, or one in partitions "
+            "(yogadl.partitioned); an iterable takes workers=1"
+        )
+    length = source.length
+    if count is not None:
+        return _Ranges(source, [length * k // count for k in range(count + 1)])
+    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
+    records = cut(length, record_bytes)
+    bounds = [0]
+    for start in getattr(source, "starts", range(0, length, records)):
+        if start - bounds[-1] >= records:
+            bounds.append(start)
+    return _Ranges(source, [*bounds, length])
+
+
+def cut(length: int, record_bytes: int) -> int:
+    """Return how many records the shares of a source have, but for the last.
+
+    Args:
+        length: How many records there are, at least one.
+        record_bytes: What is known of a record's size.
+    """
+    shares = max(_SHARES, -(-length * record_bytes // _SHARE_BYTES))
+    records = -(-length // shares)
+    step = 1 << max(0, (records // _ROUNDED_BY).bit_length() - 1)
+    return -(-records // step) * step
+
+
+class _Ranges:
+    """The shares of a source with random access: records from one number to another."""
+
+    def __init__(self, source: Source, bounds: list[int]) -> None:
+        self._source = source
+        self._bounds = bounds
+
+    @property
+    def count(self) -> int:
+        return len(self._bounds) - 1
+
+    @property
+    def length(self) -> int:
+        return self._bounds[-1]
+
+    def __getitem__(self, number: int) -> "_Range":
+        return _Range(self._source, self._bounds[number], self._bounds[number + 1])
+
+    def terms(self) -> Any:
+        return self._bounds
+
+    def origin(self, known: Callable[[], str]) -> str:
+        return known() if getattr(self._source, "is_costly", False) else ""
+
+
+class _Range:
+    """One of them, as a source of its own.
+
+    Args:
+        source: The whole, or its records from `offset` on.
+        first: The number of its first record.
+        end: That of the first after it.
+        offset: Which record is the source's first.
+    """
+
+    stamp = ""
+    can_compare = True
+    can_start_anywhere = True
+
+    def __init__(self, source: Source, first: int, end: int, offset: int = 0) -> None:
+        self._source = source
+        self._first = first
+        self._offset = offset
+        self.spec = source.spec
+        self.length = end - first
+        self.is_costly: bool = getattr(source, "is_costly", False)
+
+    def __str__(self) -> str:
+        return f"records {self._first} to {self._first + self.length - 1}"
+
+    def source(self) -> "_Range | None":
+        return self if self.length else None
+
+    def alone(self) -> "_Range":
+        end = self._first + self.length
+        rows = self._source.rows(self._first, end) if hasattr(self._source, "rows") and self.length else None
+        return self if rows is None else _Range(rows, self._first, end, self._first)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the share's records."""
+        left, begin = self.length - start, self._first - self._offset
+        for columns in until(self._source, begin + self.length).chunks(begin + start):
+            count = min(left, len(columns[0]))
+            yield [column[:count] for column in columns]
+            left -= count
+            if left == 0:
+                return
+
+
+class _Partitions:
+    """The shares of a source in partitions."""
+
+    length = None
+
+    def __init__(self, source: PartitionedSource) -> None:
+        self._source = source
+
+    @property
+    def count(self) -> int:
+        return self._source.partitions
+
+    def __getitem__(self, number: int) -> "_Partition":
+        return _Partition(self._source.partition(number))
+
+    def terms(self) -> Any:
+        return self.count
+
+    def origin(self, known: Callable[[], str]) -> str:
+        return sha256_of_data(self._source.origin, strict=True)
+
+
+class _Partition:
+    """One of them: that it is as it was is known by its function, and its file."""
+
+    can_compare = False
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def __str__(self) -> str:
+        return str(self._partition)
+
+    @property
+    def stamp(self) -> str:
+        return self._partition.stamp
+
+    def source(self) -> Source | None:
+        return self._partition.source()
+
+    def alone(self) -> "_Partition":
+        return self
+
+
+class Only:
+    """One of the shares: what a task is sent that writes that one."""
+
+    def __init__(self, shares: Shares, number: int) -> None:
+        self._share = shares[number].alone()
+
+    def __getitem__(self, number: int) -> Share:
+        """Return it, whose number is known where it is asked for."""
+        return self._share
