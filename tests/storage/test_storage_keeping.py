@@ -345,7 +345,7 @@ def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
         assert storage.versions("d") == []
     building.join()
     storage.verify("d", "1")
-    assert caplog.messages[0] == "yogadl: waiting for 'd' version '1': dataset 'd' is being pruned"
+    assert caplog.messages[0] == "yogadl: waiting for dataset 'd', which is being pruned"
 
 
 @pytest.mark.parametrize("does", ["commit", "copy"])

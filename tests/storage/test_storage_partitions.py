@@ -90,6 +90,33 @@ def test_a_partition_whose_parts_were_pruned_is_written_again(storage):
     assert numbers(storage.fetch("d", "1")) == [0, 1]
 
 
+def test_what_tasks_have_written_is_pruned_with_no_grace_but_a_day_later(storage, days_go_by):
+    build = storage.begin("d", "1", partitions=2)
+    build.write(0, rows(3))
+    assert storage.prune(grace_s=0).files == ()
+    assert storage.prune(unfinished=True).files == ()
+    build.write(1, rows(3, 6))
+    storage.prune(grace_s=0)
+    build.commit()
+    assert numbers(storage.fetch("d", "1")) == list(range(6))
+    other = storage.begin("d", "2", partitions=2)
+    other.write(0, rows(100))
+    days_go_by(1.1)
+    assert len(storage.prune(grace_s=0).files) >= 3
+    storage.verify("d", "1")
+    with pytest.raises(ConfigurationError, match="2 partitions are not written yet"):
+        other.commit()
+
+
+def test_unfinished_builds_are_told_beside_a_manifest_that_cannot_be_read(storage, caplog):
+    storage.submit(rows(3), "d", "1")
+    storage.begin("d", "2", partitions=2).write(0, rows(3))
+    storage.begin("e", "1", partitions=2).write(0, rows(3))
+    (Path(storage.location) / "d/versions/1.json").write_bytes(b"{")
+    assert [(left.id, left.version) for left in storage.unfinished()] == [("d", "2"), ("e", "1")]
+    assert "d/versions/1.json" in caplog.text
+
+
 def test_a_second_commit_does_no_harm(storage):
     build = storage.begin("d", "1", partitions=2)
     for k in range(2):

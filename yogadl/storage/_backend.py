@@ -36,6 +36,13 @@ class BuildCoordinator(Protocol):
         Does not wait: gives ``None`` if one builds or prunes now.
         """
 
+    def wait_for_pruning(self, dataset_id: str) -> None:
+        """Wait until nobody prunes a dataset who began before this call.
+
+        Raises:
+            LeaseError: if it takes longer than this storage waits.
+        """
+
     def has_builder(self, dataset_id: str) -> bool:
         """Return whether a version of this dataset is being built."""
 

@@ -53,6 +53,7 @@ class Build:
         origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
             known.
         say_level: The level of the log that says it: a warning where nothing else would be seen.
+        noted: Called when a part was noted, before it is put in its place.
     """
 
     root: Root
@@ -62,6 +63,7 @@ class Build:
     exclusion: BuildExclusion = field(default_factory=BuildLock)
     origin_sha256: Callable[[], str] = field(default=str)
     say_level: int = logging.INFO
+    noted: Callable[[], None] = lambda: None
 
     def run(self, source: Source, where: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order."""
@@ -83,7 +85,7 @@ class Build:
             except CacheFormatError as error:
                 raise StorageError(errno.EIO, f"what was written just now can't be read: {error}") from error
             receipt = Receipt(first_record, part, spec, samples, kept.origin)
-            kept.keep(path, receipt)
+            kept.keep(path, receipt, self.noted)
             receipts.append(receipt)
 
         from yogadl._format.writer import CacheWriter  # loads lmdb, which reading does not need

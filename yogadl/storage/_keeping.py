@@ -1,6 +1,5 @@
 """Keep a storage in order: throw versions away, bring them back, remove what is not needed."""
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
@@ -55,8 +54,12 @@ def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
         those = attempts(root, name)
         if those:
             kept: set[str] = set()
-            with contextlib.suppress(CacheFormatError):  # a damaged manifest hides none of them
+            try:
                 kept = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
+            except (CacheFormatError, StorageError) as error:  # a bad manifest hides none of them
+                _log.warning(
+                    "yogadl: what versions of %r share with unfinished builds counts, too: %s", name, error
+                )
             found += held(root, name, those, kept)
     return found
 

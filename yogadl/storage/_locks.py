@@ -49,7 +49,6 @@ class FileLocks:
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator["BuildExclusion | None"]:
-        whole = _names.WholeDataset(key.id)
         with self._locked(_names.lock(key), lambda: f"{key}, which {self._builder(key)}", _names.turn(key)):
             if unless is not None and unless():
                 yield None
@@ -57,8 +56,7 @@ class FileLocks:
             try:
                 self._prepare(key)
                 # Checked while holding our lock, which a later prune finds held.
-                with self._locked(_names.lock(whole), lambda: f"{key}: {whole} is being pruned"):
-                    pass
+                self.wait_for_pruning(key.id)
                 yield BuildLock()
             finally:
                 self.folder.remove(self._holder_name(key))
@@ -96,6 +94,11 @@ class FileLocks:
             yield None if self.has_builder(dataset_id) else BuildLock()
         finally:
             lock.release()
+
+    def wait_for_pruning(self, dataset_id: str) -> None:
+        whole = _names.WholeDataset(dataset_id)
+        with self._locked(_names.lock(whole), lambda: f"{whole}, which is being pruned"):
+            pass
 
     def has_builder(self, dataset_id: str) -> bool:
         from filelock import Timeout

@@ -136,7 +136,7 @@ class Partitions:
         root = self.backend.root
         where = f"{self.where}/{partition:08d}-{secrets.token_hex(8)}"
         if source is not None:
-            receipts = Build(root, self.key, part_bytes, progress).run(source, where)
+            receipts = Build(root, self.key, part_bytes, progress, noted=self._noted).run(source, where)
         parts = [
             [r.part.sha256, r.part.index_sha256, r.spec.to_json(), samples_to_json(r.samples)]
             for r in receipts
@@ -146,6 +146,15 @@ class Partitions:
         if source is not None:
             root.remove_folder(where)  # only now: what no receipt names would never be found
         return receipts
+
+    def _noted(self) -> None:
+        """See to it that nobody prunes the part that was noted just now, and is to be put in its place.
+
+        A task holds no right. Who prunes later sees the note; who prunes now may have seen a part of the same
+        bytes, which nothing named. One process that has all partitions written excludes both.
+        """
+        if not self.is_shared_out:
+            self.backend.coordinator.wait_for_pruning(self.key.id)
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts of all parts, in order.

@@ -65,13 +65,23 @@ class Pruning:
         found = [
             entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
-        doomed, kept = [], self._live(versions)
+        # After the parts were listed: a task that notes one from now on waits for us before it puts it there.
+        doomed, kept = [], self._live(versions) | self._of_tasks()
         for key, stamp, name in trashed(self._root, self._id):
             if self._now - stamp / 1e9 > self._grace_s:
                 doomed.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
         return doomed + [entry for entry in found if self._can_go(entry, kept)]
+
+    def _of_tasks(self) -> set[str]:
+        """Return what tasks may be writing just now, whatever the grace, and all parts that it names."""
+        # Twice: a task puts a receipt in place of its notes, which may go between being listed and read.
+        found = attempts(self._root, self._id) + attempts(self._root, self._id)
+        at_work = [a for a in found if _names.is_partitioned(a.name) and self._may_be_at_work(a)]
+        notes = {entry.name for attempt in at_work for entry in attempt.entries}
+        notes |= {_names.version_note(attempt.builds) for attempt in at_work}
+        return notes.union(*(attempt.named for attempt in at_work))
 
     def named(self, versions: Iterable[str]) -> set[str]:
         """Return what manifests name, live or in the trash.
@@ -130,7 +140,7 @@ class Pruning:
         named = set().union(*(attempt.named for attempt in dead))
         parts: list[Entry] = []
         if named:
-            named -= self.named(versions).union(*(attempt.named for attempt in living))
+            named -= self.named(versions).union(self._of_tasks(), *(attempt.named for attempt in living))
             parts = [entry for entry in self._root.entries(f"{self._id}/parts") if entry.name in named]
         return parts + [entry for attempt in dead for entry in attempt.entries]
 

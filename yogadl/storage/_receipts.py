@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -77,10 +77,15 @@ class Receipts:
     terms: dict[str, Any]
     origin: str
 
-    def keep(self, path: Path, receipt: Receipt) -> None:
+    def keep(self, path: Path, receipt: Receipt, noted: Callable[[], None]) -> None:
         """Note what a sealed part is, and where the source stood, then move it to its place.
 
         In this order: a part that no receipt names would never be found if this process died then.
+
+        Args:
+            path: Where the part is.
+            receipt: What is noted.
+            noted: Called in between.
         """
         part = receipt.part
         document = {
@@ -98,6 +103,7 @@ class Receipts:
             if state is not None:
                 self.root.write(f"{self.where}/{receipt.first_record:015d}{STATE}", state)
         self.root.write(f"{self.where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
+        noted()
         self.root.adopt(
             {
                 _names.index(self.key.id, part.index_sha256): path.with_suffix(".idx"),

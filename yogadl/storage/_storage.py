@@ -378,8 +378,8 @@ class CacheStorage(Storage):
         Args:
             grace_s: How long files that no version names are kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
-            unfinished: Whether to remove just what `unfinished` lists, however young, but what tasks of a
-                `begin` have written within a day: they can't be told from tasks that are at work.
+            unfinished: Whether to remove just what `unfinished` lists, however young. What tasks of a `begin`
+                wrote within a day stays in either case: they can't be told from tasks that are at work.
             progress: Called with how many datasets were seen, and how many files removed, so far.
 
         Raises:

@@ -24,7 +24,7 @@ import yogadl
 from yogadl import DataRef
 from yogadl._format.manifest import digest_of, read_manifest
 from yogadl._key import DatasetKey
-from yogadl.errors import ConfigurationError, DatasetNotFoundError, LeaseError, YogaError
+from yogadl.errors import DatasetNotFoundError, LeaseError, YogaError
 from yogadl.storage import CacheStorage, _folder, _locks, _names
 from yogadl.storage._buckets import local
 from yogadl.storage._buckets.local import LocalBucket
@@ -118,7 +118,8 @@ PRUNES = (prune_all, prune_old)
 READS = (fetch, pull)
 OPERATIONS = (*BUILDS, *MOVES, *PRUNES, *READS)
 # All builders end in the same way: two of them, and one reader, are all that others can meet.
-SECOND_OPERATIONS = (submit, submit_deleted, *MOVES, *PRUNES, fetch)
+# Who commits writes what an orphan is, too, and holds no right until then.
+SECOND_OPERATIONS = (submit, submit_deleted, commit, *MOVES, *PRUNES, fetch)
 
 Operation = Callable[["World"], Any]
 
@@ -130,8 +131,10 @@ def can_meet(first: Operation, second: Operation, kind: str) -> bool:
         cacheable: PRUNES,
         commit: (delete, undelete, *PRUNES),
         push: (submit, delete, undelete, *PRUNES),
-        prune_all: (submit, delete, undelete_deleted, prune_all),
+        prune_all: (submit, commit, delete, undelete_deleted, prune_all),
     }
+    if second is commit and first not in PRUNES:
+        return False
     if first in (prune_old, *READS) and second is fetch:
         return False
     # It has a local folder's files and a bucket's leases.
@@ -146,8 +149,6 @@ MAY_FAIL: dict[tuple[Operation, Operation], type[YogaError]] = {
     (delete, delete): DatasetNotFoundError,
     **{(move, prune): DatasetNotFoundError for move in (undelete, undelete_deleted) for prune in PRUNES},
     (undelete_deleted, undelete_deleted): DatasetNotFoundError,
-    # Who writes a partition holds no right: what it wrote may be pruned, and is to be written again.
-    **{(commit, prune): ConfigurationError for prune in PRUNES},
 }
 
 

@@ -60,6 +60,10 @@ class LeaseCoordinator:
         with self.leases.pruning(dataset_id, self._root.now()) as lease:
             yield lease
 
+    def wait_for_pruning(self, dataset_id: str) -> None:
+        self._probe()
+        self.leases.wait_for_pruning(dataset_id)
+
     def _probe(self) -> None:
         if self._probes and not self._is_probed:
             check_conditions(self.leases.bucket)

@@ -63,7 +63,7 @@ class Leases:
             yield None
             return
         with _released(lease):
-            self._wait_for_pruning(key.id)  # after acquiring: a later prune sees our lease
+            self.wait_for_pruning(key.id)  # after acquiring: a later prune sees our lease
             yield lease
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class Leases:
                     held.add(version)
         return held
 
-    def _wait_for_pruning(self, dataset_id: str) -> None:
+    def wait_for_pruning(self, dataset_id: str) -> None:
         """Wait until no process prunes the dataset; take over the lease of a dead one, which might resume."""
         whole = _names.WholeDataset(dataset_id)
 
