@@ -7,8 +7,13 @@ auto, code and arguments decide the version, so that a change of them builds ane
 --arg are JSON, or strings where they are none: count=1000, split=train, sizes='[32, 64]', year='"2024"'.
 What the function prints goes to stderr.
 
+Many tasks, those of a job array say, build one version with --task K/N each, in any order and as often as
+they like, and whoever comes last with --commit. The function then returns a source with random access, or one
+in partitions (yogadl.partitioned).
+
 Example:
   yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
+  yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
 """
 
 import argparse
@@ -20,7 +25,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from yogadl._key import DatasetKey
-from yogadl._provenance.describer import Describer
+from yogadl._provenance.describer import Call, Describer
+from yogadl.cli import _tasks
 from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size
 from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line
 from yogadl.cli._info import info_to_json
@@ -28,7 +34,7 @@ from yogadl.cli._location import open_or_make
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._building import AUTO, BuildOptions, replace_version
-from yogadl.storage._progress import shown
+from yogadl.storage._progress import Shown, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,12 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build even if the disk is too small for the records as they are (it may compress them)",
     )
     parser.add_argument("--traceback", action="store_true", help="show all of an error of the function")
+    _tasks.add_arguments(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     target: Target = arguments.target
     values = dict(arguments.arg)
+    is_task = _tasks.check(arguments)
     storage = open_or_make(arguments)
     started = time.perf_counter()
     with (
@@ -80,25 +88,36 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         function = load(target)
         check_arguments(target, function, values)
-        key, is_new = _build(storage, function, values, arguments)
+        is_auto = arguments.version == AUTO
+        call = Describer(function, thorough=is_auto).call((), values)
+        key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
+        if is_task:
+            found = _tasks.run_task(storage, key, function, values, call, arguments)
+        else:
+            found = _build(storage, key, function, values, call, arguments)
+    if isinstance(found, _tasks.Written):
+        found.say(arguments.json)
+        return 0
     elapsed_s = time.perf_counter() - started
     info = storage.info(key.id, key.version)
     if arguments.json:
-        document = {"storage": storage.location, "was_built": is_new, "elapsed_s": elapsed_s}
+        document = {"storage": storage.location, "was_built": found, "elapsed_s": elapsed_s}
         say_json(**document, **info_to_json(info))
     else:
-        _say(info, is_new, elapsed_s)
+        _say(info, found, elapsed_s)
     return 0
 
 
 def _build(
-    storage: CacheStorage, function: Callable[..., Any], values: dict[str, Any], arguments: argparse.Namespace
-) -> tuple[DatasetKey, bool]:
-    """Return which version there is now, and whether it was built just now."""
-    is_auto = arguments.version == AUTO
-    call = Describer(function, thorough=is_auto).call((), values)
-    key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
-    is_new = arguments.replace
+    storage: CacheStorage,
+    key: DatasetKey,
+    function: Callable[..., Any],
+    values: dict[str, Any],
+    call: Call,
+    arguments: argparse.Namespace,
+) -> bool:
+    """Return whether the version was built just now: it may be there already."""
+    is_new: bool = arguments.replace
     with shown(None, str(key)) as show:
 
         def progress(records: int, total: int | None, size_bytes: int) -> None:
@@ -107,6 +126,8 @@ def _build(
             if show is not None:
                 show(records, total, size_bytes)
 
+        if isinstance(show, Shown):
+            progress.partitions = show.partitions  # type: ignore[attr-defined]
         options: dict[str, Any] = {
             "workers": arguments.workers,
             "part_bytes": arguments.part_bytes,
@@ -118,7 +139,7 @@ def _build(
             replace_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)
         else:
             storage.cacheable(arguments.id, arguments.version, **options)(function)(**values)
-    return key, is_new
+    return is_new
 
 
 def _say(info: DatasetInfo, was_built: bool, elapsed_s: float) -> None:

@@ -170,8 +170,14 @@ class Partitions:
         missing = [k for k, found in enumerate(written) if found is None]
         if missing:
             shown = ", ".join(map(str, missing[:10])) + (", ..." if missing[10:] else "")
+            others = self.others()
+            if others:
+                others = (
+                    "; other partitions of this version were written by tasks of other code, arguments or "
+                    f"source, or another run: {others}"
+                )
             raise ConfigurationError(
-                f"{self.key}: {len(missing)} partitions are not written yet: [{shown}]{self._others()}"
+                f"{self.key}: {len(missing)} partitions are not written yet: [{shown}]{others}"
             )
         receipts = list(itertools.chain.from_iterable(found[1] for found in written if found is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
@@ -182,22 +188,14 @@ class Partitions:
             for first, receipt in zip(firsts, receipts, strict=False)
         ]
 
-    def _others(self) -> str:
-        """Say what other runs of this version there are, if any: a task may have been one of those."""
+    def others(self) -> str:
+        """Name other runs of this version, if there are any: a task may have been one of those."""
         below = _names.builds(self.key)
-        names = [
-            name
-            for name in self.backend.root.names(below, ".json")
-            if name.count("/") == below.count("/") + 2
-        ]
-        runs = {_names.split_attempt(self.key.id, name)[1] for name in names}
+        names = self.backend.root.names(below, ".json")
+        receipts = [name for name in names if name.count("/") == below.count("/") + 2]
+        runs = {_names.split_attempt(self.key.id, name)[1] for name in receipts}
         others = sorted(run for run in runs if _names.is_partitioned(run) and not self.where.endswith(run))
-        if not others:
-            return ""
-        return (
-            "; other partitions of this version were written by tasks of other code, arguments or source, or "
-            f"another run: {', '.join(others[:3])}"
-        )
+        return ", ".join(others[:3])
 
     def _read(self, partition: int) -> tuple[str, list[Receipt]] | None:
         """Return stamp and receipts of a partition; ``None`` if it is to be written, or written anew."""

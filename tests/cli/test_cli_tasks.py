@@ -1,0 +1,174 @@
+"""`yogadl build --task K/N` and `--commit`: a version built by tasks that know nothing of each other."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import yogadl
+
+def read(number):
+    return [{"n": number * 10 + n} for n in range(10)]
+
+def numbers(count=7):
+    return yogadl.partitioned.of(range(count), read)
+
+class Items:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        return {"n": index}
+
+def items():
+    return Items()
+
+def iterated():
+    yield from ({"n": n} for n in range(70))
+"""
+
+
+pytestmark = pytest.mark.usefixtures("forgets_modules")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "data.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture
+def build(yoga, file, root):
+    """Build a version 1 of dataset d from a function of the file."""
+    return lambda name, *words: yoga("build", f"{file}:{name}", "d", "1", *words, "-s", root)
+
+
+def numbers(storage):
+    ref = storage.fetch("d", "1")
+    return ref.gather(range(len(ref)))["n"].tolist()
+
+
+@pytest.mark.parametrize(("name", "records"), [("numbers", 70), ("items", 200)])
+@pytest.mark.parametrize("tasks", [1, 3, 100])
+def test_tasks_in_any_order_build_what_one_would(build, storage, name, records, tasks):
+    for task in reversed(range(tasks)):
+        ended = build(name, "--task", f"{task + 1}/{tasks}")
+        assert ended.out.startswith(f"Task {task + 1} of {tasks} has written "), ended.err
+        assert storage.versions("d") == []
+    ended = build(name, "--commit")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("Built d 1 in ")
+    assert numbers(storage) == list(range(records))
+    built = storage.info("d", "1")
+    assert built.builder["function"] == f"data.{name}"
+    storage.submit([{"n": n} for n in range(records)], "d", "2")
+    assert storage.info("d", "2").fingerprint == built.fingerprint
+
+
+def test_tasks_that_are_repeated_or_late_do_no_harm(build, storage):
+    for task in (1, 1, 2, 1, 2):
+        build("numbers", "--task", f"{task}/2")
+    assert build("numbers", "--commit").code == 0
+    digest = storage.info("d", "1").digest
+    for words in (["--commit"], ["--task", "1/2"]):
+        ended = build("numbers", *words)
+        assert ended.code == 0
+        assert ended.out.startswith("d 1 is there already, ")
+    assert storage.info("d", "1").digest == digest
+    assert storage.unfinished() == []
+
+
+def test_tasks_run_in_processes_of_their_own_all_at_once(file, root, storage):
+    command = [sys.executable, "-m", "yogadl", "build", f"{file}:items", "d", "1", "-s", str(root)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    tasks = [["--task", f"{number}/3"] for number in (1, 2, 3, 2)]
+    running = [subprocess.Popen([*command, *task], env=environment) for task in tasks]
+    assert [process.wait(200) for process in running] == [0] * 4
+    subprocess.run([*command, "--commit"], env=environment, check=True, timeout=200)
+    assert numbers(storage) == list(range(200))
+
+
+def test_a_commit_before_all_is_written_says_what_is_missing(build, storage):
+    build("numbers", "--task", "1/2")
+    ended = build("numbers", "--commit")
+    assert ended.code == 1
+    assert "3 partitions are not written yet: [1, 3, 5]" in ended.err
+    assert storage.versions("d") == []
+
+
+@pytest.mark.parametrize("other", ["code", "arguments"])
+def test_a_task_of_other_code_is_named_and_has_no_part_in_what_is_published(build, file, storage, other):
+    build("numbers", "--task", "1/2")
+    if other == "code":
+        file.write_text(CODE.replace("number * 10 + n", "number * 10 + n + 1000"))
+    words = ["--arg", "count=8"] if other == "arguments" else []
+    ended = build("numbers", "--task", "2/2", *words)
+    assert ended.code == 0
+    assert "other tasks of 'd' version '1' have other code, arguments or source" in ended.err
+    ended = build("numbers", "--commit", *words)
+    assert ended.code == 1
+    assert "not written yet: [0, 2, 4" in ended.err
+    assert "written by tasks of other code, arguments or source" in ended.err
+    build("numbers", "--task", "1/2", *words)
+    assert build("numbers", "--commit", *words).code == 0
+    assert len(numbers(storage)) == (80 if words else 70)
+    assert numbers(storage)[0] == (1000 if other == "code" else 0)
+
+
+def test_a_version_is_replaced_by_the_tasks_of_a_run(build, storage):
+    storage.submit([1], "d", "1")
+    ended = build("numbers", "--task", "1/1", "--replace")
+    assert ended.code == 2
+    assert "--replace by tasks needs --run" in ended.err
+    assert build("numbers", "--task", "1/1", "--replace", "--run", "job-7").code == 0
+    for _ in range(2):
+        assert build("numbers", "--commit", "--replace", "--run", "job-7").code == 0
+    assert numbers(storage) == list(range(70))
+
+
+def test_tasks_work_out_the_same_automatic_version(yoga, file, root, storage):
+    for words in (["--task", "1/2"], ["--task", "2/2"], ["--commit"]):
+        assert yoga("build", f"{file}:numbers", "d", "auto", *words, "-s", root).code == 0
+    (version,) = storage.versions("d")
+    assert version.startswith("auto-")
+
+
+def test_a_task_says_as_json_what_it_has_written(build):
+    found = json.loads(build("numbers", "--task", "2/3", "--json").out)
+    assert found.pop("run")
+    assert found == {
+        "id": "d", "version": "1", "task": 2, "tasks": 3, "partitions": 7, "written": 2, "records": 20,
+    }  # fmt: skip
+
+
+def test_what_can_only_be_read_in_order_is_refused(build):
+    ended = build("iterated", "--task", "1/2")
+    assert ended.code == 1
+    assert "yogadl.partitioned" in ended.err
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "/", "1/0", "a/b", "1/", "-1/3", "1/2/3", "²/3"])
+def test_what_is_no_task(build, text):
+    ended = build("numbers", f"--task={text}")
+    assert ended.code == 2
+    assert "counted from 1, as in 3/100" in ended.err
+
+
+@pytest.mark.parametrize(
+    "words", [["--task", "1/2", "--commit"], ["--run", "x"], ["--task", "1/2", "--workers", "2"]]
+)
+def test_options_that_make_no_sense_together(build, words):
+    assert build("numbers", *words).code == 2
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([1, 2, 3]))[:2])
+def test_a_name_of_a_run_keeps_builds_apart(build, storage, order):
+    for task in order:
+        build("numbers", "--task", f"{task}/3", "--run", "a")
+    assert "not written yet" in build("numbers", "--commit", "--run", "b").err
+    assert build("numbers", "--commit", "--run", "a").code == 0
+    assert numbers(storage) == list(range(70))

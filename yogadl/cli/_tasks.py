@@ -1,0 +1,159 @@
+"""Build one version by tasks that know nothing of each other, such as those of a job array."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from yogadl._key import DatasetKey, new_key
+from yogadl._provenance.describer import Call
+from yogadl._sources import open_source
+from yogadl.cli._output import counted, note, say, say_json
+from yogadl.errors import DatasetNotFoundError
+from yogadl.storage import CacheStorage
+from yogadl.storage._begin import begun
+from yogadl.storage._partitions import Partitions
+from yogadl.storage._progress import Tally, shown
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a task has written, or found written."""
+
+    id: str
+    version: str
+    run: str
+    task: int
+    tasks: int
+    partitions: int
+    written: int
+    records: int
+
+    def say(self, as_json: bool) -> None:
+        """Print it."""
+        if as_json:
+            say_json(**asdict(self))
+            return
+        what = f"{self.written} of {counted(self.partitions, 'partition')}, {counted(self.records, 'record')}"
+        say(f"Task {self.task} of {self.tasks} has written {what}, of {self.id} {self.version}.")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which task of how many this is.
+
+    Args:
+        number: From 1.
+        count: How many there are.
+    """
+
+    number: int
+    count: int
+
+    @staticmethod
+    def parse(text: str) -> "Task":
+        """Return the task in a text such as ``3/100``."""
+        number, _, count = text.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise argparse.ArgumentTypeError(
+                f"give a task and how many there are, counted from 1, as in 3/100, not {text!r}"
+            )
+        return Task(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `build` that are for tasks."""
+    group = parser.add_argument_group("builds by many tasks, such as those of a job array")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--task", metavar="K/N", type=Task.parse, help="write just what is task K's of N, counted from 1"
+    )
+    which.add_argument(
+        "--commit", action="store_true", help="publish the version, once all that the tasks write is there"
+    )
+    group.add_argument(
+        "--run",
+        dest="run_name",
+        metavar="NAME",
+        help="what all tasks of a build have in common, e.g. the job's id; for --replace",
+    )
+
+
+def check(arguments: argparse.Namespace) -> bool:
+    """Return whether the options are those of a task, having refused what makes no sense together."""
+    is_one = arguments.task is not None or arguments.commit
+    if arguments.run_name is not None and not is_one:
+        arguments.refuse("--run goes with --task or --commit")
+    if is_one and arguments.workers > 1:
+        arguments.refuse("a task reads in one process: leave out --workers, and have more tasks")
+    if is_one and arguments.replace and arguments.run_name is None:
+        # Else a task that is repeated after the commit would begin to build once more.
+        arguments.refuse("--replace by tasks needs --run, the same for all of them: the job's id, say")
+    return is_one
+
+
+def run_task(
+    storage: CacheStorage,
+    key: DatasetKey,
+    function: Callable[..., Any],
+    values: dict[str, Any],
+    call: Call,
+    arguments: argparse.Namespace,
+) -> "bool | Written":
+    """Write a task's partitions, or publish what all have written.
+
+    Returns:
+        Whether the version was published just now, or what the task has written.
+    """
+    new_key(key.id, key.version)
+    if not arguments.replace and _is_there(storage, key):
+        return False
+    origin = call.sha256()
+    data = open_source(function(**values), allow_pickle=arguments.allow_pickle)
+    build = begun(
+        storage._backend,
+        key,
+        None,
+        arguments.run_name,
+        data,
+        allow_pickle=arguments.allow_pickle,
+        origin=origin,
+    )
+    if arguments.commit:
+        builder = getattr(data, "provenance", {}) | call.manifest()
+        return build._all.commit(builder, replaces=arguments.replace)
+    return _write(build._all, arguments)
+
+
+def _is_there(storage: CacheStorage, key: DatasetKey) -> bool:
+    try:
+        storage.info(key.id, key.version)
+    except DatasetNotFoundError:
+        return False
+    return True
+
+
+def _write(build: Partitions, arguments: argparse.Namespace) -> "Written":
+    """Write what is this task's: every N-th partition, so that a long stretch of slow ones is shared."""
+    task: Task = arguments.task
+    others = build.others()
+    if others:
+        note(f"other tasks of {build.key} have other code, arguments or source, or another run: {others}")
+    mine = range(task.number - 1, build.count, task.count)
+    part_bytes = arguments.part_bytes or build.backend.part_bytes
+    records = 0
+    title = f"{build.key}, task {task}"
+    with shown(None, title) as show:
+        tally = Tally(title, len(mine), None, show, None, note)
+        for partition in mine:
+            receipts = build.write_share(partition, part_bytes)
+            written = sum(receipt.part.index.records for receipt in receipts)
+            tally.note(partition, written, sum(r.part.index.size_bytes for r in receipts), is_whole=True)
+            tally.tell()
+            records += written
+    return Written(
+        build.key.id, build.key.version, build.run, task.number, task.count, build.count, len(mine), records
+    )
