@@ -11,7 +11,7 @@ from yogadl.errors import ConfigurationError
 
 # A source with random access is cut into so many shares, whatever the number of workers: so a slow one or a
 # killed one costs little, and who builds with more workers goes on with what fewer have written. They are
-# a few less where their size is rounded, and more where they would be larger than this.
+# somewhat fewer or more where their size is rounded, and more where they would be larger than this.
 _SHARES: Final = 64
 _SHARE_BYTES: Final = 2**27
 # A share's size is rounded up to a multiple of a power of two, by an eighth at most: parts then end where
@@ -104,7 +104,7 @@ def cut(length: int, record_bytes: int) -> int:
         record_bytes: What is known of a record's size.
     """
     shares = max(_SHARES, -(-length * record_bytes // _SHARE_BYTES))
-    records = -(-length // shares)
+    records = max(1, length // shares)  # of few records more shares, rather than half as many
     step = 1 << max(0, (records // _ROUNDED_BY).bit_length() - 1)
     return -(-records // step) * step
 

@@ -1,0 +1,154 @@
+"""However a source is cut, whoever writes the pieces, and however often: the cache is that of one build."""
+
+import functools
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from partitioned_sources import Rows, partitions, row
+from sizes import constant
+
+import yogadl
+from yogadl.storage import _engines, _shares
+from yogadl.storage._shares import cut
+
+SHARES = constant("storage._shares._SHARES")
+SHARE_BYTES = constant("storage._shares._SHARE_BYTES")
+
+# How a source is cut.
+
+
+@given(st.integers(1, 10**12), st.integers(0, 10**6))
+def test_shares_are_many_and_none_is_large(length, record_bytes):
+    records = cut(length, record_bytes)
+    count = -(-length // records)
+    assert records >= 1
+    assert count >= min(length, 0.8 * SHARES)  # enough of them for a killed one to cost little
+    if length * record_bytes <= SHARES * SHARE_BYTES:
+        assert count <= 2 * SHARES
+    if record_bytes <= SHARE_BYTES:
+        assert records * record_bytes <= 1.2 * SHARE_BYTES + record_bytes
+
+
+@pytest.mark.parametrize("times", [0.9, 1, 1.25, 3])
+def test_a_source_is_cut_further_where_its_shares_would_be_larger_than_a_constant(times):
+    length, record_bytes = SHARES * 1024, SHARE_BYTES // 1024
+    count = -(-length // cut(length, int(record_bytes * times)))
+    assert (count > SHARES) == (times > 1)
+
+
+def test_shares_begin_where_a_source_begins_best(storage):
+    class Groups(Rows):
+        pass
+
+    source = yogadl._sources.open_source(Groups(1000, Path("/dev/null")))
+    source.starts = [0, 3, 300, 301, 990]
+    assert _shares.shares_of(source).terms() == [0, 300, 990, 1000]
+
+
+# Whoever writes them.
+
+
+@functools.cache
+def fingerprint_of_one_build(folder, records):
+    storage = yogadl.open_storage(folder / "whole")
+    storage.submit([row(index) for index in range(records)], "whole", str(records))
+    return storage.fetch("whole", str(records)).fingerprint
+
+
+versions = itertools.count()
+
+
+@pytest.fixture
+def same(tmp_path):
+    """Check that a version is what one build makes of so many records."""
+
+    def check(storage, version, records):
+        ref = storage.fetch("d", version)
+        assert ref.fingerprint == fingerprint_of_one_build(tmp_path, records)
+        assert ref.gather(range(records))["n"].tolist() == list(range(records))
+
+    return check
+
+
+SETTINGS = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None
+)
+BOUNDS = st.lists(st.integers(0, 40), min_size=1, max_size=7).map(lambda ends: sorted([*ends, 41]))
+PART_BYTES = st.sampled_from([None, 1, 500, 5_000])
+
+
+@SETTINGS
+@given(bounds=BOUNDS, part_bytes=PART_BYTES, is_shared=st.booleans())
+def test_partitions_make_the_same_cache_however_they_are_cut(tmp_path, same, bounds, part_bytes, is_shared):
+    storage, version = yogadl.open_storage(tmp_path / "caches"), str(next(versions))
+    source = partitions(tmp_path / "log", *bounds)
+    with ThreadPoolExecutor(2) as engine:
+        storage.submit(source, "d", version, part_bytes=part_bytes, engine=engine if is_shared else None)
+    same(storage, version, 41)
+
+
+@SETTINGS
+@given(
+    records=st.sampled_from([1, 2, 7, 63, 64, 65, 150]),
+    part_bytes=PART_BYTES,
+    share_bytes=st.sampled_from([1, 50, 10**6]),
+)
+def test_random_access_makes_the_same_cache_however_it_is_cut(
+    tmp_path, same, records, part_bytes, share_bytes
+):
+    storage, version = yogadl.open_storage(tmp_path / "caches"), str(next(versions))
+    with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(2) as engine:
+        patched.setattr(_shares, "_SHARE_BYTES", share_bytes)
+        storage.submit(Rows(records, tmp_path / "log"), "d", version, part_bytes=part_bytes, engine=engine)
+    same(storage, version, records)
+
+
+@SETTINGS
+@given(
+    count=st.integers(1, 12),
+    order=st.randoms(use_true_random=False),
+    twins=st.lists(st.integers(0, 11), max_size=8),
+    part_bytes=PART_BYTES,
+)
+def test_tasks_make_the_same_cache_in_any_order_and_with_any_twins(
+    tmp_path, same, count, order, twins, part_bytes
+):
+    storage, version = yogadl.open_storage(tmp_path / "caches"), str(next(versions))
+
+    def begin():
+        return storage.begin("d", version, source=Rows(41, tmp_path / "log"), partitions=count)
+
+    tasks = [*range(count), *(twin % count for twin in twins)]
+    order.shuffle(tasks)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda task: begin().write(task, part_bytes=part_bytes), tasks))
+    begin().commit()
+    same(storage, version, 41)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 7])
+@pytest.mark.parametrize("kind", ["list", "arrays", "memmap"])
+def test_any_number_of_workers_makes_the_same_cache(storage, tmp_path, workers, kind):
+    numbers = np.arange(500 * 30).reshape(500, 30)
+    np.save(tmp_path / "numbers.npy", numbers)
+    mapped = np.load(tmp_path / "numbers.npy", mmap_mode="r")
+    source = {"list": list(numbers), "arrays": numbers, "memmap": mapped}[kind]
+    storage.submit(source, "d", "1", workers=workers)
+    storage.submit(numbers, "d", "whole")
+    assert storage.fetch("d", "1").fingerprint == storage.fetch("d", "whole").fingerprint
+    assert np.array_equal(storage.fetch("d", "1").gather(range(500)), numbers)
+
+
+@pytest.mark.parametrize("part_bytes", [4_000, 48_000, 400_000])
+def test_a_share_is_one_file_unless_it_is_larger_than_a_constant(storage, monkeypatch, part_bytes):
+    monkeypatch.setattr(_engines, "_PART_BYTES", part_bytes)
+    data = {"x": np.arange(64 * 5_000).reshape(64 * 50, 100)}  # some 40,000 bytes in each share
+    with ThreadPoolExecutor(1) as engine:
+        storage.submit(data, "d", "1", engine=engine)
+    assert np.array_equal(storage.fetch("d", "1").gather(range(3_200))["x"], data["x"])
+    assert (storage.info("d", "1").parts > SHARES) == (part_bytes < 40_000)
