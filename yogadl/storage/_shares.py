@@ -12,7 +12,7 @@ from yogadl.errors import ConfigurationError
 # A source with random access is cut into so many shares, whatever the number of workers: so a slow one or a
 # killed one costs little, and who builds with more workers goes on with what fewer have written. They are
 # somewhat fewer or more where their size is rounded, and more where they would be larger than this.
-_SHARES: Final = 64
+_SHARES: Final = 48
 _SHARE_BYTES: Final = 2**27
 # A share's size is rounded up to a multiple of a power of two, by an eighth at most: parts then end where
 # blocks do.
