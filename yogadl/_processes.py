@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("yogadl")
 
-# So often a worker looks whether what started it lives, and that looks whether its workers do.
+# So often that which has started a worker looks whether it lives, and the other way round: what a worker
+# reads for nobody counts twice when the build is gone on with.
 _LOOK_EVERY_S: Final = 0.5
+_WATCH_EVERY_S: Final = 0.1
 # A call at which so many workers died is given up: the first may have met with somebody else's accident.
 _MOST_DEATHS: Final = 3
 
@@ -256,7 +258,7 @@ def _work(connection: "Connection", given: bytes) -> None:
     def watch() -> None:
         waiting = threading.Event()
         while os.getppid() == parent.pid:
-            waiting.wait(_LOOK_EVERY_S)
+            waiting.wait(_WATCH_EVERY_S)
         os._exit(1)
 
     threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()

@@ -144,11 +144,12 @@ def test_any_number_of_workers_makes_the_same_cache(storage, tmp_path, workers, 
     assert np.array_equal(storage.fetch("d", "1").gather(range(500)), numbers)
 
 
-@pytest.mark.parametrize("part_bytes", [4_000, 48_000, 400_000])
-def test_a_share_is_one_file_unless_it_is_larger_than_a_constant(storage, monkeypatch, part_bytes):
-    monkeypatch.setattr(_engines, "_PART_BYTES", part_bytes)
-    data = {"x": np.arange(64 * 5_000).reshape(64 * 50, 100)}  # some 40,000 bytes in each share
+@pytest.mark.parametrize("times", [0.1, 0.9, 1, 1.1, 10])
+def test_a_share_is_one_file_unless_it_is_larger_than_a_constant(storage, monkeypatch, times):
+    data = np.arange(3_200 * 100).reshape(3_200, 100)
+    share_bytes = cut(3_200, data[0].nbytes) * data[0].nbytes
+    monkeypatch.setattr(_engines, "_PART_BYTES", int(share_bytes * times))
     with ThreadPoolExecutor(1) as engine:
         storage.submit(data, "d", "1", engine=engine)
-    assert np.array_equal(storage.fetch("d", "1").gather(range(3_200))["x"], data["x"])
-    assert (storage.info("d", "1").parts > SHARES) == (part_bytes < 40_000)
+    assert np.array_equal(storage.fetch("d", "1").gather(range(3_200)), data)
+    assert (storage.info("d", "1").parts > SHARES) == (times < 1)
