@@ -141,7 +141,9 @@ def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
 
 
 def until(source: Source, end: int) -> Source:
-    """Return a source without the records from `end` on; one that does not go by its length has more."""
+    """Return a source that reads no further than to record `end`, if it goes by its length; else as it is."""
+    if isinstance(source, Resumable):
+        return source  # which notes where it stands: there is one of it
     made: Any = copy.copy(source)
     try:
         made.length = end

@@ -15,7 +15,7 @@ from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
-from yogadl._sources import Resumable, Source
+from yogadl._sources import Resumable, Source, until
 from yogadl._spec import Spec
 from yogadl.errors import StorageError
 from yogadl.storage import _names
@@ -224,7 +224,8 @@ def _hash_source(source: Source, spec: Spec, first_record: int, sample: Sample) 
     """Hash the records of a sample as a source, which may give them in any number of chunks, has them."""
     fields, count = _comparable(spec), sample.run.records
     run = RunHash()
-    for columns in source.chunks(first_record + sample.start):
+    first = first_record + sample.start
+    for columns in until(source, first + count).chunks(first):
         piece = [columns[number][: count - run.records] for number in fields]
         run = run.then(_hash(spec, fields, piece, len(piece[0])))
         if run.records >= count:
