@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl.errors import ConfigurationError
+from yogadl.errors import ConfigurationError, YogaError
 
 
 def pickled(value: Any, what: str, *, stays_here: bool) -> bytes:
@@ -27,6 +27,8 @@ def pickled(value: Any, what: str, *, stays_here: bool) -> bytes:
     file = io.BytesIO()
     try:
         _pickler(file, stays_here).dump(value)
+    except YogaError:
+        raise  # of a source that says why
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise ConfigurationError(
             f"{what} can't be sent to other processes: {error}. Leave them out (workers=1, no engine), "
