@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl.errors import ConfigurationError
 from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
-from yogadl.storage._storage import CacheStorage, DatasetInfo
+from yogadl.storage._storage import CacheStorage
+from yogadl.storage._storage_reading import DatasetInfo
 
 if TYPE_CHECKING:
     from yogadl._provenance.difference import Difference

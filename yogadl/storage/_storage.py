@@ -1,54 +1,29 @@
-"""Submit, fetch and cacheable, and what keeps a storage in order: what users call.
+"""What users call of a storage: building here, reading and keeping in order in the modules beside this one.
 
 What builds and what removes is loaded when it is first called: who only reads needs none of it.
 """
 
-import os
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from yogadl._arguments import explains_names
 from yogadl._dataref import RecordsRef
-from yogadl._frozen import frozen
 from yogadl._interfaces import Storage
 from yogadl._key import DatasetKey, new_key
-from yogadl._spec import Spec
 from yogadl.storage._backend import Backend
+from yogadl.storage._storage_keeping import KeepingStorage
+from yogadl.storage._storage_reading import ReadingStorage
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from yogadl.storage._begin import PartitionedBuild
-    from yogadl.storage._explain import Explanation
-    from yogadl.storage._export import Exported
     from yogadl.storage._progress import Progress
-    from yogadl.storage._prune import Pruned
-    from yogadl.storage._unfinished import Unfinished
-    from yogadl.storage._verify import Verified
 
 P = ParamSpec("P")
-# How long files that no version names are kept: 30 days.
-GRACE_S: Final = 30 * 86_400.0
 
 
-@frozen
-class DatasetInfo:
-    """What a storage knows of one version."""
-
-    id: str
-    version: str
-    records: int
-    size_bytes: int
-    parts: int
-    spec: Spec
-    fingerprint: str
-    digest: str
-    created: float
-    builder: dict[str, Any]
-
-
-class CacheStorage(Storage):
+class CacheStorage(ReadingStorage, KeepingStorage, Storage):
     """Build datasets once, keep them below a root, and hand out references to them.
 
     Safe to use from any number of threads, processes and, but for a local folder, machines; picklable. To
@@ -73,8 +48,6 @@ class CacheStorage(Storage):
     def location(self) -> str:
         """Where it is: a folder's path or a bucket's URL."""
         return self._backend.root.location
-
-    # Building.
 
     @explains_names()
     def submit(
@@ -189,209 +162,6 @@ class CacheStorage(Storage):
         DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
-
-    # Reading.
-
-    @explains_names()
-    def fetch(
-        self,
-        dataset_id: str,
-        dataset_version: str,
-        *,
-        digest: str | None = None,
-        allow_pickle: bool = False,
-        check: bool = False,
-    ) -> RecordsRef:
-        """Return a `DataRef` to a published cache.
-
-        Args:
-            dataset_id: What the dataset is called.
-            dataset_version: Which version.
-            digest: The digest that `info` gave; any other bytes than those are refused.
-            allow_pickle: Whether pickled fields may be read, which runs code that their writer chose.
-            check: Whether each process compares each block with its checksum before it first reads from it:
-                then what reading returns was built so, or is a `CacheFormatError` that names the records.
-
-        Raises:
-            DatasetNotFoundError: if there is no such version.
-            CacheFormatError: if it is damaged, from a newer library, or has another digest.
-        """
-        key, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
-        published = catalogue.published(key) if digest is None else catalogue.find(key, digest)
-        if published is None:
-            raise catalogue.not_found(key)
-        return catalogue.ref(key, published, allow_pickle=allow_pickle, check=check)
-
-    def datasets(self) -> list[str]:
-        """Return the ids of all datasets that have a version, and that this user may list."""
-        return self._backend.catalogue.datasets()
-
-    def versions(self, dataset_id: str) -> list[str]:
-        """Return the versions of a dataset, in order of their names."""
-        return self._backend.catalogue.versions(dataset_id)
-
-    def info(self, dataset_id: str, dataset_version: str) -> DatasetInfo:
-        """Return what is known of a version, without opening it."""
-        published = self._backend.catalogue.published(DatasetKey(dataset_id, dataset_version))
-        manifest = published.manifest
-        return DatasetInfo(
-            id=dataset_id,
-            version=dataset_version,
-            records=manifest.records,
-            size_bytes=manifest.size_bytes,
-            parts=manifest.parts,
-            spec=manifest.spec,
-            fingerprint=manifest.fingerprint,
-            digest=published.digest,
-            created=manifest.created,
-            builder=manifest.builder,
-        )
-
-    def verify(
-        self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None
-    ) -> "Verified":
-        """Read every byte of a version and compare it with its checksums, in a bucket and in the mirror.
-
-        What is damaged in this machine's mirror is downloaded again, and told in what is returned.
-
-        Raises:
-            CacheFormatError: at the first damage that has no second copy, naming dataset, field and records.
-        """
-        from yogadl.storage._verify import verify
-
-        catalogue = self._backend.catalogue
-        published = catalogue.published(DatasetKey(dataset_id, dataset_version))
-
-        def but_for_the_last(done: int, total: int) -> None:
-            if progress is not None and done < total:
-                progress(done, total)
-
-        verified = verify(catalogue.root, published.manifest, but_for_the_last)
-        mirrored, mended = catalogue.opener.mend(published)
-        if progress is not None and verified.parts:
-            progress(verified.parts, verified.parts)
-        return replace(verified, mirrored=mirrored, mended=tuple(mended))
-
-    def explain(self, dataset_id: str, dataset_version: str, other_version: str) -> "Explanation":
-        """Say what differs between what two versions of a dataset were built from.
-
-        Args:
-            dataset_id: What the dataset is called.
-            dataset_version: One version.
-            other_version: The other.
-
-        Returns:
-            Which function's lines, which values and which arguments differ; printed, a line for each.
-
-        Raises:
-            DatasetNotFoundError: if there is no such version.
-        """
-        from yogadl.storage._explain import explain
-
-        published = self._backend.catalogue.published
-        first = published(DatasetKey(dataset_id, dataset_version)).manifest
-        return explain(first, published(DatasetKey(dataset_id, other_version)).manifest)
-
-    def export(
-        self,
-        dataset_id: str,
-        dataset_version: str,
-        folder: str | os.PathLike[str],
-        format: str = "npy",
-        *,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> "Exported":
-        """Write a version to files that other programs read: see `yogadl.storage.export`.
-
-        Args:
-            dataset_id: What the dataset is called.
-            dataset_version: Which version.
-            folder: Where to; made, or there and empty.
-            format: ``"npy"``, ``"parquet"`` or ``"arrow"``.
-            progress: Called with records written and records in all.
-
-        Raises:
-            DatasetNotFoundError: if there is no such version.
-            UnsupportedDataError: if a field has no form in that format; names it, and what to do.
-        """
-        from yogadl.storage._export import export
-
-        key, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
-        # Nothing is unpickled: pickled fields are refused before anything is read.
-        ref = catalogue.ref(key, catalogue.published(key), allow_pickle=True)
-        return export(ref, folder, format, progress=progress)
-
-    # Keeping order.
-
-    def delete(self, dataset_id: str, dataset_version: str) -> None:
-        """Throw a version away; `undelete` brings it back until `prune` has removed it.
-
-        Waits for a process that builds it, and then throws away what was built.
-
-        Raises:
-            DatasetNotFoundError: if there is no such version.
-            LeaseError: if it takes longer than this storage waits.
-        """
-        from yogadl.storage._keeping import delete
-
-        delete(self._backend, DatasetKey(dataset_id, dataset_version))
-
-    def undelete(self, dataset_id: str, dataset_version: str) -> None:
-        """Bring back what was deleted or replaced last.
-
-        If there is such a version now, it goes to the trash in exchange: the next call undoes this one.
-        Waits for a process that builds it.
-
-        Raises:
-            DatasetNotFoundError: if the trash has no such version.
-            LeaseError: if it takes longer than this storage waits.
-        """
-        from yogadl.storage._keeping import undelete
-
-        undelete(self._backend, DatasetKey(dataset_id, dataset_version))
-
-    def unfinished(self, dataset_id: str | None = None) -> "list[Unfinished]":
-        """Return what builds hold that are not finished: killed, failed, or running just now.
-
-        Args:
-            dataset_id: Just those of this dataset.
-        """
-        from yogadl.storage._keeping import unfinished
-
-        return unfinished(self._backend, dataset_id)
-
-    def prune(
-        self,
-        *,
-        grace_s: float = GRACE_S,
-        dry_run: bool = False,
-        unfinished: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> "Pruned":
-        """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
-
-        What is younger than the grace stays, since a running reader opens parts late, and partitions are
-        named last. Nothing is removed of a dataset of which somebody builds, deletes or brings back a version
-        just now, nor, with a warning, of one that has a damaged manifest, which may name anything. A dataset
-        that can't be listed or read is left alone, too, and the others are pruned before the error is raised.
-
-        Args:
-            grace_s: How long files that no version names are kept; 30 days if not given.
-            dry_run: Whether to say what would be removed, and remove nothing.
-            unfinished: Whether to remove just what `unfinished` lists, however young. What tasks of a `begin`
-                wrote within a day stays in either case: they can't be told from tasks that are at work.
-            progress: Called with how many datasets were seen, and how many files removed, so far.
-
-        Raises:
-            ConfigurationError: if `grace_s` is no number of seconds.
-            StorageError: if something can't be listed, read or removed; names the dataset.
-            LeaseError: if this process was stopped for so long that a builder took over its lease.
-        """
-        from yogadl.storage._keeping import prune
-
-        return prune(
-            self._backend, grace_s=grace_s, dry_run=dry_run, unfinished=unfinished, progress=progress
-        )
 
 
 def _reopened(kind: type[CacheStorage], backend: Backend) -> CacheStorage:
