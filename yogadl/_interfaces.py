@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._frozen import frozen
 from yogadl._spec import Spec
 
 if TYPE_CHECKING:  # whoever checks types has it; with the default, `Stream` alone is `Stream[Any]`
@@ -96,6 +97,38 @@ class Storage(abc.ABC):
         self, dataset_id: str, dataset_version: str
     ) -> Callable[[Callable[..., Any]], Callable[..., DataRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once."""
+
+
+@frozen
+class Earlier:
+    """A version whose records others begin with.
+
+    Args:
+        version: What it was called.
+        records: How many it has.
+        fingerprint: The hash of its content.
+    """
+
+    version: str
+    records: int
+    fingerprint: str
+
+
+@frozen
+class Lineage:
+    """Which version of a dataset records are.
+
+    Args:
+        id: What the dataset is called.
+        version: Which version it is.
+        tag: By which tag it was asked for, if by one.
+        earlier: The versions that it begins with, the oldest first.
+    """
+
+    id: str
+    version: str
+    tag: str | None = None
+    earlier: tuple[Earlier, ...] = ()
 
 
 class Memory(Protocol):

@@ -19,6 +19,7 @@ from yogadl.storage import CacheStorage, _copy
 from yogadl.storage._buckets.bucket import Bucket, Object
 from yogadl.storage._copy import copy
 from yogadl.storage._mirror.transfer import upload
+from yogadl.storage._remote import BucketRoot
 
 
 @pytest.fixture
@@ -122,6 +123,31 @@ def test_what_is_damaged_is_not_copied(
         copy(source, target, "a", "1")
     with pytest.raises(DatasetNotFoundError):
         target.fetch("a", "1")
+
+
+def test_parts_that_an_earlier_version_has_there_are_not_copied_again(
+    pair: tuple[CacheStorage, CacheStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old they are: a bucket's can't be made young, but no prune takes what a manifest names."""
+    source, target = pair
+    copy(source, target, "a", "1")
+    source.append(rows(7, 100), "a", "2", base_version="1")
+    source.append(rows(8, 100), "a", "3", base_version="2")
+    now = BucketRoot.now
+    monkeypatch.setattr(BucketRoot, "now", lambda root: now(root) + 3 * 86_400)
+    names: list[str] = []
+    take = _copy._Files._take
+
+    def taking(files: _copy._Files, name: str, path: Path) -> None:
+        names.append(name)
+        take(files, name, path)
+
+    monkeypatch.setattr(_copy._Files, "_take", taking)
+    assert copy(source, target, "a", "3")
+    assert sorted(name[-4:] for name in names) == [".idx", ".idx", ".mdb", ".mdb"]
+    target.verify("a", "3")
+    assert len(target.fetch("a", "3")) == 2_200
+    assert target.info("a", "3").digest == source.info("a", "3").digest
 
 
 @pytest.mark.parametrize("suffix", [".mdb", ".idx", ".parts"])

@@ -15,6 +15,7 @@ from yogadl._format.table import (
     most_table_bytes,
 )
 from yogadl._frozen import frozen
+from yogadl._interfaces import Earlier
 from yogadl._key import DatasetKey, is_hash
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec
@@ -26,6 +27,8 @@ KNOWN_NEEDS: Final = frozenset({"pickle"})
 NEEDS_PICKLE: Final = "pickle"
 # No manifest is larger. 4,096 fields take about a megabyte, and the code that built a cache rarely as much.
 MAX_MANIFEST_BYTES: Final = 2**24
+# Of the versions that one begins with, so many are named: the newest.
+MOST_EARLIER: Final = 1000
 # Of its JSON. A spec is nested 64 deep at most, which is twice as many levels.
 _MAX_DEPTH: Final = 200
 _SMALL_BYTES: Final = 2**16  # of what is said of a builder, if not all of it can be said
@@ -47,6 +50,7 @@ class Manifest:
         created: When, in seconds since 1970.
         builder: Where the cache came from: the builder's source code, its arguments, library versions.
         token: Told apart from any other publication, even of the same content.
+        earlier: The versions that this one begins with, the oldest first.
     """
 
     key: DatasetKey
@@ -60,6 +64,7 @@ class Manifest:
     created: float
     builder: dict[str, Any] = field(default_factory=dict)
     token: str = ""
+    earlier: tuple[Earlier, ...] = ()
 
     @property
     def needs(self) -> list[str]:
@@ -84,6 +89,8 @@ class Manifest:
             "builder": self.builder,
             "token": self.token,
         }
+        if self.earlier:
+            document["continues"] = [dict(vars(one)) for one in self.earlier]
         return json.dumps(document, indent=1).encode()
 
 
@@ -185,6 +192,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             created=document["created"],
             builder=document["builder"],
             token=document["token"],
+            earlier=tuple(_earlier(one) for one in document.get("continues", ())),
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
@@ -203,6 +211,15 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             f"{size_bytes} bytes, and a part table of {table_bytes}; build the dataset again"
         )
     return manifest
+
+
+def _earlier(document: dict[str, Any]) -> Earlier:
+    """Return what a manifest says of a version that it begins with."""
+    found = Earlier(document["version"], document["records"], document["fingerprint"])
+    texts: tuple[object, ...] = found.version, found.fingerprint
+    if not all(isinstance(text, str) for text in texts) or type(found.records) is not int:
+        raise TypeError("not a version that this one begins with")
+    return found
 
 
 def _has_kinds(manifest: Manifest, document: dict[str, Any]) -> bool:
@@ -229,6 +246,7 @@ def _has_sizes(manifest: Manifest) -> bool:
     return (
         all(type(number) is int and number >= 0 for number in numbers)
         and manifest.records < MAX_RECORDS
+        and all(0 <= one.records <= manifest.records for one in manifest.earlier)
         and manifest.size_bytes < MAX_CACHE_BYTES
         and manifest.parts <= min(manifest.records, manifest.size_bytes // LEAST_PAGE_BYTES)
         and manifest.table_bytes

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from yogadl._frozen import frozen
+from yogadl._interfaces import Lineage
 from yogadl._stream.shard import Point
 from yogadl._stream.skipped import Skipped
 from yogadl.errors import ConfigurationError, CursorError
@@ -33,6 +34,7 @@ class Identity:
     skip_shuffle_at_epoch_end: bool
     skipped: Skipped
     change: tuple[int, dict[str, Any]] | None = None  # an epoch in which the order says something else
+    lineage: Lineage | None = None  # which version the data is, if it is one
 
     @property
     def records(self) -> int:
@@ -149,6 +151,22 @@ def _check_form(state: Any) -> None:
         raise CursorError(f"the cursor's 'position' is {state['position']}, past its records: {_START_ANEW}")
 
 
+def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
+    """Refuse a cursor of a version that the stream's continues: its order is one of fewer records."""
+    lineage = identity.lineage
+    for earlier in reversed(lineage.earlier if lineage else ()):
+        if (earlier.fingerprint, earlier.records) == (state["fingerprint"], state["records"]):
+            assert lineage is not None
+            theirs, count = f"version {earlier.version!r}", earlier.records
+            raise CursorError(
+                f"the cursor is of {lineage.id!r} {theirs}, whose {count} records version "
+                f"{lineage.version!r} continues with {identity.records - count} more, in another order. "
+                f"To go on, open {theirs}, or its records here: ref[:{count}].stream(..., cursor=cursor, "
+                "rebind=True). rebind takes other data of equal length only, so not all of this version: "
+                "begin an epoch of that without a cursor"
+            )
+
+
 def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped, rebind: bool) -> None:
     """Refuse a cursor of other data or of another order."""
 
@@ -160,6 +178,8 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     other_order = refuse("another order,", their_order, order, mend)
     if their_order != order and their_order.get("name") == order.get("name") == "mix":
         raise other_order  # how many records it has follows from that
+    if state["fingerprint"] != identity.fingerprint:
+        _check_earlier(identity, state)
     if state["records"] != identity.records:
         raise refuse("other data, its number of records is", state["records"], identity.records, _OPEN_THAT)
     if state["fingerprint"] != identity.fingerprint and not rebind:

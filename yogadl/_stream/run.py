@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess, views_of
+from yogadl._interfaces import Column, Indices, Lineage, Memory, RandomAccess, views_of
 from yogadl._order import Order
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
@@ -98,11 +99,23 @@ class Run:
             seed=getattr(self.order, "seed", None),  # which an order that shuffles nothing does not have
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
             change=getattr(self.order, "change", None),
+            lineage=self._lineage,
         )
+
+    @cached_property
+    def _lineage(self) -> Lineage | None:
+        """Which version of a dataset is read, if all records of one are."""
+        fingerprint = self.source.fingerprint
+        for view in views_of(self.source):
+            if hasattr(view, "lineage") and view.fingerprint == fingerprint:
+                found: Lineage = view.lineage
+                return found
+        return None
 
     def numbering(self, cut: Cut) -> Numbering:
         """Return the items that the rows are cut into, numbered from `start` on."""
-        return Numbering(self.identity(), self.shard, self.start, cut)
+        identity = replace(self.identity(), lineage=None)  # which may be long, and goes to other processes
+        return Numbering(identity, self.shard, self.start, cut)
 
     def origin(self, epoch: int) -> int:
         """Return the position that the rows of an epoch count from: the run's own, or 0."""

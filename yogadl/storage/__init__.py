@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from yogadl._interfaces import Earlier
 from yogadl.errors import ConfigurationError
 from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
@@ -36,6 +37,7 @@ __all__ = [
     "CacheStorage",
     "DatasetInfo",
     "Difference",
+    "Earlier",
     "Explanation",
     "Exported",
     "GCSBucket",

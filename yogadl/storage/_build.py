@@ -221,6 +221,21 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
     return Content(spec, join_parts([receipt.part for receipt in every]), run)
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What is to be built, where that is more than the records of a source.
+
+    Args:
+        data: The source.
+        check: Called with it once it is open, to refuse it by raising.
+        content: Makes of the receipts of its parts what is published.
+    """
+
+    data: Any
+    check: Callable[[Source], None] = lambda source: None
+    content: Callable[[list[Receipt]], Content] = content_of
+
+
 def _fields_of(spec: Spec) -> str:
     names = (f"{field.name!r} {field.leaf.dtype}" for field in spec.fields)
     return f"a {getattr(spec.tree, 'kind', 'value')} of ({', '.join(names)})"

@@ -29,7 +29,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundE
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._begin import shared_out
-from yogadl.storage._build import Build, content_of, describe_machine
+from yogadl.storage._build import Build, Planned, describe_machine
 from yogadl.storage._engines import write_all
 from yogadl.storage._exclusion import BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._exclusive import exclusive_build, exclusive_build_unless
@@ -99,7 +99,7 @@ def replace_version(
     Args:
         backend: Where.
         key: The version.
-        data: Returns the records, once no other process builds.
+        data: Returns the records, or what else is `Planned`, once no other process builds.
         options: How.
         call: The call that they come from, if it is to be described.
 
@@ -194,11 +194,13 @@ def _build(
     exclusion: BuildExclusion,
     replaces: bool,
 ) -> None:
-    source = open_source(data, allow_pickle=options.allow_pickle)
+    planned = data if isinstance(data, Planned) else Planned(data)
+    source = open_source(planned.data, allow_pickle=options.allow_pickle)
+    planned.check(source)
     machine = describe_machine()
 
     def sha256() -> str:
-        return call.sha256() if call else sha256_of_data(getattr(source, "origin", data))
+        return call.sha256() if call else sha256_of_data(getattr(source, "origin", planned.data))
 
     def builder() -> dict[str, Any]:
         return machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
@@ -213,7 +215,9 @@ def _build(
             tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
             write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
             aside = _names.unresumable(key, token)
-            build.publish(build.receipts(), builder(), exclusion, replaces=replaces, aside=aside)
+            build.publish(
+                planned.content(build.receipts()), builder(), exclusion, replaces=replaces, aside=aside
+            )
             return
         where = _names.resumable(key) if source.can_start_anywhere else _names.unresumable(key, token)
         if options.check_space:
@@ -223,7 +227,8 @@ def _build(
             say_level=_say_level(options),
         )  # fmt: skip
         receipts = one.run(source, where)
-    if publish(backend.root, key, content_of(receipts), builder(), exclusion=exclusion, replaces=replaces):
+    content = planned.content(receipts)
+    if publish(backend.root, key, content, builder(), exclusion=exclusion, replaces=replaces):
         clear_attempt(backend.root, key, where)
 
 

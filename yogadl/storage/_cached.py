@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Memory
+from yogadl._interfaces import Column, Indices, Lineage, Memory
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
@@ -111,6 +111,11 @@ class CachedRecords:
     def fingerprint(self) -> str:
         """The content's hash, the same on every machine."""
         return self.open()[0].fingerprint
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which version it is, and which ones it begins with."""
+        return Lineage(self._key.id, self._key.version, None, self.open()[0].earlier)
 
     @property
     def record_bytes(self) -> int:

@@ -35,7 +35,7 @@ from yogadl.storage._mirror.transfer import (
     in_parallel,
     upload,
 )
-from yogadl.storage._parts import open_table
+from yogadl.storage._parts import open_table, part_files
 from yogadl.storage._publish import check_parts, clear_attempt, replace
 from yogadl.storage._root import MAX_READ_BYTES, Root
 from yogadl.storage._selections import missing_selections
@@ -80,11 +80,12 @@ def copy(
     name = _names.table(key.id, manifest.table_sha256)
     files = _Files(root, backend.root, key, open_table(root, manifest))
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
-    if is_there and not files.missing(are_named=True):
+    if is_there and not files.missing(None):
         return _copy_selections(root, backend.root, manifest)
     with exclusive_build(backend, key) as exclusion:
         is_new = _is_new(backend.root, key, content, replaces)  # others may have changed it meanwhile
-        files.copy(files.missing(are_named=not is_new), exclusion, progress)
+        there = _shared_with(backend.root, manifest) if is_new else None
+        files.copy(files.missing(there), exclusion, progress)
         backend.root.write(name, _checked_bytes(root, name, manifest))
         check_parts(backend.root, key, files.table)
         if is_new and replaces:
@@ -122,6 +123,21 @@ def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
     if hashlib.sha256(content).hexdigest() != manifest.table_sha256:
         raise CacheFormatError(f"{root.where(name)} was changed just now; restore the file")
     return content
+
+
+def _shared_with(root: Root, manifest: Manifest) -> set[str]:
+    """Return the files of the newest version there that this one begins with: no prune can take them.
+
+    Not while another process builds a version of the dataset, as the caller does.
+    """
+    for earlier in reversed(manifest.earlier):
+        key = DatasetKey(manifest.key.id, earlier.version)
+        content = root.read(_names.manifest(key))
+        if content is not None:
+            with contextlib.suppress(CacheFormatError):  # damaged: then all is copied
+                found = read_manifest(content, key, root.where(_names.manifest(key)))
+                return part_files(key.id, open_table(root, found))
+    return set()
 
 
 def _is_new(root: Root, key: DatasetKey, content: bytes, replaces: bool) -> bool:
@@ -163,11 +179,11 @@ class _Files:
     key: DatasetKey
     table: PartTable
 
-    def missing(self, *, are_named: bool) -> list[_File]:
+    def missing(self, named: set[str] | None) -> list[_File]:
         """Return the files that the target has not; of two that are equal, one. Indexes come first.
 
         Args:
-            are_named: Whether a manifest names them there, so that no prune can take them.
+            named: Those that a manifest names there, so that no prune can take them; ``None`` if all are.
         """
         root, table, dataset_id = self.target, self.table, self.key.id
         theirs = {entry.name for entry in self.source.entries(f"{dataset_id}/parts")}
@@ -176,11 +192,12 @@ class _Files:
         each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
         for sha256, index_sha256, size_bytes in each:
             part = _names.part(dataset_id, sha256)
-            if sizes.get(part) != size_bytes or not (are_named or root.keep(part)):
+            if sizes.get(part) != size_bytes or not (named is None or part in named or root.keep(part)):
                 parts[part] = _File(part, part, sha256, size_bytes)
             index, old_index = _names.indexes(dataset_id, sha256, index_sha256)
-            is_there = index in sizes or (are_named and old_index in sizes)
-            if not is_there or not (are_named or root.keep(index)):
+            is_named = named is None or index in named
+            is_there = index in sizes or (is_named and old_index in sizes)
+            if not is_there or not (is_named or root.keep(index)):
                 source_name = old_index if index not in theirs and old_index in theirs else index
                 indexes[index] = _File(index, source_name, index_sha256, None)
         return [*indexes.values(), *parts.values()]

@@ -27,7 +27,7 @@ from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._keeping import clear_spent
 from yogadl.storage._parts import read_sealed
 from yogadl.storage._progress import Progress
-from yogadl.storage._publish import clear_attempt, publish, put_aside
+from yogadl.storage._publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._receipts import Receipt, Receipts, samples_from, samples_to_json
 from yogadl.storage._shares import Only, Shares
 
@@ -242,7 +242,9 @@ class Partitions:
                     if published.manifest.builder.items() >= self._named.items():
                         return False
                 raise
-            is_new = self.publish(receipts, machine | builder, exclusion, replaces=replaces, aside=aside)
+            is_new = self.publish(
+                content_of(receipts), machine | builder, exclusion, replaces=replaces, aside=aside
+            )
         clear_spent(self.backend, self.key.id, aside)
         return is_new
 
@@ -252,23 +254,23 @@ class Partitions:
 
     def publish(
         self,
-        receipts: Sequence[Receipt],
+        content: Content,
         builder: dict[str, Any],
         exclusion: BuildExclusion,
         *,
         replaces: bool,
         aside: str,
     ) -> bool:
-        """Publish what the receipts say; return whether that is there now.
+        """Publish what was made of the receipts; return whether that is there now.
 
         Args:
-            receipts: Of all parts.
+            content: What was made of the receipts of all parts, and perhaps of others before them.
             builder: What the manifest says of who built it, beside run and number of partitions.
             exclusion: Held by the caller.
             replaces: Whether it takes the place of a version that is there.
             aside: The folder of an attempt of the caller's that is over: see `put_aside`.
         """
-        root, content = self.backend.root, content_of(receipts)
+        root = self.backend.root
         builder = builder | self._named
         if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
             return False

@@ -10,6 +10,7 @@ from typing import Any
 from yogadl._format.fingerprint import RunHash, fingerprint_of
 from yogadl._format.manifest import Manifest, fitting
 from yogadl._format.table import PartTable
+from yogadl._interfaces import Earlier
 from yogadl._key import DatasetKey
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StorageError
@@ -21,11 +22,19 @@ from yogadl.storage._trash import new_trashed_name
 
 @dataclass(frozen=True)
 class Content:
-    """What a manifest will say of the data itself."""
+    """What a manifest will say of the data itself.
+
+    Args:
+        spec: The structure of a record.
+        table: How every part lies.
+        run: The hash of all records.
+        earlier: The versions that it begins with, the oldest first.
+    """
 
     spec: Spec
     table: PartTable
     run: RunHash
+    earlier: tuple[Earlier, ...] = ()
 
 
 def publish(
@@ -73,6 +82,7 @@ def publish(
         created=time.time(),
         builder=builder if exclusion.term is None else builder | {"lease_epoch": exclusion.term},
         token=secrets.token_hex(8),
+        earlier=content.earlier,
     )
     manifest = fitting(made)
     if replaces:

@@ -90,6 +90,93 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
         replace_version(self._backend, key, lambda: data, options)
 
+    @explains_names()
+    def append(
+        self,
+        data: Any,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        base_version: str,
+        workers: int = 1,
+        engine: "Executor | None" = None,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: "bool | Progress | None" = None,
+        check_space: bool = True,
+    ) -> None:
+        """Build a version of all records of another one, followed by those of a source.
+
+        Only those of the source are read and written: the parts of the other version become parts of this
+        one, too. It is as if all had been built at once, to the fingerprint. The other version stays as it
+        is, and may be deleted; if it is replaced or deleted meanwhile, what it was at the beginning counts.
+        An existing version is replaced atomically, so that a call can be repeated. See docs/growth.md.
+
+        Args:
+            data: As for `submit`: the new records alone.
+            dataset_id: What the dataset is called.
+            dataset_version: Which version is built.
+            base_version: Which version it begins with; another one.
+            workers: As for `submit`, like all that follow; of the new records.
+            engine: See there.
+            part_bytes: See there.
+            allow_pickle: See there.
+            progress: See there.
+            check_space: See there.
+
+        Raises:
+            DatasetNotFoundError: if there is no such version to begin with.
+            UnsupportedDataError: if the new records have another structure or dtype, which names the field;
+                or if there are none.
+            ConfigurationError: if both versions are one.
+        """
+        from yogadl.storage._building import BuildOptions
+        from yogadl.storage._growth import append
+
+        key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
+        append(self._backend, key, data, base, options)
+
+    @explains_names()
+    def compact(
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        base_version: str,
+        workers: int = 1,
+        engine: "Executor | None" = None,
+        part_bytes: int | None = None,
+        progress: "bool | Progress | None" = None,
+        check_space: bool = True,
+    ) -> None:
+        """Build a version of the same records as another, in as few and large parts as `submit` makes.
+
+        After many small appends that is faster to read, fetch and copy. The fingerprint is the same, so
+        cursors stay valid. All is read and compared with its checksums, and written anew; what is pickled is
+        not unpickled.
+
+        Args:
+            dataset_id: What the dataset is called.
+            dataset_version: Which version is built; that of `base_version` is replaced atomically.
+            base_version: Which version has the records.
+            workers: As for `submit`, like all that follow.
+            engine: See there.
+            part_bytes: See there.
+            progress: See there.
+            check_space: See there.
+
+        Raises:
+            DatasetNotFoundError: if there is no such version.
+            CacheFormatError: if it is damaged; then nothing is published.
+        """
+        from yogadl.storage._building import BuildOptions
+        from yogadl.storage._growth import compact
+
+        key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
+        options = BuildOptions(workers, part_bytes, False, progress, check_space, engine)
+        compact(self._backend, key, base, options)
+
     def begin(
         self,
         dataset_id: str,

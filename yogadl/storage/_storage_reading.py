@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from yogadl._arguments import explains_names
 from yogadl._dataref import RecordsRef
 from yogadl._frozen import frozen
+from yogadl._interfaces import Earlier
 from yogadl._key import DatasetKey
 from yogadl._spec import Spec
 from yogadl.storage._backend import Backend
@@ -32,6 +33,7 @@ class DatasetInfo:
     digest: str
     created: float
     builder: dict[str, Any]
+    earlier: tuple[Earlier, ...] = ()  # the versions that it begins with, the oldest first
 
 
 class ReadingStorage:
@@ -92,6 +94,7 @@ class ReadingStorage:
             digest=published.digest,
             created=manifest.created,
             builder=manifest.builder,
+            earlier=manifest.earlier,
         )
 
     def verify(

@@ -158,6 +158,29 @@ class StorageContract:
         storage.submit(range(1_009), "data", "2", workers=2)
         assert storage.fetch("data", "2").fingerprint == storage.fetch("data", "1").fingerprint
 
+    def test_what_is_appended_is_as_if_built_at_once(self, storage: CacheStorage) -> None:
+        storage.submit(np.arange(501), "data", "1", part_bytes=1_000)
+        storage.append(np.arange(501, 600), "data", "2", base_version="1")
+        storage.append(range(600, 604), "data", "3", base_version="2")
+        storage.submit(np.arange(604), "whole", "1")
+        assert storage.fetch("data", "3").fingerprint == storage.fetch("whole", "1").fingerprint
+        assert _again(storage).fetch("data", "3").gather(range(604)).tolist() == list(range(604))
+        assert storage.verify("data", "3").parts == storage.info("data", "1").parts + 2
+
+    def test_what_others_are_appended_to_may_go(self, storage: CacheStorage) -> None:
+        storage.submit(np.arange(101), "data", "1", part_bytes=200)
+        storage.append([101], "data", "2", base_version="1")
+        storage.delete("data", "1")
+        storage.prune(grace_s=0)
+        storage.verify("data", "2")
+        assert storage.fetch("data", "2").gather(range(102)).tolist() == list(range(102))
+
+    def test_a_compacted_version_has_the_same_records_in_fewer_parts(self, storage: CacheStorage) -> None:
+        storage.submit(np.arange(101), "data", "1", part_bytes=200)
+        storage.compact("data", "2", base_version="1")
+        assert (storage.info("data", "2").parts, storage.info("data", "1").parts > 2) == (1, True)
+        assert storage.fetch("data", "2").fingerprint == storage.fetch("data", "1").fingerprint
+
     def test_what_is_deleted_comes_back(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "1")
         storage.delete("data", "1")

@@ -60,6 +60,11 @@ def submit_deleted(world: "World") -> None:
     world.storage.submit(DELETED, ID, "3", part_bytes=PART_BYTES)
 
 
+def append(world: "World") -> None:
+    """Continue what others replace, delete and prune."""
+    world.storage.append(NEW, ID, "5", base_version="1", part_bytes=PART_BYTES)
+
+
 def cacheable(world: "World") -> Any:
     return records_of(world.storage.cacheable(ID, "4", part_bytes=PART_BYTES)(replaced)())
 
@@ -112,14 +117,14 @@ def prune_old(world: "World") -> None:
     world.storage.prune(grace_s=DAY_S)
 
 
-BUILDS = (submit, submit_deleted, cacheable, commit, push)
+BUILDS = (submit, submit_deleted, append, cacheable, commit, push)
 MOVES = (delete, undelete, undelete_deleted)
 PRUNES = (prune_all, prune_old)
 READS = (fetch, pull)
 OPERATIONS = (*BUILDS, *MOVES, *PRUNES, *READS)
 # All builders end in the same way: two of them, and one reader, are all that others can meet.
-# Who commits writes what an orphan is, too, and holds no right until then.
-SECOND_OPERATIONS = (submit, submit_deleted, commit, *MOVES, *PRUNES, fetch)
+# Who commits writes what an orphan is, too, and holds no right until then; who appends reads parts of others.
+SECOND_OPERATIONS = (submit, submit_deleted, append, commit, *MOVES, *PRUNES, fetch)
 
 Operation = Callable[["World"], Any]
 
@@ -128,12 +133,13 @@ def can_meet(first: Operation, second: Operation, kind: str) -> bool:
     """Return whether a pair has something of its own: each takes a quarter of a second."""
     seconds = {
         submit_deleted: (undelete_deleted, *PRUNES),
+        append: (submit, delete, undelete, *PRUNES),
         cacheable: PRUNES,
         commit: (delete, undelete, *PRUNES),
         push: (submit, delete, undelete, *PRUNES),
-        prune_all: (submit, commit, delete, undelete_deleted, prune_all),
+        prune_all: (submit, append, commit, delete, undelete_deleted, prune_all),
     }
-    if second is commit and first not in PRUNES:
+    if (second is commit and first not in PRUNES) or (second is append and first not in (delete, *PRUNES)):
         return False
     if first in (prune_old, *READS) and second is fetch:
         return False
@@ -147,6 +153,7 @@ def can_meet(first: Operation, second: Operation, kind: str) -> bool:
 MAY_FAIL: dict[tuple[Operation, Operation], type[YogaError]] = {
     **{(read, delete): DatasetNotFoundError for read in READS},
     (delete, delete): DatasetNotFoundError,
+    (append, delete): DatasetNotFoundError,
     **{(move, prune): DatasetNotFoundError for move in (undelete, undelete_deleted) for prune in PRUNES},
     (undelete_deleted, undelete_deleted): DatasetNotFoundError,
 }

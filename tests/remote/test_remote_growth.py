@@ -1,0 +1,106 @@
+"""A version that shares parts with another is brought here without them, and loses none of them with it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mirrors import rows
+from places import Place
+
+import yogadl
+from yogadl.storage import CacheStorage
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._remote import MirrorOpener
+
+PART_BYTES = 20_000
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> CacheStorage:
+    """A storage in a bucket, whose mirror another machine has."""
+    storage = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "builder")
+    storage.submit(rows(), "a", "1", part_bytes=PART_BYTES)
+    storage.append(rows(1, 100), "a", "2", base_version="1")
+    return storage
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the parts of which something is downloaded."""
+    names: list[str] = []
+    get = LocalBucket.get
+
+    def getting(self: LocalBucket, name: str, *args: object, **more: object) -> object:
+        if name.endswith(".mdb"):
+            names.append(name)
+        return get(self, name, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LocalBucket, "get", getting)
+    return names
+
+
+def opened(tmp_path: Path, **options: object) -> CacheStorage:
+    return yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "mirror", **options)  # type: ignore[arg-type]
+
+
+def check(storage: CacheStorage, version: str = "2") -> None:
+    found = storage.fetch("a", version).gather(range(2_100))
+    assert np.array_equal(found["row"], np.concatenate([rows()["row"], rows(1, 100)["row"]]))
+
+
+def test_parts_that_are_here_are_not_downloaded_again(
+    bucket: CacheStorage, tmp_path: Path, downloads: list[str]
+) -> None:
+    reader = opened(tmp_path)
+    reader.fetch("a", "1")
+    assert len(set(downloads)) == bucket.info("a", "1").parts
+    downloads.clear()
+    check(reader)
+    assert len(set(downloads)) == 1
+
+
+def test_an_append_downloads_no_part(bucket: CacheStorage, tmp_path: Path, downloads: list[str]) -> None:
+    opened(tmp_path).append(rows(2, 50), "a", "3", base_version="2")
+    assert downloads == []
+    assert len(bucket.fetch("a", "3")) == 2_150
+
+
+def test_a_base_that_is_gone_takes_nothing_from_the_mirror(bucket: CacheStorage, tmp_path: Path) -> None:
+    reader = opened(tmp_path)
+    reader.fetch("a", "1")
+    check(reader)
+    bucket.delete("a", "1")
+    bucket.prune(grace_s=0)
+    check(opened(tmp_path, offline=True))
+    assert reader.verify("a", "2").mirrored > 1
+
+
+def test_what_is_filled_has_all_of_a_grown_version(bucket: CacheStorage, tmp_path: Path) -> None:
+    reader = opened(tmp_path)
+    catalogue = reader._backend.catalogue
+    assert isinstance(catalogue.opener, MirrorOpener)
+    reader.fetch("a", "1")
+    from yogadl._key import DatasetKey
+
+    catalogue.opener.fill(catalogue.published(DatasetKey("a", "2")))
+    check(opened(tmp_path, offline=True))
+
+
+def test_a_version_is_compacted_from_the_bucket(
+    bucket: CacheStorage, tmp_path: Path, downloads: list[str]
+) -> None:
+    opened(tmp_path).compact("a", "2c", base_version="2", part_bytes=10**6)
+    assert bucket.info("a", "2c").parts == 1
+    assert bucket.info("a", "2c").fingerprint == bucket.info("a", "2").fingerprint
+    check(bucket, "2c")
+
+
+def test_any_store_shares_parts(any_place: Place, tmp_path: Path) -> None:
+    storage = yogadl.open_storage(any_place.url, mirror=tmp_path / "mirror", **any_place.options)
+    storage.submit(rows(), "a", "1", part_bytes=PART_BYTES)
+    storage.append(rows(1, 100), "a", "2", base_version="1")
+    storage.delete("a", "1")
+    storage.prune(grace_s=0)
+    reader = yogadl.open_storage(any_place.url, mirror=tmp_path / "other", **any_place.options)
+    check(reader)
+    reader.verify("a", "2")

@@ -1,0 +1,508 @@
+"""A version appended to another shares its parts, and is as if all of it had been built at once."""
+
+import json
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trees import assert_same
+
+import yogadl
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    CursorError,
+    DatasetNotFoundError,
+    UnsupportedDataError,
+)
+from yogadl.storage import Earlier
+
+PART_BYTES = 500
+
+
+def records(first, end):
+    """Make records of which one field varies in length."""
+    return [
+        {"x": np.arange(n, n + 3), "text": f"{n}" * (n % 5), "deep": (n, n / 2)} for n in range(first, end)
+    ]
+
+
+def files_of(storage, dataset_id="d"):
+    return {path: path.stat().st_mtime_ns for path in Path(storage.location, dataset_id, "parts").iterdir()}
+
+
+@pytest.fixture
+def base(storage):
+    """A storage with a version "1" of 97 records in several parts."""
+    storage.submit(records(0, 97), "d", "1", part_bytes=PART_BYTES)
+    assert storage.info("d", "1").parts > 3
+    return storage
+
+
+def check_whole(storage, version, count):
+    """Check that a version has the first records, each as it should be, as if they had been built at once."""
+    storage.submit(records(0, count), "whole", "1")
+    storage.verify("d", version)
+    ref = storage.fetch("d", version, check=True)
+    assert ref.fingerprint == storage.fetch("whole", "1").fingerprint
+    assert len(ref) == count
+    for found, expected in zip(ref, records(0, count), strict=True):
+        assert_same(found, expected)
+
+
+# As if built at once.
+
+
+@settings(max_examples=15)
+@given(
+    cuts=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    part_bytes=st.sampled_from([None, 100, PART_BYTES]),
+    kind=st.sampled_from(["list", "iterator"]),
+)
+def test_any_chain_of_appends_is_as_if_built_at_once(tmp_path_factory, cuts, part_bytes, kind):
+    storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
+    storage.submit(records(0, 1), "d", "0", part_bytes=part_bytes)
+    count = 1
+    for number, more in enumerate(cuts):
+        new = records(count, count + more)
+        source = new if kind == "list" else iter(new)
+        storage.append(source, "d", str(number + 1), base_version=str(number), part_bytes=part_bytes)
+        count += more
+    check_whole(storage, str(len(cuts)), count)
+
+
+def test_no_part_of_the_base_is_written_again(base):
+    before = files_of(base)
+    base.append(records(97, 101), "d", "2", base_version="1")
+    after = files_of(base)
+    assert before.items() <= after.items()
+    assert len(after) == len(before) + 2  # a part and its index
+
+
+def test_workers_append_the_same(base):
+    base.append(np.arange(100, 200), "n", "2", base_version=made_of(base, np.arange(100)), workers=2)
+    base.submit(np.arange(200), "n", "whole")
+    assert base.fetch("n", "2").fingerprint == base.fetch("n", "whole").fingerprint
+
+
+def made_of(storage, source, version="1", dataset_id="n", **options):
+    storage.submit(source, dataset_id, version, **options)
+    return version
+
+
+def test_what_is_appended_may_have_the_bytes_of_what_is_there(storage):
+    made_of(storage, np.arange(10))
+    storage.append(np.arange(10), "n", "2", base_version="1")
+    storage.verify("n", "2")
+    assert storage.fetch("n", "2").gather(range(20)).tolist() == [*range(10), *range(10)]
+    assert len(files_of(storage, "n")) == 2
+
+
+def test_both_versions_are_there(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    check_whole(base, "1", 97)
+    assert base.versions("d") == ["1", "2"]
+
+
+def test_a_target_that_is_there_is_replaced(base):
+    base.append(records(97, 99), "d", "2", base_version="1")
+    base.append(records(97, 101), "d", "2", base_version="1")
+    check_whole(base, "2", 101)
+    base.undelete("d", "2")
+    check_whole(base, "2", 99)
+
+
+def test_a_part_table_of_the_base_alone_is_damaged_and_found_so(base):
+    for path in Path(base.location, "d", "tables").iterdir():
+        path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(CacheFormatError, match="part table of 'd' version '1'"):
+        base.append(records(97, 99), "d", "2", base_version="1")
+    assert base.versions("d") == ["1"]
+
+
+# Refused.
+
+
+@pytest.mark.parametrize(
+    ("before", "new", "problem"),
+    [
+        ({"x": [1], "y": [2.0]}, {"x": [1]}, r"field 'y' \(float64\) is missing in the new records"),
+        ({"x": [1]}, {"x": [1], "y": [2]}, r"field 'y' \(int64\) of the new records is not there"),
+        ({"x": [1]}, {"x": [1.5]}, "field 'x' is int64 there, and float64 in the new records; make it int64"),
+        ({"x": ["a"]}, {"x": [b"a"]}, "field 'x' is str there, and bytes"),
+        (
+            {"a": [1], "b": [1]},
+            {"b": [1], "a": [1]},
+            r"fields are \['a', 'b'\], .* \['b', 'a'\]: give them in",
+        ),
+        ([{"a": {"b": 1}}], [{"a": {"b": "1"}}], "field 'a/b' is int64 there, and str"),
+        ([(1, 2)], [[1, 2]], "records are each a tuple, the new ones a list"),
+        ([1], [1.0], "the record is int64 there, and float64"),
+        ([1], [{"x": 1}], "the record .int64. is missing in the new records, which have the fields"),
+    ],
+)
+def test_another_structure_is_refused_by_the_name_of_the_field(storage, before, new, problem):
+    storage.submit(before, "d", "1")
+    read = []
+
+    class Counted(list):
+        def __getitem__(self, number):
+            read.append(number)
+            return list.__getitem__(self, number)
+
+    source = Counted(new) if isinstance(new, list) else new
+    with pytest.raises(UnsupportedDataError, match=f"can't append to 'd' version '1': .*{problem}"):
+        storage.append(source, "d", "2", base_version="1")
+    assert storage.versions("d") == ["1"]
+    assert read in ([], [0])  # what it looks like, and no more
+    assert storage.unfinished() == []
+
+
+@pytest.mark.parametrize("source", [[], iter(()), np.empty((0, 3)), {"x": []}])
+def test_a_source_without_records_is_refused_and_says_so(base, source):
+    with pytest.raises(UnsupportedDataError, match="nothing to append: 'd' version '1' is all there is"):
+        base.append(source, "d", "2", base_version="1")
+    assert base.versions("d") == ["1"]
+
+
+def test_a_version_is_not_appended_to_itself(base):
+    with pytest.raises(
+        ConfigurationError, match="would append twice; give the new version a name of its own"
+    ):
+        base.append(records(97, 99), "d", "1", base_version="1")
+    check_whole(base, "1", 97)
+
+
+@pytest.mark.parametrize("verb", ["append", "compact"])
+def test_a_base_that_is_not_there_is_not_found(base, verb):
+    data = (records(0, 1),) if verb == "append" else ()
+    with pytest.raises(DatasetNotFoundError, match=r"no 'd' version '7' .*\['1'\]"):
+        getattr(base, verb)(*data, "d", "8", base_version="7")
+    assert base.versions("d") == ["1"]
+    assert base.unfinished() == []
+
+
+# Shapes that vary only now.
+
+SHAPES = {
+    "numbers": lambda shape, n: np.full(shape, n, np.int16),
+    "large numbers": lambda shape, n: np.full((*shape, 300), n, np.float32),
+    "dates": lambda shape, n: np.full(shape, n, "datetime64[s]"),
+    "text": lambda shape, n: np.full(shape, f"{n}" * (n % 4)) if shape else f"{n}" * (n % 4),
+    "bytes": lambda shape, n: np.full(shape, b"%d" % n) if shape else b"%d" % n,
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [((3,), (4,)), ((2, 3), (2, 5)), ((), (3,)), ((0,), (2,)), ((2,), (2, 2)), ((1,), (1, 1, 1, 1, 1, 1))],
+)
+def test_a_shape_that_varies_only_in_new_records_is_read_from_all_parts(storage, caplog, kind, before, now):
+    made = (
+        [{"v": SHAPES[kind](before, n)} for n in range(5)],
+        [{"v": SHAPES[kind](now, n)} for n in range(5, 9)],
+    )
+    storage.submit(made[0], "d", "1")
+    storage.append(made[1], "d", "2", base_version="1")
+    storage.verify("d", "2")
+    for check in (False, True):
+        for found, expected in zip(storage.fetch("d", "2", check=check), made[0] + made[1], strict=True):
+            assert_same(found, expected)
+    assert not storage.fetch("d", "2").spec.fields[0].leaf.is_fixed
+    storage.submit(made[0] + made[1], "whole", "1")
+    assert storage.fetch("d", "2").fingerprint == storage.fetch("whole", "1").fingerprint
+    if kind == "numbers":
+        assert "the shape of 'v' is" in caplog.text
+
+
+def test_a_shape_that_varied_before_may_be_fixed_in_new_records(storage):
+    made = [np.arange(n % 3) for n in range(7)]
+    storage.submit(made, "d", "1")
+    storage.append(np.ones((5, 2), np.int64), "d", "2", base_version="1")
+    assert [value.tolist() for value in storage.fetch("d", "2")] == [m.tolist() for m in made] + [[1, 1]] * 5
+    assert storage.fetch("d", "2").chunks(None, 2)[0].tolist() == [0, 0]
+
+
+# Beside other operations.
+
+
+def test_deleting_and_pruning_the_base_leaves_the_new_version_whole(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.delete("d", "1")
+    base.prune(grace_s=0)
+    check_whole(base, "2", 101)
+    base.append(records(101, 103), "d", "3", base_version="2")
+    check_whole(base, "3", 103)
+
+
+def test_deleting_and_pruning_the_new_version_leaves_the_base_whole(base):
+    before = files_of(base)
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.delete("d", "2")
+    base.prune(grace_s=0)
+    assert files_of(base) == before
+    check_whole(base, "1", 97)
+
+
+@pytest.mark.parametrize("then", ["deleted", "deleted and pruned", "replaced", "replaced and pruned"])
+def test_the_base_is_what_it_was_when_the_append_began(base, then):
+    """Who prunes while a version is built is told that this dataset is left alone."""
+
+    def change():
+        other = yogadl.open_storage(base.location)
+        if "deleted" in then:
+            other.delete("d", "1")
+        else:
+            other.submit([{"x": np.arange(3), "text": "", "deep": (0, 0.0)}], "d", "1")
+        if "pruned" in then:
+            assert other.prune(grace_s=0).files == ()
+
+    def source():
+        thread = threading.Thread(target=change)
+        yield from records(97, 99)
+        thread.start()
+        thread.join()
+        yield from records(99, 101)
+
+    base.append(source, "d", "2", base_version="1")
+    check_whole(base, "2", 101)
+
+
+def test_a_cache_that_an_import_or_another_version_of_the_library_made_is_appended_to(base):
+    """Caches from before 0.2.0 have each index under its part's name."""
+    from cache_files import parts_and_indexes
+
+    for part, index in parts_and_indexes(Path(base.location, "d")):
+        index.rename(part.with_suffix(".idx"))
+    base.append(records(97, 101), "d", "2", base_version="1")
+    check_whole(base, "2", 101)
+    base.delete("d", "1")
+    base.prune(grace_s=0)
+    check_whole(base, "2", 101)
+
+
+def test_an_interrupted_append_goes_on(base):
+    seen = []
+
+    class Costly:
+        def __len__(self):
+            return 300
+
+        def __getitem__(self, number):
+            seen.append(number)
+            return records(97 + number, 98 + number)[0]
+
+    def stop(done, total, size_bytes):
+        if done >= 200:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        base.append(Costly(), "d", "2", base_version="1", part_bytes=PART_BYTES, progress=stop)
+    assert base.unfinished()[0].version == "2"
+    sealed = len(list(Path(base.location, "d").glob("builds/*/one/*.json")))
+    base.delete("d", "1")
+    base.undelete("d", "1")
+    seen.clear()
+    base.append(Costly(), "d", "2", base_version="1", part_bytes=PART_BYTES)
+    assert sealed > 3
+    # Parts have some ten records, all of which are looked at again.
+    assert seen[-1] == 299
+    assert base.unfinished() == []
+    check_whole(base, "2", 397)
+
+
+def test_what_is_selected_of_the_base_is_not_taken_for_the_new_version(base):
+    def is_even(record):
+        return record["x"][0] % 2 == 0
+
+    assert len(base.fetch("d", "1").filter(is_even)) == 49
+    base.append(records(97, 101), "d", "2", base_version="1")
+    assert len(base.fetch("d", "2").filter(is_even)) == 51
+    assert len(base.fetch("d", "1").filter(is_even)) == 49
+
+
+def test_an_export_has_all_records(base, tmp_path):
+    made_of(base, np.arange(7))
+    base.append(np.arange(7, 9), "n", "2", base_version="1")
+    exported = base.export("n", "2", tmp_path / "out")
+    (array,) = (np.load(exported.folder / name) for name in exported.files if name.endswith(".npy"))
+    assert array.tolist() == list(range(9))
+
+
+# Cursors.
+
+
+def test_a_cursor_of_the_base_is_refused_and_told_what_continues_it(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.append(records(101, 102), "d", "3", base_version="2")
+    batches = iter(base.fetch("d", "1").stream(shuffle=True, shuffle_seed=5).batch(10))
+    next(batches)
+    cursor = batches.state_dict()
+    for version, more in (("2", 4), ("3", 5)):
+        what = (
+            f"cursor is of 'd' version '1', whose 97 records version '{version}' continues with {more} more"
+        )
+        whole = base.fetch("d", version)
+        for ref in (whole, whole.fields("x"), whole.map(dict)):
+            for rebind in (False, True):
+                with pytest.raises(CursorError, match=what):
+                    ref.stream(shuffle=True, shuffle_seed=5, cursor=cursor, rebind=rebind)
+        loader = whole.stream(shuffle=True, shuffle_seed=5).batch(10)
+        with pytest.raises(CursorError, match=what):
+            loader.load_state_dict(cursor)
+
+
+def test_what_that_error_says_goes_on_with_the_same_records(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    batches = iter(base.fetch("d", "1").stream(shuffle=True, shuffle_seed=5).batch(10))
+    next(batches)
+    cursor = batches.state_dict()
+    left = [batch["deep"][0].tolist() for batch in batches]
+    base.delete("d", "1")
+    same = base.fetch("d", "2")[:97].stream(shuffle=True, shuffle_seed=5, cursor=cursor, rebind=True)
+    assert [batch["deep"][0].tolist() for batch in same.batch(10)] == left
+
+
+def test_a_view_of_the_new_version_is_no_continuation(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    cursor = iter(base.fetch("d", "1").stream().batch(10)).state_dict()
+    with pytest.raises(CursorError, match="its number of records is 97, the stream has 50"):
+        base.fetch("d", "2")[:50].stream(cursor=cursor)
+
+
+def test_a_version_says_which_ones_it_continues(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.append(records(101, 102), "d", "3", base_version="2")
+    first, second = base.info("d", "1"), base.info("d", "2")
+    assert first.earlier == ()
+    assert base.info("d", "3").earlier == (
+        Earlier("1", 97, first.fingerprint),
+        Earlier("2", 101, second.fingerprint),
+    )
+
+
+def test_of_many_versions_the_newest_are_named(storage, monkeypatch):
+    from yogadl.storage import _growth
+
+    monkeypatch.setattr(_growth, "MOST_EARLIER", 2)
+    made_of(storage, [0], "0")
+    for number in range(1, 5):
+        storage.append([number], "n", str(number), base_version=str(number - 1))
+    assert [earlier.version for earlier in storage.info("n", "4").earlier] == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    "continues",
+    [
+        7,
+        "1",
+        [7],
+        ["1"],
+        [{}],
+        {"version": "1"},
+        [{"version": 1, "records": 1, "fingerprint": ""}],
+        [{"version": "1", "records": 1.0, "fingerprint": ""}],
+        [{"version": "1", "records": True, "fingerprint": ""}],
+        [{"version": "1", "records": 1, "fingerprint": None}],
+        [{"version": "1", "records": -1, "fingerprint": "00"}],
+        [{"version": "1", "records": 10**30, "fingerprint": "00"}],
+        [{"version": "1", "records": 98, "fingerprint": "00"}],
+        None,
+    ],
+)
+def test_a_manifest_that_continues_what_no_version_can_is_refused(base, continues):
+    path = Path(base.location, "d", "versions", "1.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"continues": continues}))
+    with pytest.raises(CacheFormatError, match=r"manifest \S*1\.json is damaged"):
+        base.fetch("d", "1")
+
+
+def test_what_a_newer_library_says_of_earlier_versions_is_ignored(base):
+    path = Path(base.location, "d", "versions", "1.json")
+    earlier = {"version": "0", "records": 5, "fingerprint": "00", "author": "me"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"continues": [earlier]}))
+    assert base.info("d", "1").earlier == (Earlier("0", 5, "00"),)
+
+
+# Compaction.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_many_appends_are_compacted_to_few_parts_with_the_same_records(base, workers):
+    for number in range(2, 9):
+        base.append(
+            records(90 + number * 4 - 1, 94 + number * 4 - 1), "d", str(number), base_version=str(number - 1)
+        )
+    base.compact("d", "8c", base_version="8", workers=workers)
+    assert base.info("d", "8c").parts == workers
+    assert base.info("d", "8c").fingerprint == base.info("d", "8").fingerprint
+    check_whole(base, "8c", 125)
+
+
+def test_a_version_is_compacted_in_place(base):
+    ref = base.fetch("d", "1")
+    base.compact("d", "1", base_version="1")
+    assert base.info("d", "1").parts == 1
+    check_whole(base, "1", 97)
+    assert ref.gather([96])["deep"][0].tolist() == [96]  # who had it open keeps it
+
+
+def test_a_compacted_version_continues_what_it_did_and_takes_its_cursors(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.compact("d", "2c", base_version="2")
+    cursor = iter(base.fetch("d", "2").stream(shuffle=True).batch(10)).state_dict()
+    base.fetch("d", "2c").stream(shuffle=True, cursor=cursor)
+    cursor = iter(base.fetch("d", "1").stream(shuffle=True).batch(10)).state_dict()
+    with pytest.raises(CursorError, match="version '1', whose 97 records version '2c' continues"):
+        base.fetch("d", "2c").stream(shuffle=True, cursor=cursor)
+
+
+class Explodes:
+    """What must not be unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("it was unpickled",)
+
+
+def test_pickled_fields_are_compacted_without_unpickling(storage):
+    storage.submit([{"o": Explodes(), "n": 1}], "d", "1", allow_pickle=True)
+    storage.append([{"o": {3}, "n": 2}], "d", "2", base_version="1", allow_pickle=True)
+    storage.compact("d", "3", base_version="2")
+    storage.verify("d", "3")
+    assert storage.info("d", "3").fingerprint == storage.info("d", "2").fingerprint
+    assert storage.fetch("d", "3", allow_pickle=True)[1] == {"o": {3}, "n": 2}
+
+
+def test_what_is_damaged_is_not_compacted(base):
+    path = sorted(Path(base.location, "d", "parts").glob("*.mdb"))[0]
+    content = bytearray(path.read_bytes())
+    for position in range(0, len(content), 8):
+        content[position] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CacheFormatError):
+        base.compact("d", "2", base_version="1")
+    assert base.versions("d") == ["1"]
+
+
+def test_what_built_a_version_is_known_of_it_once_it_is_compacted(storage):
+    @storage.cacheable("n", "1")
+    def squares(count):
+        return np.arange(count) ** 2
+
+    squares(9)
+    storage.compact("n", "2", base_version="1")
+    assert storage.info("n", "2").builder["arguments"] == storage.info("n", "1").builder["arguments"]
+    assert storage.info("n", "2").builder["compacts"] == "1"
+    assert "their records are the same" in str(storage.explain("n", "1", "2"))
+
+
+def test_a_reference_to_a_grown_version_pickles_small(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    ref = pickle.loads(pickle.dumps(base.fetch("d", "2")))
+    assert len(ref) == 101
+    assert len(pickle.dumps(ref)) < 1_000

@@ -1,0 +1,235 @@
+"""Make a version that begins with the parts of another, or that has its records in fewer and larger parts.
+
+The other version is read once this process alone builds the new one. From then until it is done nothing of
+the dataset is pruned, so its parts stay, whatever becomes of that version meanwhile.
+"""
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._columns import CHUNK_BYTES, Columns
+from yogadl._format.columns import stored_column
+from yogadl._format.fingerprint import fingerprint_of
+from yogadl._format.layout import SealedPart
+from yogadl._format.manifest import MOST_EARLIER, Manifest, digest_of, read_manifest
+from yogadl._format.reader import AnyReader
+from yogadl._interfaces import Earlier
+from yogadl._key import DatasetKey
+from yogadl._leaf import BYTES, OBJECT, Leaf
+from yogadl._sources import NO_RECORDS, Source
+from yogadl._spec import DictNode, Spec
+from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
+from yogadl.storage import _names
+from yogadl.storage._backend import Backend
+from yogadl.storage._build import Planned, content_of, describe_machine
+from yogadl.storage._building import BuildOptions, replace_version
+from yogadl.storage._cached import Published
+from yogadl.storage._catalogue import Catalogue
+from yogadl.storage._parts import open_table, read_index
+from yogadl.storage._publish import Content
+from yogadl.storage._receipts import Receipt
+
+_log = logging.getLogger("yogadl")
+
+# Each reads the small index of a part, which in a bucket takes as long as an answer does.
+_AT_ONCE: Final = 16
+
+
+def append(backend: Backend, key: DatasetKey, data: Any, base: DatasetKey, options: BuildOptions) -> None:
+    """Build a version of another's parts and those of a source: see `CacheStorage.append`."""
+    if key == base:
+        raise ConfigurationError(
+            f"{key} can't be appended to itself: it stays as it is, and a call that is repeated after a "
+            "failure would append twice; give the new version a name of its own"
+        )
+    try:
+        replace_version(backend, key, lambda: _appended(backend, base, data), options)
+    except UnsupportedDataError as error:
+        if str(error) != NO_RECORDS:
+            raise
+        raise UnsupportedDataError(
+            f"the source has no records, so there is nothing to append: {base} is all there is"
+        ) from None
+
+
+def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions) -> None:
+    """Build a version of the same records in new parts: see `CacheStorage.compact`."""
+    replace_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
+
+
+def _appended(backend: Backend, base: DatasetKey, data: Any) -> Planned:
+    manifest = _newest(backend.catalogue, base).manifest
+    before = _receipts(backend, manifest)
+
+    def content(receipts: list[Receipt]) -> Content:
+        new = [replace(r, first_record=r.first_record + manifest.records) for r in receipts]
+        found = content_of([*before, *new])
+        _tell_what_varies(manifest, found.spec)
+        return replace(found, earlier=earlier_of(manifest))
+
+    return Planned(data, partial(_check_like, manifest), content)
+
+
+def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
+    """Return the versions that a version begins with which continues this one, the oldest first."""
+    this = Earlier(base.key.version, base.records, base.fingerprint)
+    return (*base.earlier, this)[-MOST_EARLIER:]
+
+
+def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:
+    """Return a version as it is in the storage now, whatever this machine's mirror has.
+
+    Raises:
+        DatasetNotFoundError: if there is none.
+    """
+    name = _names.manifest(key)
+    content = catalogue.root.read(name)
+    if content is None:
+        raise catalogue.not_found(key)
+    manifest = read_manifest(content, key, catalogue.root.where(name))
+    return Published(manifest, digest_of(content), content)
+
+
+def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
+    """Return what is known of each part of a version.
+
+    Raises:
+        CacheFormatError: if a file of it is missing or damaged.
+    """
+    table = open_table(backend.root, manifest)
+    first = table.first_record.tolist()
+    read = partial(read_index, backend.root, manifest.key, table)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        indexes = list(pool.map(read, range(len(table))))
+    return [
+        Receipt(start, SealedPart(*names, index), manifest.spec)
+        for start, names, index in zip(
+            first[:-1], zip(table.sha256, table.index_sha256, strict=True), indexes, strict=True
+        )
+    ]
+
+
+def _check_like(base: Manifest, source: Source) -> None:
+    """Refuse a source whose records have another structure or dtype, before any is read.
+
+    Shapes may differ: how a field is stored is said part by part, so old parts are read as they were.
+
+    Raises:
+        UnsupportedDataError: if it has; names the field.
+    """
+    if source.spec.is_like(base.spec):
+        return
+    problem = _difference(base.spec, source.spec)
+    raise UnsupportedDataError(f"can't append to {base.key}: {problem}")
+
+
+def _difference(theirs: Spec, ours: Spec) -> str:
+    before, now = ({field.name: field.leaf.dtype for field in spec.fields} for spec in (theirs, ours))
+    for name, dtype in before.items():
+        field = f"the field {name!r}" if name else "the record"
+        if name not in now:
+            return f"{field} ({dtype}) is missing in the new records, which have {_named(ours)}"
+        if now[name] != dtype:
+            return f"{field} is {dtype} there, and {now[name]} in the new records; make it {dtype}"
+    for name, dtype in now.items():
+        if name not in before:
+            return f"the field {name!r} ({dtype}) of the new records is not there: it has {_named(theirs)}"
+    if list(before) != list(now):
+        return f"its fields are {list(before)}, those of the new records {list(now)}: give them in that order"
+    trees = [getattr(spec.tree, "kind", "value") for spec in (theirs, ours)]
+    return f"its records are each a {trees[0]}, the new ones a {trees[1]}, or they differ so further inside"
+
+
+def _named(spec: Spec) -> str:
+    if isinstance(spec.tree, Leaf):
+        return "no fields: each is one value"
+    is_flat = isinstance(spec.tree, DictNode)
+    return f"{'the fields' if is_flat else f'a {spec.tree.kind} of'} {[field.name for field in spec.fields]}"
+
+
+def _tell_what_varies(base: Manifest, spec: Spec) -> None:
+    """Warn where batches of a field were arrays, and now are lists."""
+    for before, now in zip(base.spec.fields, spec.fields, strict=True):
+        if before.leaf.is_fixed and not now.leaf.is_fixed:
+            name = repr(before.name) if before.name else "the record"
+            _log.warning(
+                "yogadl: %s: the shape of %s is %s there, and varies from now on: its batches are lists",
+                base.key, name, before.leaf.shape,
+            )  # fmt: skip
+
+
+def _compacted(catalogue: Catalogue, base: DatasetKey) -> Planned:
+    published = _newest(catalogue, base)
+    manifest = published.manifest
+
+    def content(receipts: list[Receipt]) -> Content:
+        found = content_of(receipts)
+        if fingerprint_of(found.spec, found.run) != manifest.fingerprint:
+            raise CacheFormatError(
+                f"the records of {base} are not those that its manifest says: build the dataset again, or "
+                "restore the files"
+            )
+        return replace(found, earlier=manifest.earlier)
+
+    return Planned(_Stored(catalogue, published), content=content)
+
+
+class _Stored:
+    """The records of a version as a source, as they are stored: what was pickled is not unpickled.
+
+    All of it is compared with its checksums. Picklable: each worker opens the version itself.
+    """
+
+    can_start_anywhere = True
+    has_final_spec = True
+
+    def __init__(self, catalogue: Catalogue, published: Published) -> None:
+        self._catalogue = catalogue
+        self._published = published
+        self._reader: AnyReader | None = None
+        self.spec = published.manifest.spec
+        self.length = published.manifest.records
+        # What a cache was built by is still known once it is compacted.
+        self.provenance = _without_machine(published.manifest.builder)
+        self.provenance["compacts"] = published.manifest.key.version
+        if not self.length:
+            raise UnsupportedDataError(NO_RECORDS)
+
+    def __reduce__(self) -> Any:
+        return _Stored, (self._catalogue, self._published)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        reader = self._open()
+        leaves = _as_stored(self.spec)
+        count = max(1, CHUNK_BYTES // max(1, reader.record_bytes))
+        for first in range(start, self.length, count):
+            indices = np.arange(first, min(first + count, self.length), dtype=np.int64)
+            columns = reader.columns(indices)
+            yield [
+                stored_column(leaf, column) if field.leaf.dtype == OBJECT else column
+                for leaf, field, column in zip(leaves, self.spec.fields, columns, strict=True)
+            ]
+
+    def _open(self) -> AnyReader:
+        if self._reader is None:
+            manifest = self._published.manifest
+            plain = replace(manifest, spec=manifest.spec.with_leaves(_as_stored(self.spec)))
+            self._reader = self._catalogue.opener.reader(replace(self._published, manifest=plain), check=True)
+        return self._reader
+
+
+def _without_machine(builder: dict[str, Any]) -> dict[str, Any]:
+    of_machine = describe_machine().keys() | {"lease_epoch"}
+    return {name: value for name, value in builder.items() if name not in of_machine}
+
+
+def _as_stored(spec: Spec) -> list[Leaf]:
+    """Return the leaves of a record in which pickles are bytes."""
+    return [Leaf(BYTES) if field.leaf.dtype == OBJECT else field.leaf for field in spec.fields]
