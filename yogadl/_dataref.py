@@ -6,7 +6,17 @@ from typing import Any, Final, SupportsIndex, overload
 import numpy as np
 
 from yogadl._arguments import checked_indices, explains_names, whole
-from yogadl._interfaces import Column, DataRef, Indices, Item_co, Made, Memory, RandomAccess
+from yogadl._interfaces import (
+    Column,
+    DataRef,
+    Indices,
+    Item_co,
+    Lineage,
+    Made,
+    Memory,
+    RandomAccess,
+    lineage_of,
+)
 from yogadl._order import Blocks, Mixture
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_shard, open_stream
@@ -44,11 +54,20 @@ class StreamedRef(DataRef[Item_co]):
         """About how large a record is."""
         return self._records.record_bytes
 
+    @property
+    def lineage(self) -> Lineage | None:
+        """Which version of a dataset it is, and which ones that begins with; None if it is not all of one."""
+        return lineage_of(self._records)
+
     def __len__(self) -> int:
         return len(self._records)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} records, fingerprint {self.fingerprint}>"
+        lineage = self.lineage
+        what = f"{len(self)} records, fingerprint {self.fingerprint}"
+        if lineage is not None and lineage.tag is not None:
+            what = f"{lineage.id!r} version {lineage.version!r} (tag {lineage.tag!r}): {what}"
+        return f"<{type(self).__name__} of {what}>"
 
     def _asked(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
         """Return which order its streams have where the caller asks for this one."""

@@ -130,6 +130,11 @@ class Lineage:
     tag: str | None = None
     earlier: tuple[Earlier, ...] = ()
 
+    def to_json(self) -> dict[str, str]:
+        """Return id and version, and the tag if there is one."""
+        found = {"id": self.id, "version": self.version}
+        return found if self.tag is None else found | {"tag": self.tag}
+
 
 class Memory(Protocol):
     """Make the arrays that batches are gathered into."""
@@ -181,6 +186,16 @@ def announce(records: RandomAccess, indices: Indices) -> int:
     """
     will_need = getattr(records, "will_need", None)
     return 0 if will_need is None else will_need(indices) or 0
+
+
+def lineage_of(records: Any) -> Lineage | None:
+    """Return which version of a dataset these are all the records of, if they are of one."""
+    fingerprint = records.fingerprint
+    for view in views_of(records):
+        if hasattr(view, "lineage") and view.fingerprint == fingerprint:
+            found: Lineage = view.lineage
+            return found
+    return None
 
 
 def views_of(records: Any) -> Iterator[Any]:

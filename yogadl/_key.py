@@ -4,7 +4,7 @@ from yogadl._frozen import frozen
 from yogadl.errors import ConfigurationError
 
 # Folders of a dataset's own; an id that used one would collide with the files of a shorter id.
-RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "locks", "leases"})
+RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "locks", "leases", "tags"})
 # The longest path segment: file systems allow 255 bytes, and suffixes of ours follow the name.
 MAX_SEGMENT_BYTES = 200
 MAX_NAME_BYTES = 800

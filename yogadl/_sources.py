@@ -384,6 +384,8 @@ class RecordsSource:
             )
         self.length = len(records)
         self._records = records
+        lineage = getattr(records, "lineage", None)
+        self.provenance = {} if lineage is None else {"from": lineage.to_json()}
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 

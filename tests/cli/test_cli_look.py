@@ -145,7 +145,7 @@ def test_info_has_stable_keys(yoga, squares, root):
     document = json.loads(yoga("info", "squares", "1", "-s", root, "--json").out)
     assert list(document) == [
         *["storage", "id", "version", "records", "size_bytes", "parts", "created"],
-        *["fingerprint", "digest", "fields", "spec", "builder"],
+        *["fingerprint", "digest", "fields", "spec", "builder", "earlier"],
     ]
     assert document["fields"] == [
         {"name": "number", "dtype": "int64", "shape": []},

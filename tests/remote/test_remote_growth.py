@@ -8,6 +8,7 @@ from mirrors import rows
 from places import Place
 
 import yogadl
+from yogadl.errors import DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._remote import MirrorOpener
@@ -93,6 +94,33 @@ def test_a_version_is_compacted_from_the_bucket(
     assert bucket.info("a", "2c").parts == 1
     assert bucket.info("a", "2c").fingerprint == bucket.info("a", "2").fingerprint
     check(bucket, "2c")
+
+
+def test_a_tag_is_what_it_was_last_known_to_be_without_the_store(
+    bucket: CacheStorage, tmp_path: Path
+) -> None:
+    bucket.tag("a", "stable", "2")
+    check(opened(tmp_path), "stable")
+    check(opened(tmp_path, offline=True), "stable")
+    bucket.tag("a", "stable", "1")
+    check(opened(tmp_path, offline=True), "stable")
+    assert len(opened(tmp_path).fetch("a", "stable")) == 2_000
+    assert len(opened(tmp_path, offline=True).fetch("a", "stable")) == 2_000
+    bucket.untag("a", "stable")
+    with pytest.raises(DatasetNotFoundError):
+        opened(tmp_path).fetch("a", "stable")
+    with pytest.raises(StorageError, match="offline=True"):
+        opened(tmp_path, offline=True).fetch("a", "stable")
+
+
+def test_a_mirror_of_two_buckets_keeps_their_tags_apart(bucket: CacheStorage, tmp_path: Path) -> None:
+    other = yogadl.open_storage(f"file://{tmp_path}/other", mirror=tmp_path / "mirror")
+    other.submit([1], "a", "9")
+    other.tag("a", "stable", "9")
+    bucket.tag("a", "stable", "2")
+    check(opened(tmp_path), "stable")
+    assert other.fetch("a", "stable")[0] == 1
+    check(opened(tmp_path, offline=True), "stable")
 
 
 def test_any_store_shares_parts(any_place: Place, tmp_path: Path) -> None:

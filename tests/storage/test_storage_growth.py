@@ -1,5 +1,6 @@
 """A version appended to another shares its parts, and is as if all of it had been built at once."""
 
+import hashlib
 import json
 import pickle
 import threading
@@ -12,6 +13,10 @@ from hypothesis import strategies as st
 from trees import assert_same
 
 import yogadl
+from yogadl._format.fingerprint import RunHash, fingerprint_of
+from yogadl._format.layout import join_parts
+from yogadl._format.manifest import Manifest
+from yogadl._key import DatasetKey
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -19,7 +24,7 @@ from yogadl.errors import (
     DatasetNotFoundError,
     UnsupportedDataError,
 )
-from yogadl.storage import Earlier
+from yogadl.storage import Earlier, _names
 
 PART_BYTES = 500
 
@@ -122,6 +127,26 @@ def test_a_part_table_of_the_base_alone_is_damaged_and_found_so(base):
     with pytest.raises(CacheFormatError, match="part table of 'd' version '1'"):
         base.append(records(97, 99), "d", "2", base_version="1")
     assert base.versions("d") == ["1"]
+
+
+def test_a_version_without_records_is_appended_to(storage):
+    """This library publishes none, another writer may."""
+    storage.submit([{"x": 1}], "d", "1")
+    root, key = storage._backend.root, DatasetKey("d", "0")
+    table = join_parts([]).to_file().to_bytes()
+    sha256 = hashlib.sha256(table).hexdigest()
+    root.write(_names.table("d", sha256), table)
+    spec = storage.info("d", "1").spec
+    fingerprint = fingerprint_of(spec, RunHash())
+    root.write(
+        _names.manifest(key), Manifest(key, spec, 0, fingerprint, sha256, len(table), 0, 0, 0.0).to_bytes()
+    )
+    storage.append([{"x": 1}], "d", "2", base_version="0")
+    assert storage.info("d", "2").fingerprint == storage.info("d", "1").fingerprint
+    with pytest.raises(UnsupportedDataError, match="can't append to 'd' version '0'"):
+        storage.append([{"x": "text"}], "d", "3", base_version="0")
+    with pytest.raises(UnsupportedDataError, match="no records"):
+        storage.compact("d", "3", base_version="0")
 
 
 # Refused.

@@ -20,6 +20,7 @@ _SKIP = "skip_shuffle_at_epoch_end"
 _NUMBERS = ("epoch", "position", "records")
 _RANGES = "skip_ranges"  # only where there are any: other cursors stay as they ever were
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
+_VERSION = "version"  # only where it was asked for by a tag, which names another one later
 _OPEN_THAT = "open the dataset and version that it was saved with"
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
 
@@ -72,6 +73,7 @@ def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
         _SEED: identity.seed,
         _SKIP: identity.skip_shuffle_at_epoch_end,
         **({_RANGES: [list(pair) for pair in ranges]} if ranges else {}),
+        **({_VERSION: identity.lineage.version} if identity.lineage and identity.lineage.tag else {}),
     }
 
 
@@ -135,7 +137,7 @@ def _check_form(state: Any) -> None:
             f"the cursor is of version {version}, this yogadl reads version {VERSION}: "
             "use the yogadl that wrote it, or a newer one"
         )
-    unknown = sorted(str(key) for key in state.keys() - _KEYS - {_RANGES})
+    unknown = sorted(str(key) for key in state.keys() - _KEYS - {_RANGES, _VERSION})
     if unknown:
         raise CursorError(
             f"the cursor has {', '.join(map(repr, unknown))}, which this yogadl does not know: "
@@ -147,6 +149,8 @@ def _check_form(state: Any) -> None:
     for name, is_right, form in _FORMS:
         if not is_right(state[name]):
             raise CursorError(f"the cursor's {name!r} is {state[name]!r}, not {form}: {_START_ANEW}")
+    if not isinstance(state.get(_VERSION, ""), str):
+        raise CursorError(f"the cursor's {_VERSION!r} is {state[_VERSION]!r}, not a string: {_START_ANEW}")
     if state["position"] > state["records"]:
         raise CursorError(f"the cursor's 'position' is {state['position']}, past its records: {_START_ANEW}")
 
@@ -180,10 +184,11 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
         raise other_order  # how many records it has follows from that
     if state["fingerprint"] != identity.fingerprint:
         _check_earlier(identity, state)
+    that = f"{_OPEN_THAT}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_THAT
     if state["records"] != identity.records:
-        raise refuse("other data, its number of records is", state["records"], identity.records, _OPEN_THAT)
+        raise refuse("other data, its number of records is", state["records"], identity.records, that)
     if state["fingerprint"] != identity.fingerprint and not rebind:
-        mend = f"{_OPEN_THAT}, or accept other data of equal length by rebind=True"
+        mend = f"{that}, or accept other data of equal length by rebind=True"
         raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, mend)
     if their_order != order:
         raise other_order

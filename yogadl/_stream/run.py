@@ -10,7 +10,7 @@ import numpy as np
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Lineage, Memory, RandomAccess, views_of
+from yogadl._interfaces import Column, Indices, Lineage, Memory, RandomAccess, lineage_of, views_of
 from yogadl._order import Order
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
@@ -105,17 +105,12 @@ class Run:
     @cached_property
     def _lineage(self) -> Lineage | None:
         """Which version of a dataset is read, if all records of one are."""
-        fingerprint = self.source.fingerprint
-        for view in views_of(self.source):
-            if hasattr(view, "lineage") and view.fingerprint == fingerprint:
-                found: Lineage = view.lineage
-                return found
-        return None
+        return lineage_of(self.source)
 
     def numbering(self, cut: Cut) -> Numbering:
         """Return the items that the rows are cut into, numbered from `start` on."""
-        identity = replace(self.identity(), lineage=None)  # which may be long, and goes to other processes
-        return Numbering(identity, self.shard, self.start, cut)
+        lineage = self._lineage and replace(self._lineage, earlier=())  # many, which go to other processes
+        return Numbering(replace(self.identity(), lineage=lineage), self.shard, self.start, cut)
 
     def origin(self, epoch: int) -> int:
         """Return the position that the rows of an epoch count from: the run's own, or 0."""

@@ -32,6 +32,8 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "info": "Say what is known of a version.",
         "head": "Show the first records of a version.",
         "explain": "Say what differs in how two versions of a dataset were built.",
+        "log": "Say how a dataset came to be what it is.",
+        "tags": "List the tags of a dataset, and which version each names.",
         "verify": "Read every byte of a version and compare it with its checksums.",
         "bench": "Measure how fast a version is read, beside numpy arrays in RAM.",
     },
@@ -47,6 +49,8 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "doctor": "Check that a storage can be used, and say how to mend what can't.",
     },
     "Keep order": {
+        "tag": "Give a version a name that can be moved to another later.",
+        "untag": "Take a tag away; the version that it names stays.",
         "rm": "Throw a version away, into the trash.",
         "undelete": "Bring back what was thrown away or replaced last.",
         "prune": "Remove for good what has been in the trash for a while.",

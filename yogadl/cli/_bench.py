@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
-from yogadl.cli._arguments import add_json, add_key, add_storage, number_of
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
+from yogadl.cli._location import open_version
 from yogadl.cli._output import Bar, counted, say, say_json, size, table
 
 _BATCH: Final = 256
@@ -71,7 +71,7 @@ class _Sample:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
+    add_tagged(parser)
     add_storage(parser)
     parser.add_argument(
         "--batch",
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    storage = open_existing(arguments)
+    storage = open_version(arguments)
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
     # The cache first, as it was found: the sample would bring some of it into memory.

@@ -2,15 +2,15 @@
 
 import argparse
 
-from yogadl.cli._location import open_at, open_existing, option_of
+from yogadl.cli._location import open_at, open_version, option_of
 from yogadl.cli._output import Bar, contents, say, say_json
 from yogadl.storage._copy import copy
 
 
-def copy_to(location: str, arguments: argparse.Namespace) -> int:
-    """Copy the version that was asked for to the storage at a location."""
+def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
+    """Copy the version that was asked for to the storage at a location; `names` are as for `open_version`."""
     refuse_needless_for_target(arguments, location)
-    storage = open_existing(arguments, location)
+    storage = open_version(arguments, *names, others=(location,))
     target = open_at(location, _for_target(storage.location, location, arguments))
     info = storage.info(arguments.id, arguments.version)
     with Bar("copying", info.size_bytes) as bar:

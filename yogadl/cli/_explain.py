@@ -10,20 +10,19 @@ Example:
 import argparse
 from dataclasses import asdict
 
-from yogadl.cli._arguments import add_json, add_key, add_storage
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, add_tagged
+from yogadl.cli._location import open_version
 from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
-    parser.add_argument("other", metavar="OTHER", help="the other version")
+    add_tagged(parser, "OTHER", other="the other version, or its tag")
     add_storage(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    storage = open_existing(arguments)
+    storage = open_version(arguments, "other")
     found = storage.explain(arguments.id, arguments.version, arguments.other)
     if arguments.json:
         key = {"id": found.id, "version": found.version, "other": found.other}

@@ -11,16 +11,15 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_json, add_key, add_storage
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, add_tagged
+from yogadl.cli._location import open_version
 from yogadl.cli._output import Bar, counted, say, say_json, size
 from yogadl.storage import export
 from yogadl.storage._export import FORMATS, NPY
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
-    parser.add_argument("folder", metavar="DIR", help="where to: made, or there and empty")
+    add_tagged(parser, "DIR", folder="where to: made, or there and empty")
     add_storage(parser)
     parser.add_argument("--format", choices=FORMATS, default=NPY, help=f"what to write (default: {NPY})")
     parser.add_argument(
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    storage = open_existing(arguments)
+    storage = open_version(arguments, "folder")
     # Allowed, but not used: pickled fields are refused before anything is read.
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
     if arguments.field:

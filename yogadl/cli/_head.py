@@ -16,8 +16,8 @@ import numpy as np
 from yogadl._dataref import RecordsRef
 from yogadl._leaf import OBJECT
 from yogadl._spec import Field
-from yogadl.cli._arguments import add_json, add_key, add_storage, number_of
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
+from yogadl.cli._location import open_version
 from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, table, width
 from yogadl.cli._values import json_of, text_of
 
@@ -27,7 +27,7 @@ _NAME_COLUMNS: Final = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
+    add_tagged(parser)
     add_storage(parser)
     parser.add_argument(
         "-n",
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    storage = open_existing(arguments)
+    storage = open_version(arguments)
     # Allowed, but not used: the pickled fields are the ones that are not read.
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
     count = min(arguments.records, len(ref))

@@ -12,10 +12,11 @@ import math
 from typing import Any
 
 from yogadl._leaf import Leaf
-from yogadl.cli._arguments import add_json, add_key, add_storage
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, add_tagged
+from yogadl.cli._location import open_version
 from yogadl.cli._output import (
     ago,
+    counted,
     cut,
     day_and_time,
     moment,
@@ -31,13 +32,13 @@ from yogadl.storage import DatasetInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
+    add_tagged(parser)
     add_storage(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    storage = open_existing(arguments)
+    storage = open_version(arguments)
     info = storage.info(arguments.id, arguments.version)
     if arguments.json:
         say_json(storage=storage.location, **info_to_json(info))
@@ -67,6 +68,7 @@ def info_to_json(info: DatasetInfo) -> dict[str, Any]:
         ],
         "spec": info.spec.to_json(),
         "builder": _builder_to_json(info.builder),
+        "earlier": [dict(vars(earlier)) for earlier in info.earlier],
     }
 
 
@@ -95,6 +97,10 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
         ("size", f"{stored(info)}{each}"),
         ("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"),
     ]
+    if info.earlier:
+        last = info.earlier[-1]
+        more = info.records - last.records
+        lines.append(("continues", _text(f"version {last.version}, with {counted(more, 'record')} more")))
     builder = info.builder
     if builder.get("function"):
         lines.append(("from", _text(builder["function"])))

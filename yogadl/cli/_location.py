@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -37,6 +38,31 @@ def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
             what = "is a file, not a folder of caches" if path.exists() else "is not there"
             raise ConfigurationError(f"the storage {location} {what}; say which one with -s STORAGE")
     return open_or_make(arguments, *others)
+
+
+def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[str] = ()) -> CacheStorage:
+    """Open as `open_existing` does, and complete the arguments that name a version: ID VERSION, or ID@TAG.
+
+    An ``@`` splits only what is no dataset's id, and only where an argument is missing.
+
+    Args:
+        arguments: Those of the command.
+        names: What its further arguments are called, all of which it must have.
+        others: Further locations that its options may be for.
+    """
+    wanted = ("version", *names)
+    given = [value for name in wanted if (value := getattr(arguments, name)) is not None]
+    head, _, tag = arguments.id.rpartition("@")
+    storage = None
+    if len(given) == len(wanted) - 1 and head and tag:
+        storage = open_existing(arguments, *others)
+        if not storage.versions(arguments.id):
+            arguments.id, given = head, [tag, *given]
+    if len(given) != len(wanted):
+        arguments.refuse(f"give ID {' '.join(map(str.upper, wanted))}, or ID@TAG in place of ID VERSION")
+    for name, value in zip(wanted, given, strict=True):
+        setattr(arguments, name, value)
+    return storage or open_existing(arguments, *others)
 
 
 def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:

@@ -13,16 +13,16 @@ Example:
 import argparse
 
 from yogadl._key import DatasetKey
-from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, add_target_options
 from yogadl.cli._copying import copy_to, refuse_needless_for_target
-from yogadl.cli._location import open_existing
+from yogadl.cli._location import open_version
 from yogadl.cli._output import Bar, mended, say, say_json, stored
 from yogadl.errors import ConfigurationError
 from yogadl.storage._remote import MirrorOpener
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
+    add_tagged(parser)
     add_storage(parser, "--from")
     parser.add_argument(
         "--to", metavar="STORAGE", help="copy it there: a folder, made if missing, or a bucket"
@@ -38,14 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.to is not None:
         return copy_to(arguments.to, arguments)
     refuse_needless_for_target(arguments, None)
-    storage = open_existing(arguments)
+    storage = open_version(arguments)
     if arguments.replace:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
     opener = storage._backend.catalogue.opener
     if not isinstance(opener, MirrorOpener):
         raise ConfigurationError(f"{storage.location} is on this machine: say with --to where to copy it")
-    key = DatasetKey(arguments.id, arguments.version)
-    published = storage._backend.catalogue.published(key)
+    key, published = storage._backend.catalogue.named(DatasetKey(arguments.id, arguments.version))
     manifest = published.manifest
     with Bar("pulling", manifest.size_bytes) as bar:
         damaged = opener.fill(published, progress=lambda done, _: bar.show(done))

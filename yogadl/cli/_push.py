@@ -11,13 +11,12 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_json, add_key, add_storage, add_target_options
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, add_target_options
 from yogadl.cli._copying import copy_to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
-    parser.add_argument("target", metavar="TO", nargs="?", help="where to: a bucket's URL, or a folder")
+    add_tagged(parser, "TO", target="where to: a bucket's URL, or a folder")
     add_storage(parser, "--from")
     parser.add_argument("--to", metavar="TO", help="the same as the word TO")
     parser.add_argument(
@@ -28,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if (arguments.target is None) == (arguments.to is None):
+    location = arguments.to or arguments.target or arguments.version  # the last word, after ID@TAG
+    if location is None or None not in (arguments.target, arguments.to):
         arguments.refuse("say once where to: yogadl push ID VERSION TO")
-    return copy_to(arguments.target or arguments.to, arguments)
+    return copy_to(location, arguments, *(() if arguments.to is not None else ("target",)))

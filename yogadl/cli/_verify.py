@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from yogadl.cli._arguments import add_json, add_key, add_storage
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._location import open_existing, open_version
 from yogadl.cli._output import Bar, contents, counted, error_line, mended, note, say, say_json
 from yogadl.errors import DatasetNotFoundError, YogaError
 from yogadl.storage import CacheStorage, Verified
@@ -34,7 +34,8 @@ class _Checked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser, nargs="?")
+    parser.add_argument("id", metavar="ID", nargs="?", help="what the dataset is called; or ID@TAG")
+    parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it, or which tag")
     add_storage(parser)
     parser.add_argument("--all", action="store_true", help="all versions, of this dataset or of all")
     add_json(parser)
@@ -42,9 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check them, and return 1 if one is damaged."""
-    if arguments.all == (arguments.version is not None):
+    is_named = arguments.version is not None or "@" in (arguments.id or "")
+    if arguments.version is not None if arguments.all else not is_named:
         arguments.refuse("give ID and VERSION, or --all, or ID --all")
-    storage = open_existing(arguments)
+    storage = open_existing(arguments) if arguments.all else open_version(arguments)
     keys = _keys(storage, arguments.id) if arguments.all else [(arguments.id, arguments.version)]
     sizes = [_size(storage, *key) for key in keys]
     checked = []

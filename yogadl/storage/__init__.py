@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._interfaces import Earlier
+from yogadl._interfaces import Earlier, Lineage
 from yogadl.errors import ConfigurationError
 from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from yogadl.storage._copy import copy
     from yogadl.storage._explain import Explanation
     from yogadl.storage._export import Exported, export
+    from yogadl.storage._log import Log, LoggedVersion
     from yogadl.storage._prune import Pruned
+    from yogadl.storage._tags import TagMove
     from yogadl.storage._unfinished import Unfinished
     from yogadl.storage._verify import Verified
 
@@ -45,11 +47,15 @@ __all__ = [
     "GCSStorage",
     "LFSConfigurations",
     "LFSStorage",
+    "Lineage",
+    "Log",
+    "LoggedVersion",
     "PartitionedBuild",
     "Pruned",
     "S3Bucket",
     "S3Configurations",
     "S3Storage",
+    "TagMove",
     "Unfinished",
     "Verified",
     "copy",
@@ -67,11 +73,14 @@ _LAZY: Final = {
     "GCSStorage": "_classic",
     "LFSConfigurations": "_classic",
     "LFSStorage": "_classic",
+    "Log": "_log",
+    "LoggedVersion": "_log",
     "PartitionedBuild": "_begin",
     "Pruned": "_prune",
     "S3Bucket": "_buckets.s3",
     "S3Configurations": "_classic",
     "S3Storage": "_classic",
+    "TagMove": "_tags",
     "Unfinished": "_unfinished",
     "Verified": "_verify",
     "copy": "_copy",

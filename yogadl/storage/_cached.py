@@ -49,6 +49,7 @@ class CachedRecords:
         digest: The digest that its manifest must have.
         allow_pickle: Whether pickled fields may be read.
         check: Whether each block is compared with its checksum before it is first read from.
+        tag: By which tag it was asked for, if by one.
         published: The manifest of that digest, if it was read just now.
     """
 
@@ -58,7 +59,9 @@ class CachedRecords:
         key: DatasetKey,
         digest: str,
         allow_pickle: bool,
+        *,
         check: bool = False,
+        tag: str | None = None,
         published: Published | None = None,
     ) -> None:
         self._storage = storage
@@ -66,14 +69,15 @@ class CachedRecords:
         self._digest = digest
         self._allow_pickle = allow_pickle
         self._is_checked = check
+        self._tag = tag
         self._published = published
         self._lock = ProcessLock()
         self._selections: dict[str, Selection] = {}  # which can't be kept in the storage
         self._opened: tuple[Manifest, AnyReader] | None = None
 
     def __reduce__(self) -> Any:
-        arguments = self._storage, self._key, self._digest, self._allow_pickle, self._is_checked
-        return CachedRecords, arguments
+        made = partial(CachedRecords, check=self._is_checked, tag=self._tag)
+        return made, (self._storage, self._key, self._digest, self._allow_pickle)
 
     def open(self) -> tuple[Manifest, AnyReader]:
         """Return manifest and reader, reading the part table the first time.
@@ -115,7 +119,7 @@ class CachedRecords:
     @property
     def lineage(self) -> Lineage:
         """Which version it is, and which ones it begins with."""
-        return Lineage(self._key.id, self._key.version, None, self.open()[0].earlier)
+        return Lineage(self._key.id, self._key.version, self._tag, self.open()[0].earlier)
 
     @property
     def record_bytes(self) -> int:

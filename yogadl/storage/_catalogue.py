@@ -58,6 +58,14 @@ class Opener(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Put such a file in place of any other of that name."""
 
+    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+        """Return which version a tag names, ``None`` if there is no such tag.
+
+        Args:
+            key: The tag, in place of a version.
+            is_away: Whether the storage can't be asked, so that what this machine remembers must do.
+        """
+
     def opened(self, published: Published) -> None:
         """Note that this was handed out as the newest of its version."""
 
@@ -78,10 +86,18 @@ class Catalogue:
     opener: Opener
 
     def ref(
-        self, key: DatasetKey, published: Published, *, allow_pickle: bool = False, check: bool = False
+        self,
+        key: DatasetKey,
+        published: Published,
+        *,
+        allow_pickle: bool = False,
+        check: bool = False,
+        tag: str | None = None,
     ) -> RecordsRef:
         """Return a reference to a cache, which is open then."""
-        records = CachedRecords(self, key, published.digest, allow_pickle, check, published)
+        records = CachedRecords(
+            self, key, published.digest, allow_pickle, check=check, tag=tag, published=published
+        )
         records.open()
         self.opener.opened(published)
         return RecordsRef(records)
@@ -107,6 +123,37 @@ class Catalogue:
         raise DatasetNotFoundError(
             f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
         )
+
+    def named(self, key: DatasetKey, digest: str | None = None) -> tuple[DatasetKey, Published]:
+        """Return the version of this name, or that which a tag of this name names.
+
+        Args:
+            key: The version, or the tag in place of one.
+            digest: As for `find`.
+
+        Raises:
+            DatasetNotFoundError: if there is neither.
+            CacheFormatError: if it is damaged, or has another digest.
+        """
+        try:
+            published = self.find(key, digest)
+            if published is not None:
+                return key, published
+            version = self.opener.tagged(key)
+        except StorageError:
+            version = self.opener.tagged(key, is_away=True)
+            if version is None:
+                raise
+        if version is None:
+            raise self.not_found(key)
+        target = DatasetKey(key.id, version)
+        published = self.find(target, digest)
+        if published is None:
+            raise DatasetNotFoundError(
+                f"the tag {key.version!r} of {key.id!r} names the version {version!r}, which was deleted: "
+                "tag another one, or undelete it"
+            )
+        return target, published
 
     def _manifest_names(self, key: DatasetKey) -> Iterator[str]:
         """Yield where manifests of a version may be: in its place, then in the trash."""
@@ -134,9 +181,12 @@ class Catalogue:
     def not_found(self, key: DatasetKey) -> DatasetNotFoundError:
         """Return the error of a version that is not there, which says what is."""
         what = f"there is no {key} in {self.root.location}"
-        with contextlib.suppress(StorageError):  # what can't be listed is not to hide what is known
+        # What can't be listed or read is not to hide what is known.
+        with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
             what += f"; there are the versions {versions}" if versions else f"; {self.what_there_is()}"
+            tags = self.tags(key.id) if versions else {}
+            what += f", and the tags {sorted(tags)}" if tags else ""
         return DatasetNotFoundError(what)
 
     def what_there_is(self) -> str:
@@ -170,6 +220,13 @@ class Catalogue:
     def ids_with(self, *names: str) -> list[str]:
         """Return the ids that have one of these folders; a root may hold folders of others, too."""
         return sorted(filter(is_dataset_id, self.root.folders_with(*names)[0]))
+
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """Return which version each tag of a dataset names."""
+        from yogadl.storage._tags import current_tags  # who only reads needs none of it
+
+        DatasetKey(dataset_id, "any")
+        return current_tags(self.root, dataset_id)
 
     def versions(self, dataset_id: str) -> list[str]:
         """Return the versions of a dataset, in order of their names."""

@@ -60,7 +60,7 @@ def copy(
         source: Where it is.
         target: Where to.
         dataset_id: What the dataset is called.
-        dataset_version: Which version.
+        dataset_version: Which version, or a tag for the version that it names; that is copied, not the tag.
         replaces: Whether it takes the place of another version of that name, which goes to the trash.
         progress: Called with bytes copied and bytes to copy.
 
@@ -72,9 +72,8 @@ def copy(
         ConfigurationError: if the target has another one, and `replaces` is not given.
         CacheFormatError: if a file of it is damaged: only what is sound is copied.
     """
-    key = DatasetKey(dataset_id, dataset_version)
     root, backend = source._backend.root, target._backend
-    content = _content_of(source._backend, key)
+    key, content = _content_of(source._backend, DatasetKey(dataset_id, dataset_version))
     is_new = _is_new(backend.root, key, content, replaces)  # before anybody is waited for
     manifest = read_manifest(content, key, root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
@@ -109,13 +108,15 @@ def _copy_selections(source: Root, target: Root, manifest: Manifest) -> bool:
     return is_any
 
 
-def _content_of(source: Backend, key: DatasetKey) -> bytes:
-    """Return the bytes of a manifest."""
+def _content_of(source: Backend, key: DatasetKey) -> tuple[DatasetKey, bytes]:
+    """Return the bytes of the manifest of a version, or of what a tag names; and which version that is."""
     content = source.root.read(_names.manifest(key))
     if content is None:
-        source.catalogue.published(key)  # which says what there is
-        raise StorageError(errno.ESTALE, f"{key} in {source.root.location} was built just now; try again")
-    return content
+        key, _ = source.catalogue.named(key)  # which says what there is
+        content = source.root.read(_names.manifest(key))
+    if content is None:
+        raise StorageError(errno.ESTALE, f"{key} in {source.root.location} was changed just now; try again")
+    return key, content
 
 
 def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:

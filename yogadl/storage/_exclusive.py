@@ -9,6 +9,7 @@ from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError
 from yogadl.storage._backend import Backend
 from yogadl.storage._exclusion import BuildExclusion
+from yogadl.storage._tags import refuse_tag
 
 
 @dataclass(eq=False)
@@ -36,7 +37,7 @@ def exclusive_build_unless(
         unless: Called while waiting; once it returns true, ``None`` is given and nothing is held.
 
     Raises:
-        ConfigurationError: if this very context builds it.
+        ConfigurationError: if this very context builds it, or it is a tag.
         LeaseError: if it takes longer than the storage waits.
     """
     outer, location = _building.get(), backend.root.location
@@ -44,6 +45,7 @@ def exclusive_build_unless(
         raise ConfigurationError(
             f"{key} is being built by this very call: its builder asks for its own result, or replaces it"
         )
+    refuse_tag(backend.root, key)
     with backend.coordinator.building(key, unless) as exclusion:
         running = _Running(location, key)
         reset = _building.set((*outer, running))

@@ -31,6 +31,16 @@ class Explanation:
         return "\n".join(lines)
 
 
+def _of_records(first: Manifest, second: Manifest) -> str:
+    if first.fingerprint == second.fingerprint:
+        return "their records are the same"
+    for one, other in ((first, second), (second, first)):
+        if any(earlier.fingerprint == one.fingerprint for earlier in other.earlier):
+            more = other.records - one.records
+            return f"version {other.key.version!r} has the records of {one.key.version!r}, and {more} more"
+    return "their records differ"
+
+
 def explain(first: Manifest, second: Manifest) -> Explanation:
     """Say what differs between what two versions of a dataset were built from."""
     then, now = ingredients_in(first.builder), ingredients_in(second.builder)
@@ -43,8 +53,7 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
     found = [] if then is None or now is None else differences(then, now)
     if not notes and not found:
         notes.append("both were built by the same code with the same arguments")
-    is_same = first.fingerprint == second.fingerprint
-    notes.append("their records are the same" if is_same else "their records differ")
+    notes.append(_of_records(first, second))
     # Decide no version, and may yet be the reason.
     for name in ("python", "numpy", "yogadl", "system"):
         before, after = first.builder.get(name), second.builder.get(name)

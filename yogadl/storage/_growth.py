@@ -83,15 +83,16 @@ def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
 
 
 def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:
-    """Return a version as it is in the storage now, whatever this machine's mirror has.
+    """Return a version, or what a tag names, as it is in the storage now, whatever this machine's mirror has.
 
     Raises:
         DatasetNotFoundError: if there is none.
     """
-    name = _names.manifest(key)
-    content = catalogue.root.read(name)
+    content = catalogue.root.read(_names.manifest(key))
     if content is None:
-        raise catalogue.not_found(key)
+        key, found = catalogue.named(key)
+        content = catalogue.root.read(_names.manifest(key)) or found.content
+    name = _names.manifest(key)
     manifest = read_manifest(content, key, catalogue.root.where(name))
     return Published(manifest, digest_of(content), content)
 

@@ -12,6 +12,7 @@ from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._prune import GRACE_OF_THE_SILENT_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._publish import replace
 from yogadl.storage._root import Entry
+from yogadl.storage._tags import refuse_tag, refuse_tagged
 from yogadl.storage._trash import new_trashed_name, trashed_names
 from yogadl.storage._unfinished import Unfinished, attempts, has_spent, held
 
@@ -22,8 +23,11 @@ def delete(backend: Backend, key: DatasetKey) -> None:
     """Throw a version away: see `CacheStorage.delete`."""
     root, name = backend.root, _names.manifest(key)
     if root.size(name) is None:
+        refuse_tag(root, key)
         raise backend.catalogue.not_found(key)  # before anything is made for it
+    refuse_tagged(root, key)
     with root.with_room(), exclusive_build(backend, key) as exclusion:
+        refuse_tagged(root, key)  # once more: a builder may have been waited for
         if not root.rename(name, new_trashed_name(root, key), exclusion.check):
             raise backend.catalogue.not_found(key)
 
@@ -32,6 +36,7 @@ def undelete(backend: Backend, key: DatasetKey) -> None:
     """Bring back what was deleted or replaced last: see `CacheStorage.undelete`."""
     root = backend.root
     if not trashed_names(root, key):
+        refuse_tag(root, key)
         raise DatasetNotFoundError(f"the trash of {root.location} has no {key}")
     with root.with_room(), exclusive_build(backend, key) as exclusion:
         names = trashed_names(root, key)
@@ -81,7 +86,7 @@ def prune(
     failed: dict[str, StorageError | LeaseError] = {}
     with root.with_room(dry_run):
         now = root.now()
-        ids = catalogue.ids_with("versions", "trash", "parts", "tables", "builds")
+        ids = catalogue.ids_with("versions", "trash", "parts", "tables", "builds", "tags")
         for seen, dataset_id in enumerate(ids):
             if progress is not None:
                 progress(seen, len(gone))

@@ -46,6 +46,11 @@ class FolderOpener(Opener):
     def write(self, name: str, content: bytes) -> None:
         self.root.write(name, content)
 
+    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+        from yogadl.storage._tags import version_of  # who fetches by version needs none of it
+
+        return None if is_away else version_of(self.root, key)
+
     def opened(self, published: Published) -> None:
         """Do nothing."""
 

@@ -13,13 +13,15 @@ from yogadl.errors import CacheFormatError
 _OURS: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
-    r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?)"
+    r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?"
+    r"|tags/.+/[0-9]{10}\.tag)"
 )
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 SELECTION_SUFFIX: Final = ".selection"
+TAG_SUFFIX: Final = ".tag"
 HEARTBEAT: Final = ".beat"
 END: Final = ".end"
 WAIT: Final = ".wait"
@@ -74,6 +76,16 @@ def selection(dataset_id: str, fingerprint: str, name: str) -> str:
     """Return the name of the file of a selection, which itself says its whole name."""
     # No longer than the name of a part table, so that every dataset can have it.
     return f"{selections(dataset_id, fingerprint)}/{name[:24]}{SELECTION_SUFFIX}"
+
+
+def tags(dataset_id: str) -> str:
+    """Return the folder of what was tagged."""
+    return f"{dataset_id}/tags"
+
+
+def tag(dataset_id: str, name: str, number: int) -> str:
+    """Return the name of what a tag was made to name for that time: the first is 1."""
+    return f"{tags(dataset_id)}/{name}/{number:010d}{TAG_SUFFIX}"
 
 
 def trashed(key: DatasetKey, nanoseconds: int) -> str:

@@ -153,6 +153,8 @@ class Pruning:
         least_age_s = max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in entry.name else 0.0)
         is_old = self._now - entry.modified >= least_age_s
         is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
+        if entry.name.startswith(f"{_names.tags(self._id)}/"):
+            is_named = bool(kept)  # as long as there is any version, live or in the trash
         return is_old and not is_named and _names.is_ours(self._id, entry.name)
 
     def _named_files(self, key: DatasetKey, name: str) -> set[str]:

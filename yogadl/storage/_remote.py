@@ -247,6 +247,15 @@ class MirrorOpener:
         self.mirror.keep_file(name, content)
         self._hurried.write(name, content)
 
+    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+        from yogadl.storage._tags import version_of  # who fetches by version needs none of it
+
+        if is_away:
+            return self.mirror.tagged(key)
+        version = version_of(MirroredRoot(self._bucket, self.mirror), key)
+        self.mirror.note_tag(key, version)
+        return version
+
     def opened(self, published: Published) -> None:
         self.mirror.keep_newest(published)
 

@@ -200,8 +200,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
         from yogadl.storage._begin import begun
+        from yogadl.storage._tags import refuse_tag
 
         key = new_key(dataset_id, dataset_version)
+        refuse_tag(self._backend.root, key)
         return begun(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
 
     @explains_names()

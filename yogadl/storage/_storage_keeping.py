@@ -22,6 +22,35 @@ class KeepingStorage:
 
     _backend: Backend
 
+    def tag(self, dataset_id: str, tag: str, dataset_version: str) -> None:
+        """Make a tag name a version, whatever it named before.
+
+        It can then be given wherever a version is read. Atomic, and safe beside others that do the same.
+        What was fetched by the tag stays what it is.
+
+        Args:
+            dataset_id: What the dataset is called.
+            tag: The tag: anything that could be a version's name, and is none, without an ``@``.
+            dataset_version: Which version; or another tag, for the version that this names now.
+
+        Raises:
+            DatasetNotFoundError: if there is no such version.
+            ConfigurationError: if a version is called as the tag, or none could be.
+        """
+        from yogadl.storage._tags import set_tag
+
+        set_tag(self._backend, DatasetKey(dataset_id, dataset_version), tag)
+
+    def untag(self, dataset_id: str, tag: str) -> None:
+        """Take a tag away. The version that it names stays.
+
+        Raises:
+            DatasetNotFoundError: if there is no such tag.
+        """
+        from yogadl.storage._tags import remove_tag
+
+        remove_tag(self._backend, dataset_id, tag)
+
     def delete(self, dataset_id: str, dataset_version: str) -> None:
         """Throw a version away; `undelete` brings it back until `prune` has removed it.
 
@@ -29,6 +58,7 @@ class KeepingStorage:
 
         Raises:
             DatasetNotFoundError: if there is no such version.
+            ConfigurationError: if a tag names it, or it is a tag.
             LeaseError: if it takes longer than this storage waits.
         """
         from yogadl.storage._keeping import delete

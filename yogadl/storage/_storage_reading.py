@@ -16,6 +16,7 @@ from yogadl.storage._backend import Backend
 if TYPE_CHECKING:
     from yogadl.storage._explain import Explanation
     from yogadl.storage._export import Exported
+    from yogadl.storage._log import Log
     from yogadl.storage._verify import Verified
 
 
@@ -65,11 +66,10 @@ class ReadingStorage:
             DatasetNotFoundError: if there is no such version.
             CacheFormatError: if it is damaged, from a newer library, or has another digest.
         """
-        key, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
-        published = catalogue.published(key) if digest is None else catalogue.find(key, digest)
-        if published is None:
-            raise catalogue.not_found(key)
-        return catalogue.ref(key, published, allow_pickle=allow_pickle, check=check)
+        asked, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
+        key, published = catalogue.named(asked, digest)
+        tag = None if key is asked else asked.version
+        return catalogue.ref(key, published, allow_pickle=allow_pickle, check=check, tag=tag)
 
     def datasets(self) -> list[str]:
         """Return the ids of all datasets that have a version, and that this user may list."""
@@ -79,13 +79,32 @@ class ReadingStorage:
         """Return the versions of a dataset, in order of their names."""
         return self._backend.catalogue.versions(dataset_id)
 
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """Return which version each tag of a dataset names."""
+        return self._backend.catalogue.tags(dataset_id)
+
+    def log(self, dataset_id: str) -> "Log":
+        """Say how a dataset came to be what it is.
+
+        Returns:
+            Its versions, the oldest first, with what each shares with the one before, adds to it, and was
+            built from; and what its tags named when.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset.
+            CacheFormatError: if a tag is damaged; damaged versions are listed as such.
+        """
+        from yogadl.storage._log import log_of
+
+        return log_of(self._backend.catalogue, dataset_id)
+
     def info(self, dataset_id: str, dataset_version: str) -> DatasetInfo:
         """Return what is known of a version, without opening it."""
-        published = self._backend.catalogue.published(DatasetKey(dataset_id, dataset_version))
+        key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
         manifest = published.manifest
         return DatasetInfo(
-            id=dataset_id,
-            version=dataset_version,
+            id=key.id,
+            version=key.version,
             records=manifest.records,
             size_bytes=manifest.size_bytes,
             parts=manifest.parts,
@@ -110,7 +129,7 @@ class ReadingStorage:
         from yogadl.storage._verify import verify
 
         catalogue = self._backend.catalogue
-        published = catalogue.published(DatasetKey(dataset_id, dataset_version))
+        _, published = catalogue.named(DatasetKey(dataset_id, dataset_version))
 
         def but_for_the_last(done: int, total: int) -> None:
             if progress is not None and done < total:
@@ -138,9 +157,9 @@ class ReadingStorage:
         """
         from yogadl.storage._explain import explain
 
-        published = self._backend.catalogue.published
-        first = published(DatasetKey(dataset_id, dataset_version)).manifest
-        return explain(first, published(DatasetKey(dataset_id, other_version)).manifest)
+        keys = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, other_version)
+        first, second = (self._backend.catalogue.named(key)[1].manifest for key in keys)
+        return explain(first, second)
 
     def export(
         self,
@@ -166,7 +185,8 @@ class ReadingStorage:
         """
         from yogadl.storage._export import export
 
-        key, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
+        catalogue = self._backend.catalogue
+        key, published = catalogue.named(DatasetKey(dataset_id, dataset_version))
         # Nothing is unpickled: pickled fields are refused before anything is read.
-        ref = catalogue.ref(key, catalogue.published(key), allow_pickle=True)
+        ref = catalogue.ref(key, published, allow_pickle=True)
         return export(ref, folder, format, progress=progress)

@@ -181,6 +181,35 @@ class StorageContract:
         assert (storage.info("data", "2").parts, storage.info("data", "1").parts > 2) == (1, True)
         assert storage.fetch("data", "2").fingerprint == storage.fetch("data", "1").fingerprint
 
+    def test_a_tag_is_moved_and_taken_away(self, storage: CacheStorage) -> None:
+        for version in ("1", "2"):
+            storage.submit([int(version)], "data", version)
+            storage.tag("data", "stable", version)
+            assert _again(storage).fetch("data", "stable")[0] == int(version)
+        assert storage.tags("data") == {"stable": "2"}
+        with pytest.raises(ConfigurationError, match="is a tag of 'data'"):
+            storage.submit([3], "data", "stable")
+        with pytest.raises(ConfigurationError, match="is what the tags"):
+            storage.delete("data", "2")
+        storage.untag("data", "stable")
+        with pytest.raises(DatasetNotFoundError):
+            storage.fetch("data", "stable")
+        assert [move.version for move in storage.log("data").moves] == ["1", "2", None]
+        assert (storage.datasets(), storage.versions("data")) == (["data"], ["1", "2"])
+
+    def test_all_who_move_a_tag_at_once_do(self, storage: CacheStorage) -> None:
+        for version in range(8):
+            storage.submit([version], "data", str(version))
+
+        def move(version: int) -> None:
+            _again(storage).tag("data", "stable", str(version))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(move, range(8)))
+        moves = [move.version for move in storage.log("data").moves]
+        assert sorted(map(str, moves)) == [str(version) for version in range(8)]
+        assert storage.tags("data")["stable"] in moves
+
     def test_what_is_deleted_comes_back(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "1")
         storage.delete("data", "1")

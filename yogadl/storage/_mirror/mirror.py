@@ -253,15 +253,37 @@ class Mirror:
             else:
                 location.caches.write(self._newest_name(key), digest.encode())
 
+    def tagged(self, key: DatasetKey) -> str | None:
+        """Return which version a tag named when its store was last asked."""
+        location = self._location_if_any()
+        content = None if location is None else location.caches.read(self._tag_name(key))
+        return content.decode(errors="replace") if content else None
+
+    def note_tag(self, key: DatasetKey, version: str | None) -> None:
+        """Note which version a tag names; ``None`` if it names none."""
+        with _unless_it_fails(key):
+            if self.tagged(key) == version:
+                return
+            if version is None:
+                self.folder.remove(self._tag_name(key))
+            else:
+                self.folder.write(self._tag_name(key), version.encode())
+
     def _newest(self, caches: Folder, key: DatasetKey) -> str | None:
         """Return the digest of the manifest that a version had when its store was last asked."""
         content = caches.read(self._newest_name(key))
         return None if content is None else content.decode(errors="replace")
 
     def _newest_name(self, key: DatasetKey) -> str:
+        return self._note(key.id, key.version)
+
+    def _tag_name(self, key: DatasetKey) -> str:
+        return self._note(key.id, f"@{key.version}")
+
+    def _note(self, dataset_id: str, what: str) -> str:
         # For each store apart: two may have buckets of one name.
-        digest = hashlib.sha256(f"{key.version} {self._bucket.origin}".encode()).hexdigest()
-        return f"{key.id}/newest/{digest[:32]}"
+        digest = hashlib.sha256(f"{what} {self._bucket.origin}".encode()).hexdigest()
+        return f"{dataset_id}/newest/{digest[:32]}"
 
     def _location_if_any(self) -> MirrorLocation | None:
         try:

@@ -1,0 +1,125 @@
+"""Tags and the log on the command line: ID@TAG wherever a version is read."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def tagged(squares):
+    """Two versions, one of which continues the other, and a dataset whose name has an @."""
+    squares.append({"number": [1], "square": [1]}, "squares", "1+1", base_version="1")
+    squares.tag("squares", "stable", "1+1")
+    squares.submit([1, 2], "me@home", "1")
+    return squares
+
+
+def test_a_version_is_tagged_listed_and_untagged(yoga, squares, root):
+    assert yoga("tag", "squares", "stable", "1", "-s", root).out == "squares@stable is version 1 now.\n"
+    assert yoga("tag", "squares", "good", "stable", "-s", root).code == 0
+    listed = yoga("tags", "squares", "-s", root).out.split()
+    assert listed == ["tag", "version", "good", "1", "stable", "1"]
+    assert json.loads(yoga("tags", "squares", "--json", "-s", root).out)["tags"] == {
+        "good": "1",
+        "stable": "1",
+    }
+    assert yoga("untag", "squares", "good", "-s", root).code == 0
+    assert squares.tags("squares") == {"stable": "1"}
+
+
+def test_a_dataset_without_tags_is_told(yoga, squares, root):
+    ended = yoga("tags", "squares", "-s", root)
+    assert (ended.code, ended.out) == (0, "")
+    assert "squares has no tags" in ended.err
+
+
+@pytest.mark.parametrize(
+    "name", [["squares@stable"], ["squares", "stable"], ["squares@1+1"], ["squares", "1+1"]]
+)
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["info", "..."], "12"),
+        (["head", "..."], "square"),
+        (["verify", "..."], "is sound: 12 records"),
+        (["export", "...", "out"], "Wrote 12 records"),
+        (["explain", "...", "1"], "version '1+1' has the records of '1', and 1 more"),
+        (["push", "...", "other"], "squares 1+1 is in"),
+        (["push", "...", "--to", "other"], "squares 1+1 is in"),
+        (["pull", "...", "--to", "other"], "squares 1+1 is in"),
+        (["bench", "...", "--seconds", "0.01"], "12 records"),
+    ],
+)
+def test_a_tag_will_do_wherever_a_version_is_read(
+    yoga, tagged, root, tmp_path, monkeypatch, name, command, said
+):
+    monkeypatch.chdir(tmp_path)
+    words = [word for given in command for word in (name if given == "..." else [given])]
+    ended = yoga(*words, "-s", root)
+    assert ended.code == 0, ended.err
+    assert said in ended.out
+
+
+def test_info_says_what_a_version_continues(yoga, tagged, root):
+    assert "continues    version 1, with 1 record more" in yoga("info", "squares@stable", "-s", root).out
+    found = json.loads(yoga("info", "squares@stable", "--json", "-s", root).out)
+    assert [(earlier["version"], earlier["records"]) for earlier in found["earlier"]] == [("1", 11)]
+    assert "continues" not in yoga("info", "squares", "1", "-s", root).out
+
+
+def test_an_at_sign_of_an_id_splits_nothing(yoga, tagged, root):
+    assert yoga("info", "me@home", "1", "-s", root).code == 0
+    ended = yoga("info", "me@home", "-s", root)
+    assert ended.code == 2
+    assert "give ID VERSION, or ID@TAG" in ended.err
+
+
+@pytest.mark.parametrize("name", ["squares@absent", "absent@stable"])
+def test_what_is_not_there_is_named(yoga, tagged, root, name):
+    ended = yoga("info", name, "-s", root)
+    assert ended.code == 1
+    head, _, tag = name.partition("@")
+    assert f"there is no '{head}' version '{tag}'" in ended.err
+
+
+@pytest.mark.parametrize("words", [["squares@"], ["@stable"], ["squares"], ["@"]])
+def test_half_a_name_is_no_name(yoga, tagged, root, words):
+    assert yoga("info", *words, "-s", root).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["rm", "squares@stable"], 2), (["rm", "squares", "stable"], 1), (["rm", "squares", "1+1"], 1)],
+)
+def test_nothing_is_thrown_away_by_its_tag_or_that_has_one(yoga, tagged, root, words, code):
+    assert yoga(*words, "-s", root).code == code
+    assert "1+1" in tagged.versions("squares")
+
+
+def test_the_log_has_versions_and_tags_in_order(yoga, tagged, root):
+    tagged.tag("squares", "stable", "2")
+    ended = yoga("log", "squares", "-s", root)
+    assert ended.code == 0, ended.err
+    heads = [line[line.index("  ") + 2 :] for line in ended.out.splitlines() if not line.startswith(" ")]
+    assert heads[-3:] == ["version 1+1", "tag stable -> version 1+1", "tag stable -> version 2"]
+    assert "version 2  (stable)" in ended.out
+    assert "shared with 1" in ended.out
+
+
+def test_the_log_as_json_has_all_of_it(yoga, tagged, root):
+    found = json.loads(yoga("log", "squares", "--json", "-s", root).out)
+    assert [one["version"] for one in found["versions"]] == ["1", "2", "1+1"]
+    assert found["versions"][2]["before"] == "1"
+    assert found["versions"][2]["tags"] == ["stable"]
+    assert found["versions"][2]["earlier"][0]["records"] == 11
+    assert found["versions"][2]["notes"][-1]
+    assert [(move["tag"], move["version"]) for move in found["tags"]] == [("stable", "1+1")]
+    assert found["damaged"] == {}
+
+
+def test_a_damaged_version_is_told_with_the_log(yoga, tagged, root):
+    (root / "squares/versions/2.json").write_text("{")
+    ended = yoga("log", "squares", "-s", root)
+    assert ended.code == 1
+    assert "version 1+1" in ended.out
+    assert "2.json is damaged" in ended.err

@@ -1,0 +1,71 @@
+"""Say how a dataset came to be what it is.
+
+Its versions with what each adds to the one before, and what its tags were made to name; the oldest first.
+What two versions share lies on the disk once: see `storage.append`.
+
+Example:
+  yogadl log squares -s /data/caches
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import counted, day_and_time, moment, note, say, say_json, size
+from yogadl.storage import LoggedVersion, TagMove
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="what the dataset is called")
+    add_storage(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Say it, and return 1 if a manifest is damaged."""
+    storage = open_existing(arguments)
+    log = storage.log(arguments.id)
+    for version, problem in log.damaged.items():
+        note(f"{log.id} {version}: {problem}")
+    if arguments.json:
+        versions = [_to_json(one) for one in log.versions]
+        moves = [vars(one) | {"moved": moment(one.moved)} for one in log.moves]
+        say_json(storage=storage.location, id=log.id, versions=versions, tags=moves, damaged=log.damaged)
+        return int(bool(log.damaged))
+    events = [(one.created, list(_lines(one))) for one in log.versions]
+    events += [(move.moved, [_line_of(move)]) for move in log.moves]
+    for _, lines in sorted(events, key=lambda event: event[0]):
+        for line in lines:
+            say(line)
+    return int(bool(log.damaged))
+
+
+def _lines(one: LoggedVersion) -> Iterator[str]:
+    tags = f"  ({', '.join(one.tags)})" if one.tags else ""
+    yield f"{day_and_time(one.created)}  version {one.version}{tags}"
+    what = f"{counted(one.records, 'record')} in {counted(one.parts, 'file')}"
+    if one.before is None:
+        yield f"    {what}, {size(one.added_bytes)}"
+        return
+    yield f"    {what}; {size(one.added_bytes)} added, {size(one.shared_bytes)} shared with {one.before}"
+    assert one.explanation is not None  # as there is one before
+    for line in str(one.explanation).splitlines()[1:]:
+        yield f"  {line}"
+
+
+def _line_of(move: TagMove) -> str:
+    what = "taken away" if move.version is None else f"-> version {move.version}"
+    return f"{day_and_time(move.moved)}  tag {move.tag} {what}"
+
+
+def _to_json(one: LoggedVersion) -> dict[str, Any]:
+    found = {name: value for name, value in vars(one).items() if name not in ("explanation", "earlier")}
+    found["created"] = moment(one.created)
+    found["earlier"] = [dict(vars(earlier)) for earlier in one.earlier]
+    explanation = one.explanation
+    found["differences"] = [asdict(each) for each in explanation.differences] if explanation else []
+    found["notes"] = list(explanation.notes) if explanation else []
+    return found

@@ -1,0 +1,29 @@
+"""Give a version a name that can be moved to another later.
+
+A tag can be given wherever a version is read, also as ID@TAG. What it named before stays on record: see
+`yogadl log`.
+
+Example:
+  yogadl tag squares stable 2 -s /data/caches
+  yogadl info squares@stable -s /data/caches
+"""
+
+import argparse
+
+from yogadl.cli._arguments import add_storage
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="what the dataset is called")
+    parser.add_argument("tag", metavar="TAG", help="the tag, made or moved")
+    parser.add_argument("version", metavar="VERSION", help="the version that it names, or another tag of it")
+    add_storage(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    storage = open_existing(arguments)
+    storage.tag(arguments.id, arguments.tag, arguments.version)
+    say(f"{arguments.id}@{arguments.tag} is version {storage.tags(arguments.id)[arguments.tag]} now.")
+    return 0

@@ -1,0 +1,30 @@
+"""List the tags of a dataset, and which version each names.
+
+Example:
+  yogadl tags squares -s /data/caches
+"""
+
+import argparse
+
+from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import note, say, say_json, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="what the dataset is called")
+    add_storage(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    storage = open_existing(arguments)
+    found = storage.tags(arguments.id)
+    if arguments.json:
+        say_json(storage=storage.location, id=arguments.id, tags=found)
+    elif found:
+        for line in table(("tag", "version"), [list(pair) for pair in found.items()]):
+            say(line)
+    else:
+        note(f"{arguments.id} has no tags in {storage.location}")
+    return 0

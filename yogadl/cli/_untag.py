@@ -1,0 +1,24 @@
+"""Take a tag away; the version that it names stays.
+
+Example:
+  yogadl untag squares stable -s /data/caches
+"""
+
+import argparse
+
+from yogadl.cli._arguments import add_storage
+from yogadl.cli._location import open_existing
+from yogadl.cli._output import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="what the dataset is called")
+    parser.add_argument("tag", metavar="TAG", help="the tag")
+    add_storage(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    storage = open_existing(arguments)
+    storage.untag(arguments.id, arguments.tag)
+    say(f"{arguments.id} has no tag {arguments.tag} any more.")
+    return 0

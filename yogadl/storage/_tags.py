@@ -1,0 +1,207 @@
+"""Keep tags: names for versions, which can be moved to others.
+
+Each move of a tag is a small file of its own, numbered, put where there is none. The highest number says what
+the tag names now, the others what it named before. So two that move one at the same time both do, one after
+the other, without a lock.
+"""
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from yogadl._frozen import frozen
+from yogadl._key import DatasetKey, is_version, new_key
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.storage import _names
+from yogadl.storage._backend import Backend
+from yogadl.storage._root import Root
+
+_log = logging.getLogger("yogadl")
+
+# No version's name takes more, however it is escaped.
+MAX_TAG_BYTES: Final = 2**13
+_FORMAT: Final = 1
+
+
+@frozen
+class TagMove:
+    """What a tag was made to name.
+
+    Args:
+        tag: The tag.
+        version: The version that it named from then on; ``None`` if it was taken away.
+        moved: When, in seconds since 1970.
+    """
+
+    tag: str
+    version: str | None
+    moved: float
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the move's file."""
+        return json.dumps({"format": _FORMAT, "version": self.version, "moved": self.moved}).encode()
+
+
+def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
+    """Make a tag name a version: see `CacheStorage.tag`."""
+    root = backend.root
+    _check_tag(key.id, tag)
+    name = DatasetKey(key.id, tag)
+    if root.size(_names.manifest(name)) is not None:
+        raise ConfigurationError(f"there is a {name}, so no tag can be called so: choose another name for it")
+    if root.size(_names.manifest(key)) is None:
+        target = version_of(root, key)  # the tag may be that of another one's version
+        if target is None or root.size(_names.manifest(DatasetKey(key.id, target))) is None:
+            raise backend.catalogue.not_found(key)
+        key = DatasetKey(key.id, target)
+    now: str | None = None
+    with contextlib.suppress(CacheFormatError):  # what is damaged is mended so
+        now = version_of(root, name)
+    if now != key.version:
+        _move(root, key.id, TagMove(tag, key.version, root.now()))
+
+
+def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
+    """Take a tag away: see `CacheStorage.untag`."""
+    _check_tag(dataset_id, tag)
+    if version_of(backend.root, DatasetKey(dataset_id, tag)) is None:
+        there = sorted(current_tags(backend.root, dataset_id))
+        raise DatasetNotFoundError(
+            f"{dataset_id!r} has no tag {tag!r} in {backend.root.location}; it has the tags {there}"
+        )
+    _move(backend.root, dataset_id, TagMove(tag, None, backend.root.now()))
+
+
+def _check_tag(dataset_id: str, tag: object) -> None:
+    """Refuse what can't be the name of a tag.
+
+    Raises:
+        ConfigurationError: if it is none for a version either, or has an ``@``.
+    """
+    if not isinstance(tag, str) or not is_version(tag) or "@" in tag:
+        raise ConfigurationError(
+            f"a tag can't be called {tag!r:.100}: use letters, digits, '-', '_', '.' and '/'"
+        )
+    new_key(dataset_id, tag)
+
+
+def _move(root: Root, dataset_id: str, move: TagMove) -> None:
+    while True:
+        number = max(_numbers(root, dataset_id, move.tag), default=0) + 1
+        if root.write_if_absent(_names.tag(dataset_id, move.tag, number), move.to_bytes()):
+            return
+
+
+def version_of(root: Root, key: DatasetKey) -> str | None:
+    """Return which version a tag names, ``None`` if there is no such tag.
+
+    Raises:
+        CacheFormatError: if what says so is damaged.
+    """
+    numbers = _numbers(root, key.id, key.version)
+    return _read(root, key.id, key.version, max(numbers)).version if numbers else None
+
+
+def current_tags(root: Root, dataset_id: str) -> dict[str, str]:
+    """Return which version each tag of a dataset names.
+
+    Raises:
+        CacheFormatError: if what says so is damaged.
+    """
+    found = {}
+    for tag, numbers in _tags(root, dataset_id):
+        version = _read(root, dataset_id, tag, max(numbers)).version
+        if version is not None:
+            found[tag] = version
+    return found
+
+
+def moves_of_tags(root: Root, dataset_id: str) -> list[TagMove]:
+    """Return all moves of all tags of a dataset, the oldest first; of damaged ones a warning is logged."""
+    found: list[tuple[float, TagMove]] = []
+    for tag, numbers in _tags(root, dataset_id):
+        when = 0.0
+        for number in sorted(numbers):
+            try:
+                move = _read(root, dataset_id, tag, number)
+            except CacheFormatError as error:
+                _log.warning("yogadl: a move of a tag is left out: %s", error)
+                continue
+            when = max(when, move.moved)  # a clock may have gone back, but numbers don't
+            found.append((when, move))
+    return [move for _, move in sorted(found, key=lambda each: each[0])]
+
+
+def refuse_tag(root: Root, key: DatasetKey) -> None:
+    """Refuse a tag where a version is built, replaced or thrown away.
+
+    Raises:
+        ConfigurationError: if there is a tag of that name.
+    """
+    if not _numbers(root, key.id, key.version):
+        return
+    version = version_of(root, key)
+    if version is not None:
+        raise ConfigurationError(
+            f"{key.version!r} is a tag of {key.id!r}, for its version {version!r}: what is built or thrown "
+            "away is a version; name that, or first take the tag away (untag)"
+        )
+
+
+def refuse_tagged(root: Root, key: DatasetKey) -> None:
+    """Refuse to throw away what a tag names.
+
+    Raises:
+        ConfigurationError: if one does.
+    """
+    tags = sorted(tag for tag, version in current_tags(root, key.id).items() if version == key.version)
+    if tags:
+        raise ConfigurationError(
+            f"{key} is what the tags {tags} name: move them to another version (tag), or take them away "
+            "(untag), then delete it"
+        )
+
+
+def _numbers(root: Root, dataset_id: str, tag: str) -> list[int]:
+    """Return the numbers of a tag's moves."""
+    below = f"{_names.tags(dataset_id)}/{tag}/"
+    return [number for name in root.names(below[:-1]) if (number := _number(name[len(below) :]))]
+
+
+def _tags(root: Root, dataset_id: str) -> Iterator[tuple[str, list[int]]]:
+    """Yield each tag that was ever put, and the numbers of its moves."""
+    below = _names.tags(dataset_id)
+    found: dict[str, list[int]] = {}
+    for name in root.names(below):
+        tag, _, last = name[len(below) + 1 :].rpartition("/")
+        number = _number(last)
+        if number and is_version(tag):
+            found.setdefault(tag, []).append(number)
+    yield from sorted(found.items())
+
+
+def _number(name: str) -> int:
+    """Return the number in the name of a move's file, 0 if it is none."""
+    return int(name[:10]) if re.fullmatch(rf"[0-9]{{10}}{re.escape(_names.TAG_SUFFIX)}", name) else 0
+
+
+def _read(root: Root, dataset_id: str, tag: str, number: int) -> TagMove:
+    name = _names.tag(dataset_id, tag, number)
+    content = root.read(name, MAX_TAG_BYTES)
+    try:
+        document: Any = json.loads(content or b"")
+        version, moved = document["version"], document["moved"]
+        is_newer = document["format"] != _FORMAT
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_newer, version, moved = False, "", None
+    if is_newer:
+        raise CacheFormatError(f"{root.where(name)} is of a newer kind of tags: upgrade yogadl")
+    is_time = type(moved) in (int, float) and abs(moved) < 2**63
+    if not is_time or not (version is None or (isinstance(version, str) and is_version(version))):
+        raise CacheFormatError(
+            f"{root.where(name)} is damaged, so the tag {tag!r} names nothing: tag a version anew"
+        )
+    return TagMove(tag, version, float(moved))
