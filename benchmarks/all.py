@@ -10,7 +10,7 @@ from pathlib import Path
 
 from _measure import HEADER
 
-SCRIPTS = ("gather", "prefetch", "parts", "blocks", "start", "memory", "build", "builds", "stages")
+SCRIPTS = ("gather", "prefetch", "parts", "blocks", "start", "memory", "build", "builds", "growth", "stages")
 # These need a framework's packages, and are run where they are installed.
 OPTIONAL = {
     "columns": "datasets",
