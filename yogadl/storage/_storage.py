@@ -160,7 +160,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_id: What the dataset is called.
             dataset_version: Which version is built; that of `base_version` is replaced atomically.
             base_version: Which version has the records.
-            workers: As for `submit`, like all that follow.
+            workers: As for `submit`, like all that follow. Several make more parts than one.
             engine: See there.
             part_bytes: See there.
             progress: See there.
