@@ -63,6 +63,21 @@ def test_every_record_comes_over_under_the_names_of_its_folders(yoga, old, root,
     assert old.read_bytes() == before
 
 
+def test_what_was_imported_is_appended_to(yoga, old, root, storage):
+    assert yoga("import-014", old, "--trust-pickle", "-s", root).code == 0
+    storage.append(records(27)[23:], "mnist", "2.0", base_version="1.0")
+    storage.submit(records(27), "again", "1")
+    assert storage.fetch("mnist", "2.0").fingerprint == storage.fetch("again", "1").fingerprint
+
+
+def test_nothing_is_imported_under_the_name_of_a_tag(yoga, old, root, storage):
+    storage.submit(records(), "mnist", "0")
+    storage.tag("mnist", "1.0", "0")
+    ended = yoga("import-014", old, "--trust-pickle", "-s", root)
+    assert ended.code == 1
+    assert "'1.0' is a tag of 'mnist'" in ended.err
+
+
 def test_the_new_cache_is_the_one_that_the_records_give(yoga, old, root, storage):
     assert yoga("import-014", old, "--trust-pickle", "-s", root).code == 0
     storage.submit(records(), "again", "1")

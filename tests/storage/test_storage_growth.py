@@ -63,7 +63,7 @@ def check_whole(storage, version, count):
 # As if built at once.
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     cuts=st.lists(st.integers(1, 30), min_size=1, max_size=5),
     part_bytes=st.sampled_from([None, 100, PART_BYTES]),
@@ -134,12 +134,26 @@ def test_a_target_that_is_there_is_replaced(base):
     check_whole(base, "2", 99)
 
 
-def test_a_part_table_of_the_base_alone_is_damaged_and_found_so(base):
-    for path in Path(base.location, "d", "tables").iterdir():
-        path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(CacheFormatError, match="part table of 'd' version '1'"):
+@pytest.mark.parametrize(
+    ("suffix", "problem"),
+    [
+        (".parts", "the part table of 'd' version '1'"),
+        (".idx", "'d' version '1': records .* the index"),
+        (".mdb", "'d' version '1': records .* part .* is missing or was truncated"),
+        (".json", "the manifest .* is damaged"),
+    ],
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_to_a_base_that_is_damaged_nothing_is_appended(base, suffix, problem, is_there):
+    path = sorted(Path(base.location, "d").rglob(f"*{suffix}"))[0]
+    path.write_bytes(path.read_bytes()[:-8])
+    if not is_there:
+        path.unlink()
+    error = (CacheFormatError, problem) if is_there or suffix != ".json" else (DatasetNotFoundError, "no 'd'")
+    with pytest.raises(error[0], match=error[1]):
         base.append(records(97, 99), "d", "2", base_version="1")
-    assert base.versions("d") == ["1"]
+    assert "2" not in base.versions("d")
+    assert base.unfinished() == []
 
 
 def test_a_version_without_records_is_appended_to(storage):

@@ -20,7 +20,7 @@ from test_killed_builds import (
 import yogadl
 from yogadl.errors import DatasetNotFoundError
 
-MORE = 410
+MORE = 250
 
 
 def append(root: Path, source: Items) -> list[int]:
