@@ -457,13 +457,15 @@ def test_of_many_versions_the_newest_are_named(storage, monkeypatch):
         ["1"],
         [{}],
         {"version": "1"},
-        [{"version": 1, "records": 1, "fingerprint": ""}],
-        [{"version": "1", "records": 1.0, "fingerprint": ""}],
-        [{"version": "1", "records": True, "fingerprint": ""}],
+        [{"version": 1, "records": 1, "fingerprint": "0" * 32}],
+        [{"version": "1", "records": 1.0, "fingerprint": "0" * 32}],
+        [{"version": "1", "records": True, "fingerprint": "0" * 32}],
         [{"version": "1", "records": 1, "fingerprint": None}],
-        [{"version": "1", "records": -1, "fingerprint": "00"}],
-        [{"version": "1", "records": 10**30, "fingerprint": "00"}],
-        [{"version": "1", "records": 98, "fingerprint": "00"}],
+        [{"version": "1", "records": 1, "fingerprint": "00"}],
+        [{"version": "../1", "records": 1, "fingerprint": "0" * 32}],
+        [{"version": "1", "records": -1, "fingerprint": "0" * 32}],
+        [{"version": "1", "records": 10**30, "fingerprint": "0" * 32}],
+        [{"version": "1", "records": 98, "fingerprint": "0" * 32}],
         None,
     ],
 )
@@ -476,9 +478,9 @@ def test_a_manifest_that_continues_what_no_version_can_is_refused(base, continue
 
 def test_what_a_newer_library_says_of_earlier_versions_is_ignored(base):
     path = Path(base.location, "d", "versions", "1.json")
-    earlier = {"version": "0", "records": 5, "fingerprint": "00", "author": "me"}
+    earlier = {"version": "0", "records": 5, "fingerprint": "0" * 32, "author": "me"}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"continues": [earlier]}))
-    assert base.info("d", "1").earlier == (Earlier("0", 5, "00"),)
+    assert base.info("d", "1").earlier == (Earlier("0", 5, "0" * 32),)
 
 
 # Compaction.

@@ -16,7 +16,7 @@ from yogadl._format.table import (
 )
 from yogadl._frozen import frozen
 from yogadl._interfaces import Earlier
-from yogadl._key import DatasetKey, is_hash
+from yogadl._key import DatasetKey, is_hash, is_version
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
@@ -217,7 +217,8 @@ def _earlier(document: dict[str, Any]) -> Earlier:
     """Return what a manifest says of a version that it begins with."""
     found = Earlier(document["version"], document["records"], document["fingerprint"])
     texts: tuple[object, ...] = found.version, found.fingerprint
-    if not all(isinstance(text, str) for text in texts) or type(found.records) is not int:
+    is_sound = all(isinstance(text, str) for text in texts) and type(found.records) is int
+    if not is_sound or not is_version(found.version) or not is_hash(found.fingerprint, 32):
         raise TypeError("not a version that this one begins with")
     return found
 
