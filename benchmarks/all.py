@@ -18,6 +18,7 @@ OPTIONAL = {
     "map": "grain",
     "jax_loader": "jax",
     "keras_loader": "keras",
+    "ray_builds": "ray",
     "tf_data": "tensorflow",
     "torch_loader": "torch",
     "transfer": "boto3",

@@ -5,6 +5,7 @@ justifies `yogadl.storage._engines` and `yogadl._processes`.
 """
 
 import functools
+import importlib
 import os
 import signal
 import subprocess
@@ -189,13 +190,19 @@ def private_bytes_of(pid: int) -> int:
 # A kill.
 
 
-def killed(settings: Settings) -> None:
-    """Print the row of a build that was killed half way, and gone on with."""
+def killed(settings: Settings, build: str = "builds.build_busy") -> None:
+    """Print the row of a build that was killed half way, and gone on with.
+
+    Args:
+        settings: As for all.
+        build: The function that builds, by module and name.
+    """
     records = settings.scaled(KILLED_RECORDS * 4)
     log, root = settings.path("log"), settings.path("cache")
     log.unlink(missing_ok=True)
     say(f"a build of {records * BUSY_S / 2:.0f} s with two workers, killed half way")
-    code = f"import builds, pathlib; builds.build_busy({str(root)!r}, {records}, {str(log)!r})"
+    module, name = build.split(".")
+    code = f"import {module}; {build}({str(root)!r}, {records}, {str(log)!r})"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     script = settings.path("driver.py")
     script.write_text(f'if __name__ == "__main__":\n    {code}\n')
@@ -207,11 +214,11 @@ def killed(settings: Settings) -> None:
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     time.sleep(2)  # its workers end, too
-    build_busy(str(root), records, str(log))
+    getattr(importlib.import_module(module), name)(str(root), records, str(log))
     check_numbers(root, records)
     read = log.read_text().count("\n")
     settings.row(
-        "killed at 50 % and continued, records read over both runs / records",
+        f"{name}: killed at 50 % and continued, records read over both runs / records",
         at_most(1.1), [read / records], f"{read:,} for {records:,}",
     )  # fmt: skip
     clear(root)

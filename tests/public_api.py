@@ -21,7 +21,7 @@ CORE = (
 # Each is checked where its framework is installed.
 FRAMEWORKS = (
     "yogadl.tensorflow", "yogadl.adapters.arrays", "yogadl.adapters.grain", "yogadl.adapters.jax",
-    "yogadl.adapters.keras", "yogadl.adapters.tensorflow", "yogadl.adapters.torch",
+    "yogadl.adapters.keras", "yogadl.adapters.ray", "yogadl.adapters.tensorflow", "yogadl.adapters.torch",
 )  # fmt: skip
 
 

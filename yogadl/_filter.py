@@ -21,7 +21,7 @@ from yogadl._chain import MappedRecords, name_of
 from yogadl._interfaces import Column, Indices, RandomAccess
 from yogadl._spec import Spec
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
-from yogadl.errors import ConfigurationError, StageError
+from yogadl.errors import ConfigurationError, StageError, WorkerDiedError
 
 _log = logging.getLogger("yogadl")
 
@@ -156,8 +156,6 @@ class _Failure(NamedTuple):
 
 def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
     """Return the same of all records, worked out by several processes."""
-    from concurrent.futures import BrokenExecutor
-
     import cloudpickle
 
     from yogadl._processes import worker_pool
@@ -179,11 +177,8 @@ def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> lis
             for task in tasks:  # in order, so that the error is that of the first record
                 try:
                     piece = task.result()
-                except BrokenExecutor as error:
-                    raise StageError(
-                        f"a worker process of filter({name_of(function)}) died before it was done: killed "
-                        "from outside, for memory perhaps, or by a library's crash. workers=0 calls it here"
-                    ) from error
+                except WorkerDiedError as error:
+                    raise WorkerDiedError(f"filter({name_of(function)}): {error}") from error
                 if isinstance(piece, _Failure):
                     failed, cause = pickle.loads(piece.pickled)
                     if cause is not None:

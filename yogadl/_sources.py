@@ -27,6 +27,7 @@ _ADAPTERS: Final = {
     "datasets.iterable_dataset": "arrays",
     "grain": "grain",
     "keras": "keras",
+    "ray": "ray",
     "tensorflow": "tensorflow",
     "tensorflow_datasets": "tfds",
     "torch": "torch",
@@ -46,7 +47,8 @@ class Source(Protocol):
     a build that goes on with an earlier one compares some of its records, not all. What decides its
     records, if that is not the object that it was opened from, is its ``origin``.
     One whose shapes can't turn out to vary also has `has_final_spec`, which is true. One that starts better
-    at some records than at others names these, 0 first: its `starts`.
+    at some records than at others names these, 0 first: its `starts`. One whose records lie elsewhere has
+    `write_partitions(write)`: its own tasks call ``write(partition, records)``; it returns how many.
     """
 
     spec: Spec

@@ -393,6 +393,7 @@ ELSEWHERE = {
         "adapters.grain._items._LEAST_AHEAD",
         "adapters.grain._items._MOST_AHEAD",
     ],
+    "adapters/with_ray/test_ray_reading.py": ["adapters.ray._reading._BLOCK_BYTES"],
     "test_chunks.py": [
         "_chunks._READ_BYTES",
     ],

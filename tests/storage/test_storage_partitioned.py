@@ -78,9 +78,9 @@ def test_of_an_executor_only_submit_is_used_and_what_it_is_given_is_small(storag
     assert max(engine.sent) < 2 * data[0].nbytes
 
 
-@pytest.mark.parametrize("engine", ["ray", 3, object()])
+@pytest.mark.parametrize("engine", ["spark", 3, object()])
 def test_an_engine_that_is_no_executor_is_refused(storage, engine):
-    with pytest.raises(ConfigurationError, match="engine must be an executor"):
+    with pytest.raises(ConfigurationError, match='engine must be "ray", or an executor'):
         storage.submit([1, 2], "d", "1", engine=engine)
 
 

@@ -7,9 +7,10 @@ Nothing is imported here, so that a framework is loaded only by its own adapter,
 from importlib import import_module
 from typing import Any, Final
 
-_ADAPTERS: Final = frozenset(
-    {"arrays", "arrow_export", "dataflow", "grain", "jax", "keras", "sql", "tensorflow", "tfds", "torch"}
-)
+_ADAPTERS: Final = frozenset({
+    "arrays", "arrow_export", "dataflow", "grain", "jax", "keras", "ray", "sql", "tensorflow", "tfds",
+    "torch",
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:  # a module, whose names mypy could not know without its framework

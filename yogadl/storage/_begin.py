@@ -16,6 +16,7 @@ from yogadl.storage._build import digest_replaced
 from yogadl.storage._partitions import Partitions
 from yogadl.storage._progress import Progress
 from yogadl.storage._shares import Shares, shares_of
+from yogadl.storage._tags import refuse_tag
 
 _log = logging.getLogger("yogadl")
 
@@ -153,6 +154,7 @@ def begun(
         allow_pickle: Whether objects without a stored form may be pickled.
         origin: The hash of what `data` was made from, if that is known.
     """
+    refuse_tag(backend.root, key)
     if data is None:
         # Nothing is known of the data: a stable name would mix the partitions of two attempts.
         if partitions is None:

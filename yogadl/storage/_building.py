@@ -30,10 +30,11 @@ from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._begin import shared_out
 from yogadl.storage._build import Build, Planned, describe_machine
-from yogadl.storage._engines import write_all
+from yogadl.storage._engines import ENGINES, write_all, written_by_itself
 from yogadl.storage._exclusion import BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._exclusive import exclusive_build, exclusive_build_unless
 from yogadl.storage._keeping import clear_spent
+from yogadl.storage._partitions import Partitions
 from yogadl.storage._progress import Progress, Tally, both, is_shown, shown
 from yogadl.storage._publish import clear_attempt, publish
 from yogadl.storage._root import Root
@@ -56,7 +57,8 @@ class BuildOptions:
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
             function of (records so far, records in all or None, bytes so far).
         check_space: Whether to refuse what certainly needs more than the disk has room for.
-        engine: What runs the tasks that read the source, in place of workers of our own: any executor.
+        engine: What runs the tasks that read the source, in place of workers of our own: any executor, or the
+            name of one of ours.
     """
 
     workers: int = 1
@@ -64,7 +66,7 @@ class BuildOptions:
     allow_pickle: bool = False
     progress: bool | Progress | None = None
     check_space: bool = True
-    engine: Executor | None = None
+    engine: Executor | str | None = None
 
     def __post_init__(self) -> None:
         if type(self.workers) is not int or self.workers < 1:
@@ -81,9 +83,10 @@ class BuildOptions:
     def _check_engine(self) -> None:
         if self.workers != 1:
             raise ConfigurationError("an engine has workers of its own: leave workers out, or the engine")
-        if not callable(getattr(self.engine, "submit", None)):
+        if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):
             raise ConfigurationError(
-                f"engine must be an executor as those of concurrent.futures, not {self.engine!r:.100}"
+                'engine must be "ray", or an executor as those of concurrent.futures, not '
+                f"{self.engine!r:.100}"
             )
 
 
@@ -207,17 +210,22 @@ def _build(
 
     part_bytes = options.part_bytes or backend.part_bytes
     with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
-        if options.engine is not None or options.workers > 1 or isinstance(source, PartitionedSource):
-            build = shared_out(backend, key, source, sha256, part_bytes, token)
-            if options.check_space:
-                _check_space(backend.root, key, source, build.where)
-            say = partial(_log.log, _say_level(options))
-            tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
-            write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
-            aside = _names.unresumable(key, token)
-            build.publish(
-                planned.content(build.receipts()), builder(), exclusion, replaces=replaces, aside=aside
-            )
+        writes_itself = hasattr(source, "write_partitions")
+        has_many = writes_itself or isinstance(source, PartitionedSource)
+        if options.engine is not None or options.workers > 1 or has_many:
+            if writes_itself:
+                begun = Partitions(backend, key, 0, token, is_shared_out=True)
+                build = written_by_itself(source, begun, part_bytes, options.allow_pickle)
+                exclusion.check()
+            else:
+                build = shared_out(backend, key, source, sha256, part_bytes, token)
+                if options.check_space:
+                    _check_space(backend.root, key, source, build.where)
+                say = partial(_log.log, _say_level(options))
+                tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
+                write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
+            content, aside = planned.content(build.receipts()), _names.unresumable(key, token)
+            build.publish(content, builder(), exclusion, replaces=replaces, aside=aside)
             return
         where = _names.resumable(key) if source.can_start_anywhere else _names.unresumable(key, token)
         if options.check_space:
@@ -226,8 +234,7 @@ def _build(
             backend.root, key, part_bytes, both(exclusion.report, show), exclusion, sha256,
             say_level=_say_level(options),
         )  # fmt: skip
-        receipts = one.run(source, where)
-    content = planned.content(receipts)
+        content = planned.content(one.run(source, where))
     if publish(backend.root, key, content, builder(), exclusion=exclusion, replaces=replaces):
         clear_attempt(backend.root, key, where)
 

@@ -2,19 +2,24 @@
 
 import concurrent.futures
 import functools
+import importlib
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from yogadl._processes import given_to_worker, report, worker_pool
 from yogadl._sending import pickled
+from yogadl._sources import open_if_any
 from yogadl.errors import WorkerDiedError
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._partitions import Partitions
 from yogadl.storage._progress import Tally
 from yogadl.storage._receipts import Receipt
 
+# Executors of our own, by name: the module of each, and its class.
+ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
 # So often it is told how far the build is.
 _TELL_EVERY_S: Final = 0.5
 # Larger than a share of a source with random access: it becomes one file.
@@ -31,7 +36,7 @@ class Written(NamedTuple):
 def write_all(
     build: Partitions,
     workers: int,
-    engine: concurrent.futures.Executor | None,
+    engine: concurrent.futures.Executor | str | None,
     part_bytes: int | None,
     tally: Tally,
     exclusion: BuildExclusion,
@@ -41,7 +46,7 @@ def write_all(
     Args:
         build: Whose.
         workers: How many processes read; with one, and no engine, it is this one.
-        engine: An executor whose tasks read, in place of workers.
+        engine: An executor whose tasks read, in place of workers, or the name of one in `ENGINES`.
         part_bytes: How large one file may get; ``None`` is as large as a share.
         tally: Told how far it is.
         exclusion: Of the version; held by the caller.
@@ -51,18 +56,41 @@ def write_all(
     """
     part_bytes = part_bytes or _PART_BYTES
     if engine is not None:
-        _drive(
-            build,
-            tally,
-            exclusion,
-            lambda partition: engine.submit(write_partition, _task(build, partition, part_bytes)),
-        )
+        tasks = _executor(engine)
+
+        def submit(partition: int) -> concurrent.futures.Future[Written]:
+            return tasks.submit(write_partition, _task(build, partition, part_bytes))
+
+        _drive(build, tally, exclusion, submit)
     elif workers == 1:
         _write_here(build, part_bytes, tally, exclusion)
     else:
         given = pickled((build, part_bytes), "the source", stays_here=True)
         with worker_pool(min(workers, build.count), given, lambda said: tally.note(*said)) as pool:
             _drive(build, tally, exclusion, lambda partition: pool.submit(_write_given, partition))
+
+
+def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.Executor:
+    if not isinstance(engine, str):
+        return engine
+    module, name = ENGINES[engine]
+    found: concurrent.futures.Executor = getattr(importlib.import_module(module), name)()
+    return found
+
+
+def written_by_itself(
+    source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool
+) -> Partitions:
+    """Have a source written by tasks that know it; return the build, with as many partitions as it had."""
+    count = source.write_partitions(functools.partial(_write_found, build, part_bytes, allow_pickle))
+    return replace(build, count=count)
+
+
+def _write_found(
+    build: Partitions, part_bytes: int | None, allow_pickle: bool, partition: int, records: Any
+) -> None:
+    if not build.is_written(partition):
+        build.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, None)
 
 
 def _task(build: Partitions, partition: int, part_bytes: int) -> bytes:

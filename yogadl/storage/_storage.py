@@ -57,7 +57,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         *,
         workers: int = 1,
-        engine: "Executor | None" = None,
+        engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
@@ -73,7 +73,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_id: What the dataset is called; slashes make folders.
             dataset_version: Which version this is.
             workers: How many processes read the source, if it has random access or partitions.
-            engine: What runs the tasks that read the source instead: any `concurrent.futures.Executor`.
+            engine: What runs tasks that read it instead: any `concurrent.futures.Executor`, or "ray".
             part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: A progress bar or none; ``None`` for one on a terminal; or a function.
@@ -99,7 +99,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         *,
         base_version: str,
         workers: int = 1,
-        engine: "Executor | None" = None,
+        engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
@@ -145,7 +145,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         *,
         base_version: str,
         workers: int = 1,
-        engine: "Executor | None" = None,
+        engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
@@ -200,10 +200,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
         from yogadl.storage._begin import begun
-        from yogadl.storage._tags import refuse_tag
 
         key = new_key(dataset_id, dataset_version)
-        refuse_tag(self._backend.root, key)
         return begun(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
 
     @explains_names()
@@ -213,7 +211,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         *,
         workers: int = 1,
-        engine: "Executor | None" = None,
+        engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,

@@ -1,0 +1,232 @@
+"""Builds whose partitions are tasks of Ray, and Ray datasets as sources."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import ray
+from partitioned_sources import Rows, partitions, row, said
+
+import yogadl
+from yogadl.adapters.ray import RayExecutor
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+COUNT = 101
+
+
+def is_same(storage, version, count=COUNT):
+    """Return whether a version has these records in order, and the fingerprint that one process's has."""
+    storage.submit([row(index) for index in range(count)], "reference", "1")
+    ref, reference = storage.fetch("d", version), storage.fetch("reference", "1")
+    records = [record["n"] for record in ref] == list(range(count))
+    return records and ref.fingerprint == reference.fingerprint
+
+
+@pytest.mark.parametrize("engine", ["ray", RayExecutor(num_cpus=1, max_retries=0)], ids=["name", "executor"])
+def test_sources_of_both_kinds_give_the_same_cache(storage, tmp_path, engine):
+    storage.submit(Rows(COUNT, tmp_path / "rows"), "d", "1", engine=engine)
+    storage.submit(partitions(tmp_path / "parts", 40, 40, 77, COUNT), "d", "2", engine=engine)
+    assert is_same(storage, "1")
+    assert is_same(storage, "2")
+    assert len(said(tmp_path / "rows")) >= COUNT
+
+
+def test_arrays_are_sent_by_share(storage):
+    arrays = {"x": np.arange(COUNT * 2.0).reshape(COUNT, 2), "n": np.arange(COUNT)}
+    storage.submit(arrays, "d", "1", engine="ray")
+    storage.submit(arrays, "d", "2")
+    assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
+
+
+def test_a_name_that_is_no_engine_is_refused(storage):
+    with pytest.raises(ConfigurationError, match='engine must be "ray"'):
+        storage.submit([1, 2], "d", "1", engine="spark")
+
+
+def test_an_error_of_the_source_is_raised_as_what_it_is(storage, tmp_path):
+    def fails(number):
+        if number == 2:
+            raise ConnectionResetError("gone")
+        return [number]
+
+    with pytest.raises(ConnectionResetError, match="gone") as caught:
+        storage.submit(yogadl.partitioned.of(range(4), fails), "d", "1", engine="ray")
+    assert any("partition 2" in note for note in caught.value.__notes__)
+    assert storage.versions("d") == []
+
+
+def test_a_task_that_is_killed_costs_its_partition_alone(storage, tmp_path):
+    def read(number):
+        with (tmp_path / "opened").open("a") as file:
+            file.write(f"{number}\n")
+        for record in range(10):
+            if number == 3 and record == 5 and not (tmp_path / "killed").exists():
+                (tmp_path / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield 10 * number + record
+
+    storage.submit(yogadl.partitioned.of(range(8), read), "d", "1", engine="ray")
+    assert list(storage.fetch("d", "1")) == list(range(80))
+    assert sorted(said(tmp_path / "opened")) == sorted([*"01234567", "3"])
+
+
+READ = """
+import sys, time
+from pathlib import Path
+import ray, yogadl
+folder = Path(sys.argv[1])
+
+def read(number):
+    with (folder / "opened").open("a") as file:
+        file.write(f"{number}\\n")
+    if number >= 20 and not (folder / "go").exists():
+        (folder / ray.get_runtime_context().get_node_id()).touch()
+        while not (folder / "go").exists():
+            time.sleep(0.05)
+    return [number]
+
+def build():
+    storage = yogadl.open_storage(folder / "caches")
+    storage.submit(yogadl.partitioned.of(range(40), read), "d", "1", engine="ray")
+"""
+DRIVER = """
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+build()
+"""
+NODES = """
+import threading
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+ray.init(address=cluster.address, log_to_driver=False)
+[other, *_] = [node for node in nodes if node.node_id != ray.get_runtime_context().get_node_id()]
+
+def lose():
+    while not (folder / other.node_id).exists():
+        time.sleep(0.05)
+    other.kill_raylet(check_alive=False)
+    (folder / "go").touch()
+
+threading.Thread(target=lose).start()
+build()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that starts a script, which has `READ` and an own Ray."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    started = []
+
+    def start(code):
+        command = [sys.executable, "-c", READ + code, tmp_path]
+        started.append(subprocess.Popen(command, env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def check_built(folder, most):
+    """Compare what was built, and how many partitions were opened for that."""
+    assert list(yogadl.open_storage(folder / "caches").fetch("d", "1")) == list(range(40))
+    opened = said(folder / "opened")
+    assert sorted(set(opened), key=int) == [str(number) for number in range(40)]
+    assert len(opened) <= most
+
+
+def test_a_driver_that_is_killed_is_gone_on_with(tmp_path, start):
+    driver = start(DRIVER)
+    receipts = tmp_path / "caches"
+    while len(list(receipts.rglob("many-*/*.json"))) < 20 or len(said(tmp_path / "opened")) < 22:
+        assert driver.poll() is None
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    (tmp_path / "go").touch()
+    assert start(DRIVER).wait() == 0
+    check_built(tmp_path, 42)  # those that were being written are written again
+
+
+def test_a_node_that_dies_costs_its_partition_alone(tmp_path, start):
+    assert start(NODES).wait() == 0
+    check_built(tmp_path, 41)
+
+
+@pytest.mark.parametrize("actors", [False, True], ids=["tasks", "actors"])
+def test_a_dataset_keeps_its_order(storage, actors):
+    class Slow:
+        """Make every third block late, so that those after it overtake it."""
+
+        def __call__(self, batch):
+            time.sleep(0.3 if batch["id"][0] % 3 == 0 else 0)
+            return batch
+
+    dataset = ray.data.range(200, override_num_blocks=10)
+    if actors:
+        dataset = dataset.map_batches(Slow, compute=ray.data.ActorPoolStrategy(size=2))
+    else:
+        dataset = dataset.map_batches(Slow().__call__)
+    storage.submit(dataset, "d", "1")
+    assert [record["id"] for record in storage.fetch("d", "1")] == list(range(200))
+    assert not dataset.context.execution_options.preserve_order
+
+
+def test_columns_of_all_kinds_come_back(storage):
+    rows = [
+        {
+            "n": n,
+            "x": np.full((2, 3), n, np.float32),
+            "text": "a" * n,
+            "raw": b"b" * n,
+            "tokens": np.arange(n),
+        }
+        for n in range(20)
+    ]
+    storage.submit(ray.data.from_items(rows, override_num_blocks=4), "d", "1")
+    for n, record in enumerate(storage.fetch("d", "1")):
+        assert (int(record["n"]), record["text"], record["raw"]) == (n, "a" * n, b"b" * n)
+        assert record["x"].tolist() == rows[n]["x"].tolist()
+        assert record["tokens"].tolist() == list(range(n))
+
+
+def test_a_cache_that_was_read_as_a_dataset_is_the_same_again(storage):
+    storage.submit([row(index) for index in range(COUNT)], "reference", "1")
+    dataset = yogadl.adapters.ray.read(storage.fetch("reference", "1"), tasks=5)
+    storage.submit(dataset, "d", "1")
+    assert is_same(storage, "1")
+
+
+def test_empty_blocks_are_no_records_and_nothing_else_is_an_error(storage):
+    def from_on(first):
+        dataset = ray.data.range(100, override_num_blocks=10)
+        return dataset.map_batches(lambda batch: {"id": batch["id"][batch["id"] >= first]})
+
+    storage.submit(from_on(42), "d", "1")
+    assert [record["id"] for record in storage.fetch("d", "1")] == list(range(42, 100))
+    with pytest.raises(UnsupportedDataError, match="no partition has any records"):
+        storage.submit(from_on(100), "d", "2")
+    assert storage.versions("d") == ["1"]
+
+
+def test_a_missing_value_is_an_error_that_names_the_column(storage):
+    rows = [{"n": 1, "text": "a"}, {"n": 2, "text": None}]
+    with pytest.raises(Exception, match="text"):
+        storage.submit(ray.data.from_items(rows), "d", "1")
+    assert storage.versions("d") == []
+
+
+def test_a_dataset_replaces_a_version_and_leaves_nothing_behind(storage):
+    for first in (0, 10):
+        dataset = ray.data.range(20).map(lambda row, first=first: {"id": row["id"] + first})
+        storage.submit(dataset, "d", "1")
+    assert [record["id"] for record in storage.fetch("d", "1")] == list(range(10, 30))
+    assert storage.unfinished() == []

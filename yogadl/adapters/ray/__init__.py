@@ -1,0 +1,14 @@
+"""Build on a Ray cluster, from its datasets too, and read caches as Ray datasets.
+
+The names of this module need Ray. How they are used: docs/ray.md.
+"""
+
+from yogadl.adapters import _checks
+
+_checks.require("ray", "Ray's executor and datasets need Ray: pip install 'yogadl[ray]'")
+
+from yogadl.adapters.ray._executor import RayExecutor
+from yogadl.adapters.ray._reading import read
+from yogadl.adapters.ray._source import source
+
+__all__ = ["RayExecutor", "read", "source"]

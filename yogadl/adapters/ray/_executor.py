@@ -1,0 +1,80 @@
+"""Run the tasks of a build on a Ray cluster."""
+
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+
+from yogadl.errors import ConfigurationError, WorkerDiedError
+
+
+class RayExecutor(concurrent.futures.Executor):
+    """Run functions as tasks of Ray: ``storage.submit(source, id, version, engine=RayExecutor(num_cpus=2))``.
+
+    Ray runs a task again whose worker or node has died, three times if not told otherwise; an error of the
+    function itself is that of the build, at once. If Ray is not initialized it is when the first task is
+    submitted: ``ray.init`` says where the cluster is. Safe to use from several threads.
+
+    Args:
+        options: What ``ray.remote`` takes for a task: `num_cpus`, `memory`, `resources`, `max_retries`,
+            `scheduling_strategy`, `runtime_env`, ...
+
+    Raises:
+        ConfigurationError: if Ray has no such option.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            self._remote = ray.remote(_call).options(**options) if options else ray.remote(_call)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"Ray's tasks can't have the options {options}: {error}") from error
+
+    def submit(
+        self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> "concurrent.futures.Future[Any]":
+        """Have a function called by a task, with what it is given."""
+        return _Task(self._remote.remote(function, args, kwargs))
+
+
+class _Task(concurrent.futures.Future[Any]):
+    """The result of one task, once there is one."""
+
+    def __init__(self, ref: Any) -> None:
+        super().__init__()
+        self._ref = ref
+        ref.future().add_done_callback(self._take)
+
+    def cancel(self) -> bool:
+        """Have the task not run, or its process stopped, which harms no build."""
+        if not super().cancel():
+            return False
+        ray.cancel(self._ref, force=True)
+        return True
+
+    def _take(self, done: "concurrent.futures.Future[Any]") -> None:
+        if not self.set_running_or_notify_cancel():
+            return
+        error = done.exception()
+        if error is None:
+            self.set_result(done.result())
+        else:
+            self.set_exception(_own(error))
+
+
+def _own(error: BaseException) -> BaseException:
+    """Return what the function raised, or what has become of its process."""
+    if isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        cause = error.cause
+        cause.add_note(str(error))
+        return cause
+    if isinstance(error, RayError) and not isinstance(error, TaskCancelledError):
+        died = WorkerDiedError(f"the Ray task that wrote it is lost: {error}")
+        died.__cause__ = error
+        return died
+    return error
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)

@@ -1,0 +1,90 @@
+"""Read a `DataRef` as a Ray dataset, whose tasks read their own rows."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import ray.data
+from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from yogadl._dataref import RecordsRef
+from yogadl._interfaces import Column
+from yogadl.errors import ConfigurationError
+
+_BLOCK_BYTES: Final = 64 * 2**20
+_RECORD: Final = "record"  # the column of records that are a single value
+
+
+def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Dataset":
+    """Return the records of a `DataRef` as a ``ray.data.Dataset``, in their order; nothing is read yet.
+
+    Each task opens the data where it runs, so that must be a place that all nodes reach: a bucket, or a
+    folder that they share. Values of nested records are columns of their own, ``"image/pixels"`` say.
+
+    Args:
+        ref: What `fetch` returned, or any view, filter or mapped form of it.
+        tasks: How many read it; -1 leaves that to Ray.
+        options: As for ``ray.data.read_datasource``: `ray_remote_args`, `concurrency`, ...
+
+    Raises:
+        ConfigurationError: if it is nothing that can be read at random.
+    """
+    if not isinstance(ref, RecordsRef):
+        raise ConfigurationError(
+            f"a {type(ref).__name__} can't be read by tasks: give what storage.fetch(...) or a view returned"
+        )
+    return ray.data.read_datasource(_Rows(ref), override_num_blocks=None if tasks == -1 else tasks, **options)
+
+
+class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
+    """The rows of a `DataRef`, to be read in ranges."""
+
+    def __init__(self, ref: RecordsRef) -> None:
+        self._ref = ref
+
+    def get_name(self) -> str:
+        return "yogadl"
+
+    def estimate_inmemory_data_size(self) -> int:
+        return len(self._ref) * self._ref.record_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        ref, records = self._ref, len(self._ref)
+        tasks = max(1, min(parallelism, records))
+        found = []
+        for number in range(tasks):
+            first, end = records * number // tasks, records * (number + 1) // tasks
+            metadata = BlockMetadata(
+                num_rows=end - first,
+                size_bytes=(end - first) * ref.record_bytes,
+                input_files=None,
+                exec_stats=None,
+            )
+            found.append(ReadTask(_reader(ref, first, end), metadata, per_task_row_limit=per_task_row_limit))
+        return found
+
+
+def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]]:
+    """Return what a task does: read records from one to another, a block of some megabytes at a time."""
+
+    def blocks() -> Iterator[Any]:
+        count = max(1, _BLOCK_BYTES // ref.record_bytes)
+        names = [field.name or _RECORD for field in ref.spec.fields]
+        for start in range(first, end, count) or [first]:
+            columns = ref.columns(np.arange(start, min(start + count, end)))
+            batch = {name: _array(column) for name, column in zip(names, columns, strict=True)}
+            yield BlockAccessor.batch_to_block(batch)
+
+    return blocks
+
+
+def _array(column: Column) -> Any:
+    """Return a column as an array; values of varying length each as an object."""
+    if not isinstance(column, list):
+        return column
+    found = np.empty(len(column), object)
+    found[:] = column
+    return found

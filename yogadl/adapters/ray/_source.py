@@ -1,0 +1,105 @@
+"""Have a Ray dataset written into a cache by the tasks that make its blocks."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
+from typing import Any
+
+import ray.data
+from ray.data.block import BlockAccessor
+from ray.data.datasource import Datasink
+
+from yogadl._columns import Columns
+from yogadl._partitioned import Partitioned
+from yogadl._sources import Source, open_source
+from yogadl._spec import Spec
+
+
+def source(data: Any, allow_pickle: bool = False) -> Source | None:
+    """Return the source of a ``ray.data.Dataset``; None for anything else of Ray's."""
+    return DatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
+
+
+class DatasetSource(Source):
+    """The rows of a Ray dataset as records: dicts with a value for each column.
+
+    Args:
+        dataset: The dataset.
+        allow_pickle: Whether objects without a stored form may be pickled.
+    """
+
+    length = None
+    can_start_anywhere = False
+
+    def __init__(self, dataset: "ray.data.Dataset", allow_pickle: bool) -> None:
+        self._dataset = dataset
+        self._allow_pickle = allow_pickle
+
+    @cached_property
+    def spec(self) -> Spec:  # type: ignore[override]  # nobody sets it
+        """The structure of the first record."""
+        rows = self._dataset.take_batch(1, batch_format="numpy")
+        return self._opened(rows).spec
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on, all through this process; `start` skips by reading."""
+        with _in_order(self._dataset):
+            for batch in self._dataset.iter_batches(batch_size=None, batch_format="numpy"):
+                count = len(next(iter(batch.values())))
+                if start < count:
+                    yield from self._opened(batch).chunks(start)
+                start = max(0, start - count)
+
+    def write_partitions(self, write: Callable[[int, Any], object]) -> int:
+        """Call ``write(partition, records)`` in the tasks that make the records; return how many partitions.
+
+        They follow each other as in the dataset, also where actors make its blocks.
+        """
+        sink = _Sink(write)
+        with _in_order(self._dataset):
+            self._dataset.write_datasink(sink)
+        return sink.partitions
+
+    def _opened(self, batch: Any) -> Source:
+        return open_source(_columns(batch), allow_pickle=self._allow_pickle)
+
+
+class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
+    """Write the blocks of each task as a partition."""
+
+    def __init__(self, write: Callable[[int, Any], object]) -> None:
+        self._write = write
+        self.partitions = 0
+
+    def get_name(self) -> str:
+        return "yogadl"
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> int:
+        filled = [block for block in blocks if BlockAccessor.for_block(block).num_rows()]
+        records: Any = Partitioned([partial(_columns_of, block) for block in filled]) if filled else []
+        self._write(ctx.task_idx, records)
+        return int(ctx.task_idx)
+
+    def on_write_complete(self, write_result: Any) -> None:
+        self.partitions = 1 + int(max(write_result.write_returns, default=-1))
+
+
+@contextlib.contextmanager
+def _in_order(dataset: "ray.data.Dataset") -> Iterator[None]:
+    """Have a dataset executed so that its blocks keep their order."""
+    options = dataset.context.execution_options
+    before = options.preserve_order
+    options.preserve_order = True
+    try:
+        yield
+    finally:
+        options.preserve_order = before
+
+
+def _columns_of(block: Any) -> dict[str, Any]:
+    return _columns(BlockAccessor.for_block(block).to_numpy())
+
+
+def _columns(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of rows; those whose values are no numbers of one shape as lists."""
+    return {name: column.tolist() if column.dtype == object else column for name, column in batch.items()}
