@@ -47,3 +47,17 @@ def forgets_modules(monkeypatch):
     for name in set(sys.modules) - before:
         if name.split(".")[0].removeprefix("_yogadl_build_") in {"data", "broken", "json", "my-data"}:
             del sys.modules[name]
+
+
+@pytest.fixture
+def file(tmp_path, request):
+    """Return a file with the code that the module of tests has for it."""
+    path = tmp_path / "data.py"
+    path.write_text(request.module.CODE)
+    return path
+
+
+@pytest.fixture
+def build(yoga, file, root):
+    """Build a version 1 of dataset d from a function of the file."""
+    return lambda name, *words: yoga("build", f"{file}:{name}", "d", "1", *words, "-s", root)

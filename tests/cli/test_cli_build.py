@@ -62,19 +62,6 @@ ten = functools.partial(squares, 10, offset=1)
 """
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "data.py"
-    path.write_text(CODE)
-    return path
-
-
-@pytest.fixture
-def build(yoga, file, root):
-    """Build a version 1 of dataset d from a function of the file."""
-    return lambda name, *words: yoga("build", f"{file}:{name}", "d", "1", *words, "-s", root)
-
-
 def test_it_builds_and_says_so(build, storage):
     ended = build("squares")
     assert ended.code == 0

@@ -34,19 +34,6 @@ def iterated():
 pytestmark = pytest.mark.usefixtures("forgets_modules")
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "data.py"
-    path.write_text(CODE)
-    return path
-
-
-@pytest.fixture
-def build(yoga, file, root):
-    """Build a version 1 of dataset d from a function of the file."""
-    return lambda name, *words: yoga("build", f"{file}:{name}", "d", "1", *words, "-s", root)
-
-
 def numbers(storage):
     ref = storage.fetch("d", "1")
     return ref.gather(range(len(ref)))["n"].tolist()
