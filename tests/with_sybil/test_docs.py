@@ -86,15 +86,16 @@ def test_an_example_is_skipped_where_a_package_lacks_or_if_another_test_runs_it(
 
 
 def test_a_page_that_needs_a_framework_runs_in_that_frameworks_tests():
-    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "adapters").rglob("test_*_docs.py"))
+    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("with_*/**/test_*_docs.py"))
     needy = {path.name for path, action, _ in skips() if action == "start"}
-    assert needy == {f"{name}.md" for name in ("grain", "jax", "keras", "migrating", "pytorch", "tensorflow")}
+    names = ("clusters", "grain", "jax", "keras", "migrating", "pytorch", "ray", "tensorflow")
+    assert needy == {f"{name}.md" for name in names}
     assert all(f'"{name}"' in tests for name in needy)
 
 
 def test_so_many_examples_are_skipped_and_no_more():
     kinds = Counter((action, reason.startswith("if(")) for _, action, reason in skips())
-    assert kinds == {("start", True): 6, ("next", True): 6, ("next", False): 3}
+    assert kinds == {("start", True): 8, ("next", True): 6, ("next", False): 3}
 
 
 def test_the_languages_of_the_blocks_are_those_that_the_tests_look_for():
