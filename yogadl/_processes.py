@@ -22,6 +22,7 @@ _log = logging.getLogger("yogadl")
 
 # So often that which has started a worker looks whether it lives, and the other way round: what a worker
 # reads for nobody counts twice when the build is gone on with.
+_WORKER: Final = "yogadl-worker"
 _LOOK_EVERY_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
 # A call at which so many workers died is given up: the first may have met with somebody else's accident.
@@ -63,6 +64,16 @@ def require_main() -> None:
             "a script that starts worker processes is imported by each of them: put what it does under "
             '`if __name__ == "__main__":`'
         )
+
+
+def refuse_starting_worker() -> None:
+    """Refuse what would wait for the process that waits for this one, a worker of ours that is starting.
+
+    Raises:
+        ConfigurationError: if this is one, and still imports the script that started it.
+    """
+    if multiprocessing.current_process().name == _WORKER:
+        require_main()
 
 
 class _Call(NamedTuple):
@@ -182,7 +193,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         with theirs:
-            self._process = context.Process(target=_work, args=(theirs, given))
+            self._process = context.Process(target=_work, args=(theirs, given), name=_WORKER)
             self._process.start()
 
     def make(self, pickled: bytes, on_report: Callable[[Any], None]) -> Any:

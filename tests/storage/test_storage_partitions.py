@@ -10,6 +10,7 @@ import pytest
 
 import yogadl
 from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.storage._folder import Folder
 
 
 def numbers(ref):
@@ -128,6 +129,65 @@ def test_a_second_commit_does_no_harm(storage):
     assert storage.info("d", "1").digest == digest
 
 
+def test_what_is_written_after_the_commit_changes_nothing_and_leaves_nothing(storage):
+    def begun():
+        return storage.begin("d", "1", partitions=2, run="job")
+
+    for k in range(2):
+        begun().write(k, rows(k, k + 1))
+    begun().commit()
+    for k in range(2):
+        begun().write(k, rows(10, 20))
+    begun().commit()
+    assert numbers(storage.fetch("d", "1")) == [0, 1]
+    assert storage.unfinished() == []
+
+
+def read(path):
+    return [{"text": path.read_text()}]
+
+
+def files(folder):
+    for name in "ab":
+        (folder / name).write_text(name)
+    return yogadl.partitioned.of([folder / "a", folder / "b"], read)
+
+
+def test_a_commit_by_whoever_has_the_same_source_does_no_harm_either(storage, tmp_path):
+    source = files(tmp_path)
+    for k in range(2):
+        storage.begin("d", "1", source=source).write(k)
+    storage.begin("d", "1", source=source).commit()
+    digest = storage.info("d", "1").digest
+    storage.begin("d", "1", source=source).commit()
+    assert storage.info("d", "1").digest == digest
+
+
+def test_a_source_whose_file_has_changed_since_is_built_anew(storage, tmp_path):
+    source = files(tmp_path)
+    for times in range(2):
+        (tmp_path / "b").write_text("b" * times)
+        if times:
+            with pytest.raises(ConfigurationError, match="not written yet"):
+                storage.begin("d", "1", source=source).commit()
+        for k in range(2):
+            storage.begin("d", "1", source=source).write(k)
+        storage.begin("d", "1", source=source).commit()
+        assert [record["text"] for record in storage.fetch("d", "1")] == ["a", "b" * times]
+
+
+def test_a_file_that_has_changed_between_tasks_is_not_committed(storage, tmp_path):
+    source = files(tmp_path)
+    for k in range(2):
+        storage.begin("d", "1", source=source).write(k)
+    (tmp_path / "a").write_text("changed")
+    with pytest.raises(
+        ConfigurationError, match=r"partition 0 of 2 \(.*/a'\) has changed since it was written"
+    ):
+        storage.begin("d", "1", source=source).commit()
+    assert storage.datasets() == []
+
+
 def test_a_commit_of_another_run_is_not_taken_for_ours(storage):
     first = storage.begin("d", "1", partitions=1)
     first.write(0, rows(3))
@@ -177,7 +237,7 @@ def test_partitions_of_different_structure_are_refused_with_both(storage, first,
     build.write(0, first)
     build.write(1, second)
     with pytest.raises(
-        UnsupportedDataError, match=f"the records from 1 on have another structure or dtype.*{says}"
+        UnsupportedDataError, match=f"partition 1 of 2 has another structure or dtype.*{says}"
     ):
         build.commit()
     assert storage.datasets() == []
@@ -286,3 +346,35 @@ yogadl.open_storage({str(tmp_path / "caches")!r}).submit(list(range(100)), "d", 
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     assert 'under `if __name__ == "__main__":`' in done.stderr
+
+
+def test_a_script_that_then_builds_without_workers_does_not_wait_for_itself(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import yogadl
+storage = yogadl.open_storage({str(tmp_path / "caches")!r})
+try:
+    storage.submit(list(range(100)), "d", "1", workers=2)
+except yogadl.errors.ConfigurationError:
+    storage.submit(list(range(100)), "d", "1")
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr
+    assert "WorkerDiedError" in done.stderr
+
+
+def test_a_file_is_written_though_its_folder_is_cleared_away_meanwhile(tmp_path, monkeypatch):
+    folder, made = Folder(tmp_path), []
+    mkdir = Path.mkdir
+
+    def cleared(path, *args, **options):
+        mkdir(path, *args, **options)
+        if path.name == "builds" and len(made) < 3:
+            made.append(path)
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", cleared)
+    folder.write("builds/version", b"1")
+    assert folder.read("builds/version") == b"1"
+    assert len(made) == 3

@@ -83,6 +83,8 @@ class PartitionedBuild:
                 if records is None
                 else "begin was given the source of all partitions: leave the records out"
             )
+        if self._all.is_published():
+            return  # what a task writes late would be named by nothing
         part_bytes = part_bytes or self._all.backend.part_bytes
         if records is None:
             self._all.write_share(partition, part_bytes, progress)

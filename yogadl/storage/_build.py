@@ -211,7 +211,7 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
         if not receipt.spec.is_like(spec):
             raise UnsupportedDataError(
                 f"the records from {receipt.first_record} on have another structure or dtype than before: "
-                f"{_fields_of(receipt.spec)}, not {_fields_of(spec)}"
+                f"{fields_of(receipt.spec)}, not {fields_of(spec)}"
             )
         ours, theirs = spec.fields, receipt.spec.fields
         spec = spec.with_leaves(_union(a.leaf, b.leaf) for a, b in zip(ours, theirs, strict=True))
@@ -236,7 +236,8 @@ class Planned:
     content: Callable[[list[Receipt]], Content] = content_of
 
 
-def _fields_of(spec: Spec) -> str:
+def fields_of(spec: Spec) -> str:
+    """Return what a person would call a record's fields."""
     names = (f"{field.name!r} {field.leaf.dtype}" for field in spec.fields)
     return f"a {getattr(spec.tree, 'kind', 'value')} of ({', '.join(names)})"
 

@@ -208,14 +208,15 @@ def _build(
     def builder() -> dict[str, Any]:
         return machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
 
-    part_bytes = options.part_bytes or backend.part_bytes
+    part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
     with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
         writes_itself = hasattr(source, "write_partitions")
         has_many = writes_itself or isinstance(source, PartitionedSource)
         if options.engine is not None or options.workers > 1 or has_many:
             if writes_itself:
                 begun = Partitions(backend, key, 0, token, is_shared_out=True)
-                build = written_by_itself(source, begun, part_bytes, options.allow_pickle)
+                begun.put_others_aside()
+                build = written_by_itself(source, begun, part_bytes, options.allow_pickle, aside)
                 exclusion.check()
             else:
                 build = shared_out(backend, key, source, sha256, part_bytes, token)
@@ -224,10 +225,10 @@ def _build(
                 say = partial(_log.log, _say_level(options))
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
-            content, aside = planned.content(build.receipts()), _names.unresumable(key, token)
+            content = planned.content(build.receipts())
             build.publish(content, builder(), exclusion, replaces=replaces, aside=aside)
             return
-        where = _names.resumable(key) if source.can_start_anywhere else _names.unresumable(key, token)
+        where = _names.resumable(key) if source.can_start_anywhere else aside
         if options.check_space:
             _check_space(backend.root, key, source, where)
         one = Build(

@@ -16,6 +16,7 @@ from yogadl.errors import WorkerDiedError
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._partitions import Partitions
 from yogadl.storage._progress import Tally
+from yogadl.storage._publish import put_aside
 from yogadl.storage._receipts import Receipt
 
 # Executors of our own, by name: the module of each, and its class.
@@ -79,10 +80,17 @@ def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.E
 
 
 def written_by_itself(
-    source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool
+    source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool, aside: str
 ) -> Partitions:
-    """Have a source written by tasks that know it; return the build, with as many partitions as it had."""
-    count = source.write_partitions(functools.partial(_write_found, build, part_bytes, allow_pickle))
+    """Have a source written by tasks that know it; return the build, with as many partitions as it had.
+
+    Nobody can go on with one that fails: what there is of it goes to the folder `aside`.
+    """
+    try:
+        count = source.write_partitions(functools.partial(_write_found, build, part_bytes, allow_pickle))
+    except BaseException:
+        put_aside(build.backend.root, build.where, aside)
+        raise
     return replace(build, count=count)
 
 

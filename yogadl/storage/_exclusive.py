@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from yogadl._key import DatasetKey
+from yogadl._processes import refuse_starting_worker
 from yogadl.errors import ConfigurationError
 from yogadl.storage._backend import Backend
 from yogadl.storage._exclusion import BuildExclusion
@@ -37,9 +38,10 @@ def exclusive_build_unless(
         unless: Called while waiting; once it returns true, ``None`` is given and nothing is held.
 
     Raises:
-        ConfigurationError: if this very context builds it, or it is a tag.
+        ConfigurationError: if this very context builds it, or it is a tag, or a worker imports its script.
         LeaseError: if it takes longer than the storage waits.
     """
+    refuse_starting_worker()
     outer, location = _building.get(), backend.root.location
     if any((r.location, r.key, r.is_over) == (location, key, False) for r in outer):
         raise ConfigurationError(

@@ -6,11 +6,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._links import checked_path, files_below, open_file, stat_file
 from yogadl.storage._root import MAX_READ_BYTES, Entry, Root, too_large
+
+# A folder that somebody else clears away in that moment is made again, so many times.
+_TRIES: Final = 100
 
 
 class Folder(Root):
@@ -85,9 +89,8 @@ class Folder(Root):
         path = Path(checked_path(self.root, name))
         temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
         with translated(f"can't write {path}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with temporary.open("wb") as file:
+                with _opened(temporary) as file:
                     if isinstance(content, Path):
                         import shutil  # who only reads needs none of it
 
@@ -258,3 +261,15 @@ def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageE
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         hint = f"; it is not {'readable' if reads else 'writable'} for this user"
     return StorageError(error.errno or errno.EIO, f"{what}: {error.strerror or error}{hint}")
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a new file for writing; its folder is made, again if it is removed meanwhile, being empty."""
+    for left in reversed(range(_TRIES)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("wb")
+        except FileNotFoundError:
+            if not left:
+                raise
+    raise AssertionError

@@ -1,7 +1,7 @@
 """Write the partitions of a build, each apart from the others, and publish them as one cache."""
 
 import concurrent.futures
-import contextlib
+import hashlib
 import itertools
 import json
 import logging
@@ -21,7 +21,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
-from yogadl.storage._build import Build, content_of, describe_machine
+from yogadl.storage._build import Build, content_of, describe_machine, fields_of
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._keeping import clear_spent
@@ -179,6 +179,7 @@ class Partitions:
             raise ConfigurationError(
                 f"{self.key}: {len(missing)} partitions are not written yet: [{shown}]{others}"
             )
+        self._check(written)
         receipts = list(itertools.chain.from_iterable(found[1] for found in written if found is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
         if not receipts:
@@ -187,6 +188,30 @@ class Partitions:
             Receipt(first, receipt.part, receipt.spec)
             for first, receipt in zip(firsts, receipts, strict=False)
         ]
+
+    def _check(self, written: Sequence[tuple[str, list[Receipt]] | None]) -> None:
+        """Refuse partitions that do not fit together, or whose files have changed since.
+
+        Raises:
+            ConfigurationError: if a file has changed.
+            UnsupportedDataError: if structures or dtypes differ.
+        """
+        anew = "" if self.is_shared_out else "; with another run all partitions are written anew"
+        every = None if self.is_shared_out or isinstance(self.shares, Only) else self.shares
+        first: Spec | None = None
+        for number, found in enumerate(written):
+            stamp, receipts = found or ("", [])
+            now = "" if every is None else every[number].stamp
+            if now and now != stamp:
+                what = f"{self.key}: {self.described(number)}"
+                raise ConfigurationError(f"{what} has changed since it was written{anew}")
+            for receipt in receipts:
+                first = first or receipt.spec
+                if not receipt.spec.is_like(first):
+                    raise UnsupportedDataError(
+                        f"{self.key}: {self.described(number)} has another structure or dtype than those "
+                        f"before: {fields_of(receipt.spec)}, not {fields_of(first)}{anew}"
+                    )
 
     def others(self) -> str:
         """Name other runs of this version, if there are any: a task may have been one of those."""
@@ -230,17 +255,17 @@ class Partitions:
             ConfigurationError: if a partition is not written yet.
             UnsupportedDataError: if partitions have different structures.
         """
-        machine = describe_machine()
+        machine, made_of = describe_machine(), self._made_of()
+        if made_of:
+            machine["made_of"] = made_of
         aside = _names.unresumable(self.key, secrets.token_hex(8))
         with exclusive_build(self.backend, self.key) as exclusion:
             try:
                 receipts = self.receipts()
             except ConfigurationError:
-                # Another process's commit clears the receipts away.
-                with contextlib.suppress(DatasetNotFoundError):
-                    published = self.backend.catalogue.published(self.key)
-                    if published.manifest.builder.items() >= self._named.items():
-                        return False
+                # Once published, the receipts are cleared away, and the same source's run has another name.
+                if self.is_published(made_of):
+                    return False
                 raise
             is_new = self.publish(
                 content_of(receipts), machine | builder, exclusion, replaces=replaces, aside=aside
@@ -251,6 +276,23 @@ class Partitions:
     @property
     def _named(self) -> dict[str, Any]:
         return {"partitions": self.count, "run": self.run}
+
+    def is_published(self, made_of: str = "") -> bool:
+        """Return whether this run has become the version, or another one that was made of the same."""
+        try:
+            builder = self.backend.catalogue.published(self.key).manifest.builder
+        except (DatasetNotFoundError, CacheFormatError):
+            return False
+        is_same = bool(made_of) and builder.get("made_of") == made_of
+        return is_same or builder.items() >= self._named.items()
+
+    def _made_of(self) -> str:
+        """Return the hash of what the partitions are read from, as it is now; empty if that is not known."""
+        if not self.origin or self.shares is None or isinstance(self.shares, Only):
+            return ""
+        stamps = [self.shares[number].stamp for number in range(self.count)]
+        described = [self.origin, self.shares.terms(), stamps]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
     def publish(
         self,

@@ -217,11 +217,14 @@ def test_empty_blocks_are_no_records_and_nothing_else_is_an_error(storage):
     assert storage.versions("d") == ["1"]
 
 
-def test_a_missing_value_is_an_error_that_names_the_column(storage):
-    rows = [{"n": 1, "text": "a"}, {"n": 2, "text": None}]
-    with pytest.raises(Exception, match="text"):
-        storage.submit(ray.data.from_items(rows), "d", "1")
+@pytest.mark.parametrize("value", ["a", True, 7, 1.5, [1, 2], [1, None], b"x"], ids=repr)
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_missing_value_is_an_error_that_names_the_column(storage, value, blocks):
+    rows = [{"n": n, "column": value if n != 1 or None in np.ravel(value) else None} for n in range(3)]
+    with pytest.raises(Exception, match="column 'column' has missing values"):
+        storage.submit(ray.data.from_items(rows, override_num_blocks=blocks), "d", "1")
     assert storage.versions("d") == []
+    assert storage.unfinished() == []
 
 
 def test_a_dataset_replaces_a_version_and_leaves_nothing_behind(storage):

@@ -13,6 +13,7 @@ from yogadl._columns import Columns
 from yogadl._partitioned import Partitioned
 from yogadl._sources import Source, open_source
 from yogadl._spec import Spec
+from yogadl.errors import UnsupportedDataError
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:
@@ -38,14 +39,13 @@ class DatasetSource(Source):
     @cached_property
     def spec(self) -> Spec:  # type: ignore[override]  # nobody sets it
         """The structure of the first record."""
-        rows = self._dataset.take_batch(1, batch_format="numpy")
-        return self._opened(rows).spec
+        return self._opened(self._dataset.take_batch(1, batch_format="pyarrow")).spec
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, all through this process; `start` skips by reading."""
         with _in_order(self._dataset):
-            for batch in self._dataset.iter_batches(batch_size=None, batch_format="numpy"):
-                count = len(next(iter(batch.values())))
+            for batch in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+                count = batch.num_rows
                 if start < count:
                     yield from self._opened(batch).chunks(start)
                 start = max(0, start - count)
@@ -61,7 +61,7 @@ class DatasetSource(Source):
         return sink.partitions
 
     def _opened(self, batch: Any) -> Source:
-        return open_source(_columns(batch), allow_pickle=self._allow_pickle)
+        return open_source(_columns_of(batch), allow_pickle=self._allow_pickle)
 
 
 class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
@@ -97,9 +97,21 @@ def _in_order(dataset: "ray.data.Dataset") -> Iterator[None]:
 
 
 def _columns_of(block: Any) -> dict[str, Any]:
-    return _columns(BlockAccessor.for_block(block).to_numpy())
+    """Return the columns of rows; those whose values are no numbers of one shape as lists.
 
-
-def _columns(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of rows; those whose values are no numbers of one shape as lists."""
+    Raises:
+        UnsupportedDataError: if a value is missing: Ray makes NaN of it, and of integers floats.
+    """
+    accessor = BlockAccessor.for_block(block)
+    for name, column in zip(accessor.column_names(), accessor.to_arrow().columns, strict=True):
+        missing, whole = column.null_count, column.combine_chunks()
+        while hasattr(whole, "flatten") and hasattr(whole.type, "value_type"):  # of lists, those within
+            whole = whole.flatten()
+            missing += whole.null_count
+        if missing:
+            raise UnsupportedDataError(
+                f"column {name!r} has missing values, which can't be stored: fill them before, by "
+                "dataset.map_batches say, or leave the rows or the column out"
+            )
+    batch = accessor.to_numpy()
     return {name: column.tolist() if column.dtype == object else column for name, column in batch.items()}
