@@ -1,10 +1,12 @@
 """Walk the trees of dicts, lists, tuples and namedtuples that frameworks' records and batches are."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Spec
+
+RECORD_COLUMN: Final = "record"  # in tables, that of records that are a single value
 
 Path = tuple[object, ...]  # the keys and positions from the root down
 

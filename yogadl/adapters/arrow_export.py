@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from yogadl._interfaces import Column
 from yogadl._leaf import BYTES, STR, Leaf, refuse
 from yogadl._spec import Field, Spec
+from yogadl.adapters._trees import RECORD_COLUMN
 from yogadl.errors import MissingDependencyError, UnsupportedDataError
 
 try:
@@ -30,7 +31,6 @@ except ImportError as error:
 # One array of lists or strings has offsets of 31 bits.
 _MAX_BYTES: Final = 2**30
 _UNITS: Final = frozenset({"s", "ms", "us", "ns"})
-_RECORD: Final = "record"  # the column of records that are a single value
 
 
 class ArrowWriter:
@@ -83,7 +83,7 @@ class ArrowWriter:
 def _columns_of(spec: Spec, rest: Iterator[Any]) -> list[Any]:
     """Return the columns of a table: a pa.field for each child of the record."""
     if isinstance(spec.tree, Leaf):
-        return [next(rest).with_name(_RECORD)]
+        return [next(rest).with_name(RECORD_COLUMN)]
     return _fields_below(spec.tree, rest, "")
 
 

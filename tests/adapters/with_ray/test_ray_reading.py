@@ -67,6 +67,14 @@ def test_views_filters_and_functions_are_read_as_they_are(ref):
     assert [row["record"] for row in read(doubled).take_all()] == [0, 2, 4, 6, 8]
 
 
+def test_arrays_that_could_vary_and_are_all_of_one_shape_are_read_as_what_they_are(cached):
+    ref = cached([{"tokens": np.arange(4), "two": np.ones((2, n % 2 + 1))} for n in range(9)])
+    same = ref.select([0, 2, 4])
+    for dataset in (read(same), read(cached([{"tokens": np.arange(n)} for n in (3, 3, 4)])[:2])):
+        assert len({row["tokens"].tobytes() for row in dataset.take_all()}) == 1
+    assert [row["two"].shape for row in read(same).take_all()] == [(2, 1)] * 3
+
+
 def test_no_records_are_a_dataset_of_none(ref):
     assert read(ref[:0]).count() == 0
     assert read(ref[:0]).take_all() == []

@@ -10,10 +10,10 @@ from ray.data.datasource import Datasource, ReadTask
 
 from yogadl._dataref import RecordsRef
 from yogadl._interfaces import Column
+from yogadl.adapters._trees import RECORD_COLUMN
 from yogadl.errors import ConfigurationError
 
 _BLOCK_BYTES: Final = 64 * 2**20
-_RECORD: Final = "record"  # the column of records that are a single value
 
 
 def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Dataset":
@@ -72,7 +72,7 @@ def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]
 
     def blocks() -> Iterator[Any]:
         count = max(1, _BLOCK_BYTES // ref.record_bytes)
-        names = [field.name or _RECORD for field in ref.spec.fields]
+        names = [field.name or RECORD_COLUMN for field in ref.spec.fields]
         for start in range(first, end, count) or [first]:
             columns = ref.columns(np.arange(start, min(start + count, end)))
             batch = {name: _array(column) for name, column in zip(names, columns, strict=True)}
