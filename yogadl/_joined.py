@@ -46,6 +46,7 @@ class JoinedRecords:
         self.parents: tuple[RandomAccess, ...] = tuple(found)
         self._filled = list(filter(len, found)) or found[:1]
         self._bases = [origin_of(parent, np.empty(0, np.int64), 0)[0] for parent in self._filled]
+        self._has_views = any(map(operator.is_not, self._bases, self._filled))
         lengths = np.array([len(parent) for parent in self._filled], np.int64)
         self._ends = np.cumsum(lengths)
         self._starts = self._ends - lengths
@@ -108,7 +109,7 @@ class JoinedRecords:
 
     def _rows(self, mapped: "JoinedFields", indices: Indices) -> Indices:
         """Return which rows these records are, as the fields count them."""
-        if all(map(operator.is_, self._bases, self._filled)):
+        if not self._has_views:
             shifts = mapped.begins - self._starts
             return indices + shifts.take(bounds_reached(indices, self._ends[:-1]))
         rows = np.empty(len(indices), np.int64)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("yogadl")
 
+_WORKER: Final = "yogadl-worker"  # what its processes are called
 # So often that which has started a worker looks whether it lives, and the other way round: what a worker
 # reads for nobody counts twice when the build is gone on with.
-_WORKER: Final = "yogadl-worker"
 _LOOK_EVERY_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
 # A call at which so many workers died is given up: the first may have met with somebody else's accident.

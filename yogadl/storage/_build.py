@@ -208,11 +208,7 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
     every = list(receipts)
     spec = every[0].spec
     for receipt in every[1:]:
-        if not receipt.spec.is_like(spec):
-            raise UnsupportedDataError(
-                f"the records from {receipt.first_record} on have another structure or dtype than before: "
-                f"{fields_of(receipt.spec)}, not {fields_of(spec)}"
-            )
+        require_like(spec, receipt.spec, f"the records from {receipt.first_record} on have")
         ours, theirs = spec.fields, receipt.spec.fields
         spec = spec.with_leaves(_union(a.leaf, b.leaf) for a, b in zip(ours, theirs, strict=True))
     run = RunHash()
@@ -236,8 +232,20 @@ class Planned:
     content: Callable[[list[Receipt]], Content] = content_of
 
 
-def fields_of(spec: Spec) -> str:
-    """Return what a person would call a record's fields."""
+def require_like(before: Spec, spec: Spec, what: str, remedy: str = "") -> None:
+    """Refuse records that `what`, a sentence's beginning, says to have another structure than those before.
+
+    Raises:
+        UnsupportedDataError: if they have.
+    """
+    if not spec.is_like(before):
+        now, then = _fields_of(spec), _fields_of(before)
+        raise UnsupportedDataError(
+            f"{what} another structure or dtype than before: {now}, not {then}{remedy}"
+        )
+
+
+def _fields_of(spec: Spec) -> str:
     names = (f"{field.name!r} {field.leaf.dtype}" for field in spec.fields)
     return f"a {getattr(spec.tree, 'kind', 'value')} of ({', '.join(names)})"
 

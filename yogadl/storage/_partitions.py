@@ -21,7 +21,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
-from yogadl.storage._build import Build, content_of, describe_machine, fields_of
+from yogadl.storage._build import Build, content_of, describe_machine, require_like
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._keeping import clear_spent
@@ -201,17 +201,13 @@ class Partitions:
         first: Spec | None = None
         for number, found in enumerate(written):
             stamp, receipts = found or ("", [])
+            what = f"{self.key}: {self.described(number)} has"
             now = "" if every is None else every[number].stamp
             if now and now != stamp:
-                what = f"{self.key}: {self.described(number)}"
-                raise ConfigurationError(f"{what} has changed since it was written{anew}")
+                raise ConfigurationError(f"{what} changed since it was written{anew}")
             for receipt in receipts:
                 first = first or receipt.spec
-                if not receipt.spec.is_like(first):
-                    raise UnsupportedDataError(
-                        f"{self.key}: {self.described(number)} has another structure or dtype than those "
-                        f"before: {fields_of(receipt.spec)}, not {fields_of(first)}{anew}"
-                    )
+                require_like(first, receipt.spec, what, anew)
 
     def others(self) -> str:
         """Name other runs of this version, if there are any: a task may have been one of those."""
