@@ -20,6 +20,7 @@ from _measure import (
     batches_of,
     check_equal,
     clear,
+    interleave,
     main,
     rate,
     ratios,
@@ -30,15 +31,18 @@ from _sets import Columns, DataSet
 import yogadl
 
 ITERATED_RECORDS = 500_000
+WAITED_RECORDS = 3_000
+WAITED_S = 0.001
 DISK_BARS = {_sets.VECTORS: at_most(1.03)}  # rows of 72 bytes; those of 1 KB and more:
 DISK_BAR = at_most(1.02)
 
 
 def measure(settings: Settings) -> None:
-    """Measure builds from arrays and from an iterator, and the bytes on disk."""
+    """Measure builds from arrays and from iterators, and the bytes on disk."""
     for data in _sets.ALL:
         from_arrays(settings, data)
     from_iterator(settings)
+    beside_reading(settings)
 
 
 def from_arrays(settings: Settings, data: DataSet) -> None:
@@ -132,6 +136,30 @@ def from_iterator(settings: Settings) -> None:
     settings.row(
         "build from an iterator of {float32[16], int64}", at_least(150_000, " records/s"), speeds, details
     )
+
+
+def beside_reading(settings: Settings) -> None:
+    """Print the row of an iterator that waits for each record, as one does that downloads them."""
+    records = settings.scaled(WAITED_RECORDS)
+    say(f"an iterator of {records:,} images that come after {WAITED_S * 1000:g} ms each")
+    images = _sets.LARGE_IMAGES.make(64)["x"]
+    root = settings.path("cache")
+
+    def dicts() -> Iterator[dict[str, Any]]:
+        for number in range(records):
+            time.sleep(WAITED_S)
+            yield {"x": images[number % len(images)], "id": number}
+
+    def build() -> None:
+        yogadl.open_storage(root).submit(dicts, "set", "1")
+        clear(root)
+
+    times = interleave({"read": lambda: sum(1 for _ in dicts()), "build": build}, min(settings.rounds, 5), 1)
+    both = "; ".join(f"{name}: {np.median(seen):.2f} s" for name, seen in times.items())
+    settings.row(
+        "build from an iterator of images that wait 1 ms each, against reading alone",
+        None, ratios(times["build"], times["read"]), both, " x",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from yogadl._format.columns import FixedRows, StoredColumn, stored_column, widen_by
 from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
-from yogadl._leaf import BadValueError, refuse
+from yogadl._interfaces import Column
+from yogadl._leaf import OBJECT, BadValueError, Leaf, refuse
 from yogadl._memory import settle_allocator
-from yogadl._spec import Spec
+from yogadl._spec import Field, Spec
 from yogadl.errors import ConfigurationError
 
 # Parts of a growing build: the first are small, so that one is sealed while the next is written; each is an
@@ -40,8 +40,8 @@ OnSealed = Callable[[Path, SealedPart, Spec], None]
 class CacheWriter:
     """Write columns of any source into parts, widening the spec as shapes turn out to vary.
 
-    Not thread-safe. Records are hashed on a second thread while LMDB copies, and a part is sealed on a
-    third while the next is written.
+    Not thread-safe. While the caller reads the next records, one thread encodes the last ones and gives them
+    to LMDB, one hashes them while that copies, and one seals the part before.
 
     Args:
         folder: Where unfinished parts are made; on the file system of the finished ones.
@@ -50,6 +50,11 @@ class CacheWriter:
         on_sealed: Called, from another thread but in order, with the path of each sealed part, whose
             ``.idx`` lies beside it, and the spec as far as it was known by then.
         first_record: How many records of this source are sealed already.
+
+    Attributes:
+        spec: What is known of the records by now.
+        records: How many are written, those sealed already included.
+        size_bytes: What those written take.
     """
 
     def __init__(
@@ -69,30 +74,55 @@ class CacheWriter:
         self._block_records = 0  # known once there are records, and for which size it was chosen
         self._record_bytes = 0
         self._opened = 0
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
         self._hasher = ThreadPoolExecutor(1)
         self._sealer = ThreadPoolExecutor(1)
         self._sealing: Future[None] | None = None
 
-    def write(self, columns: Sequence[NDArray[Any] | list[Any] | StoredColumn]) -> None:
-        """Append records, one column a field as `column_of` makes them.
+    def write(self, columns: Sequence[Column | StoredColumn]) -> None:
+        """Append records, one column a field as `column_of` makes them, after those of the last call.
+
+        They are written while the caller goes on: what is wrong with them is raised by the next call, or by
+        `finish`. Nobody may change the arrays. Objects are pickled at once, since whoever made them may.
 
         Raises:
             UnsupportedDataError: if a value can't be stored; names field and record.
             StorageError: if the disk fails or is full.
         """
-        stored = []
-        leaves = []
-        for field, column in zip(self.spec.fields, columns, strict=True):
-            try:
-                stored.append(stored_column(field.leaf, column))
-                leaves.append(widen_by(field.leaf, stored[-1]))
-            except BadValueError as error:
-                raise refuse(field.name, self.records + error.position, error.problem) from error.__cause__
+        self.wait()
+        given = [
+            self._stored(field, column)[0] if field.leaf.dtype == OBJECT else column
+            for field, column in zip(self.spec.fields, columns, strict=True)
+        ]
+        self._writing = self._writer.submit(self._write, given)
+
+    def wait(self) -> None:
+        """Wait until all that was given is written.
+
+        Raises:
+            UnsupportedDataError, StorageError: as `write`.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, columns: Sequence[Column | StoredColumn]) -> None:
+        found = [self._stored(field, column) for field, column in zip(self.spec.fields, columns, strict=True)]
+        stored, leaves = [column for column, _ in found], [leaf for _, leaf in found]
         if leaves != [field.leaf for field in self.spec.fields]:
             # A part in progress keeps its spec: how a field is stored is decided part by part.
             self._end_part()
             self.spec = self.spec.with_leaves(leaves)
         self._write_stored(stored, len(stored[0]) if stored else 0)
+
+    def _stored(self, field: Field, column: Column | StoredColumn) -> tuple[StoredColumn, Leaf]:
+        """Return what is stored of a column, and the leaf that admits its shapes, too."""
+        try:
+            stored = stored_column(field.leaf, column)
+            return stored, widen_by(field.leaf, stored)
+        except BadValueError as error:
+            raise refuse(field.name, self.records + error.position, error.problem) from error.__cause__
 
     def _write_stored(self, columns: list[StoredColumn], count: int) -> None:
         start = 0
@@ -177,7 +207,7 @@ class CacheWriter:
             return
         try:
             part.close()
-            self._wait()
+            self._sealed()
         except BaseException:
             part.abandon()
             raise
@@ -190,25 +220,33 @@ class CacheWriter:
             part.abandon()  # else its file stays open, and could not be written anew by this process
             raise
 
-    def _wait(self) -> None:
+    def _sealed(self) -> None:
+        """Wait until the part before is sealed."""
         sealing, self._sealing = self._sealing, None
         if sealing is not None:
             sealing.result()
 
     def finish(self) -> None:
-        """Seal the last part."""
+        """Write everything, and seal the last part.
+
+        Raises:
+            UnsupportedDataError, StorageError: as `write`.
+        """
+        self.wait()
         self._end_part()
-        self._wait()
+        self._sealed()
         self._shut_down()
 
     def abandon(self) -> None:
         """Drop the part in progress; sealed parts stay."""
+        self._writer.shutdown()  # what it is at comes to its end first
         if self._part is not None:
             self._part.abandon()
             self._part = None
         self._shut_down()
 
     def _shut_down(self) -> None:
+        self._writer.shutdown()
         self._hasher.shutdown()
         self._sealer.shutdown()
 

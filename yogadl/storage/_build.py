@@ -98,9 +98,13 @@ class Build:
             try:
                 if first != source.length:
                     for columns in source.chunks(first):
+                        writer.wait()
+                        if writer.records > first:
+                            sizes.check(writer.records, writer.size_bytes, first)
                         writer.write(columns)
-                        sizes.check(writer.records, writer.size_bytes, first)
                 writer.finish()
+                if writer.records > first:
+                    sizes.check(writer.records, writer.size_bytes, first)
             except BaseException:
                 writer.abandon()
                 _clear_unfinished(work)

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,14 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_once_noted(kind: str, root: Path, version: str) -> None:
+    """Die when most of what was read before is noted, which other threads do."""
+    for _ in until(60, "the parts of what was read"):
+        left = {left.version: left.size_bytes for left in open_kind(kind, root).unfinished()}
+        if left.get(version, 0) > STOPPED_AT // 2 * 400:
+            die()
+
+
 def nothing() -> None:
     pass
 
@@ -72,7 +81,8 @@ def fail_to_build(storage: CacheStorage, source: Any, version: str = "1", **opti
 
 
 def build_and_die(kind: str, root: Path, source: type | None, version: str, workers: int) -> None:
-    made = Items(0, die) if source is Items else records(0, die)
+    end = die if workers > 1 else partial(die_once_noted, kind, root, version)
+    made = (Items if source is Items else records)(0, end)
     open_kind(kind, root).submit(made, "data", version, part_bytes=PART_BYTES, workers=workers)
 
 
