@@ -142,7 +142,7 @@ def beside_reading(settings: Settings) -> None:
     """Print the row of an iterator that waits for each record, as one does that downloads them."""
     records = settings.scaled(WAITED_RECORDS)
     say(f"an iterator of {records:,} images that come after {WAITED_S * 1000:g} ms each")
-    images = _sets.LARGE_IMAGES.make(64)["x"]
+    images = _sets.LARGE_IMAGES.make(64)["image"]
     root = settings.path("cache")
 
     def dicts() -> Iterator[dict[str, Any]]:
