@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import yogadl
+from yogadl._provenance.difference import Difference
 from yogadl.errors import ConfigurationError, DatasetNotFoundError
 
 # A project of three modules, in which everything that may have a part in a version has one.
@@ -1328,6 +1329,17 @@ def test_explain_says_when_there_is_nothing_to_say(storage):
     assert "version '3' was not built by a function that cacheable knows" in str(explained)
     with pytest.raises(DatasetNotFoundError):
         storage.explain("d", "1", "4")
+
+
+@pytest.mark.parametrize("argument", [3, np.int64(3)])
+def test_a_version_by_hand_and_one_worked_out_of_the_same_have_no_differences(storage, argument):
+    for version in ("1", "auto"):
+        storage.cacheable("d", version)(squares)(argument)
+    assert storage.explain("d", *storage.versions("d")).differences == ()
+
+
+def test_what_looks_the_same_differs_without_being_shown_twice():
+    assert str(Difference("argument 'x'", "an array", "an array")) == "argument 'x': differs"
 
 
 def test_the_log_says_why_another_version_is_built(storage, caplog):

@@ -54,7 +54,7 @@ class Difference:
     after: str
 
     def __str__(self) -> str:
-        if not self.before and not self.after:
+        if self.before == self.after:  # both unknown, or not to be told apart by what is shown
             return f"{self.what}: differs"
         return f"{self.what}: {self.before or 'something else'} -> {self.after or 'something else'}"
 

@@ -86,7 +86,8 @@ class Walk:
         label, shown = f"argument {name!r}", shown_value(name, value)
         form = self._values.form(value, label)
         # Where objects of a type are all the same, what they say of themselves is better than nothing.
-        self._add(label, f"argument {name}", form if self._thorough else f"{form} {shown}", shown)
+        is_whole = self._thorough or is_plain(value)
+        self._add(label, f"argument {name}", form if is_whole else f"{form} {shown}", shown)
 
     def add_builder(self, function: Any) -> None:  # anything that can be called
         """Add the builder itself, and all that it leads to."""
