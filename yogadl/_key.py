@@ -1,5 +1,7 @@
 """Name a dataset: the id and the version, checked before they ever become a path."""
 
+from typing import Final
+
 from yogadl._frozen import frozen
 from yogadl.errors import ConfigurationError
 
@@ -8,6 +10,8 @@ RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "l
 # The longest path segment: file systems allow 255 bytes, and suffixes of ours follow the name.
 MAX_SEGMENT_BYTES = 200
 MAX_NAME_BYTES = 800
+# The version that is worked out from the builder itself, where there is one.
+AUTO: Final = "auto"
 
 
 @frozen
@@ -39,9 +43,15 @@ def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
     What earlier releases have built under another is read all the same.
 
     Raises:
-        ConfigurationError: if no `DatasetKey` can be so, or there is a character in it that is not seen.
+        ConfigurationError: if no `DatasetKey` can be so, or there is a character in it that is not seen; or
+            if a version is to be worked out, for which a builder is needed.
     """
     key = DatasetKey(dataset_id, dataset_version)
+    if key.version == AUTO:
+        raise ConfigurationError(
+            f"the version {AUTO!r} is worked out from a function, by storage.cacheable and `yogadl build`; "
+            "here give it a name of your own"
+        )
     for what, name in (("dataset id", key.id), ("dataset version", key.version)):
         hidden = _hidden_in(name)
         if hidden:

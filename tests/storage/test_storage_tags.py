@@ -163,6 +163,24 @@ def test_no_version_is_made_or_thrown_away_under_the_name_of_a_tag(tagged, build
     tagged.submit([1], "d", "stable")  # now it can be
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda storage: storage.submit([1], "d", "auto"),
+        lambda storage: storage.begin("d", "auto", partitions=1),
+        lambda storage: storage.append([1], "d", "auto", base_version="2"),
+        lambda storage: storage.compact("d", "auto", base_version="2"),
+        lambda storage: storage.tag("d", "auto", "2"),
+    ],
+    ids=["submit", "begin", "append", "compact", "tag"],
+)
+def test_a_version_that_nothing_is_there_to_work_out_from_is_refused(tagged, build):
+    with pytest.raises(ConfigurationError, match="'auto' is worked out from a function"):
+        build(tagged)
+    assert tagged.versions("d") == ["1", "2"]
+    assert list(tagged.tags("d")) == ["stable"]
+
+
 def test_no_copy_is_made_under_the_name_of_a_tag(tagged, tmp_path):
     other = yogadl.open_storage(tmp_path / "other")
     other.submit([1], "d", "stable")

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from yogadl._key import DatasetKey
+from yogadl._key import AUTO, DatasetKey
 from yogadl._provenance.describer import Call, Describer
 from yogadl.cli import _tasks
 from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size
@@ -33,7 +33,7 @@ from yogadl.cli._info import info_to_json
 from yogadl.cli._location import open_or_make
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._building import AUTO, BuildOptions, replace_version
+from yogadl.storage._building import BuildOptions, replace_version
 from yogadl.storage._progress import Shown, shown
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, ParamSpec
+from typing import Any, ParamSpec
 
 from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
-from yogadl._key import DatasetKey, new_key
+from yogadl._key import AUTO, DatasetKey, new_key
 from yogadl._partitioned import PartitionedSource
 from yogadl._processes import require_main
 from yogadl._provenance.builder import Builder
@@ -42,8 +42,6 @@ from yogadl.storage._root import Root
 _log = logging.getLogger("yogadl")
 
 P = ParamSpec("P")
-# The version that is worked out from the builder itself.
-AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)

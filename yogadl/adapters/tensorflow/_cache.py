@@ -9,6 +9,7 @@ from typing import Any, Final
 from yogadl._arguments import flag, names_of, unknown_argument
 from yogadl._caller import users_level
 from yogadl._dataref import RecordsRef, from_source
+from yogadl._key import AUTO
 from yogadl.adapters.tensorflow._graph import Graph
 from yogadl.adapters.tensorflow._loader import make_tf_dataset
 from yogadl.adapters.tensorflow._source import graph_of, python_functions
@@ -16,7 +17,6 @@ from yogadl.adapters.tensorflow._specs import Dataset
 from yogadl.adapters.tensorflow._tensors import require_eager
 from yogadl.errors import ConfigurationError, CursorError, DatasetNotFoundError
 
-_AUTO: Final = "auto"
 # More than any shard needs: options are checked on a dataset of so many records before anything is built.
 _MANY_RECORDS: Final = 2**40
 
@@ -109,7 +109,7 @@ def cache(
     def apply(dataset: Dataset) -> Dataset:
         require_eager("cache")
         graph = graph_of(dataset)
-        if dataset_version == _AUTO:
+        if dataset_version == AUTO:
             _check_graph(dataset_id, graph)
             ref = built(dataset, graph)
         else:
