@@ -33,6 +33,14 @@ def test_a_dataset_without_tags_is_told(yoga, squares, root):
     assert "squares has no tags" in ended.err
 
 
+@pytest.mark.parametrize("words", [["absent"], ["squares@stable"], ["absent", "--json"]])
+def test_there_are_no_tags_of_what_is_not_there(yoga, tagged, root, words):
+    ended = yoga("tags", *words, "-s", root)
+    assert (ended.code, ended.out) == (1, "")
+    assert f"there is no dataset '{words[0]}' in " in ended.err
+    assert "'squares'" in ended.err
+
+
 @pytest.mark.parametrize(
     "name", [["squares@stable"], ["squares", "stable"], ["squares@1+1"], ["squares", "1+1"]]
 )

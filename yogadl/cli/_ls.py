@@ -41,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             note(one.error)
     unfinished = storage.unfinished(arguments.id)
     if arguments.id is not None and not found and not unfinished:
-        what = storage._backend.catalogue.what_there_is()
-        raise DatasetNotFoundError(f"there is no dataset {arguments.id!r} in {storage.location}; {what}")
+        raise storage._backend.catalogue.no_dataset(arguments.id)
     if arguments.json:
         held = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
         say_json(storage=storage.location, versions=[_to_json(one) for one in found], unfinished=held)

@@ -20,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
     found = storage.tags(arguments.id)
+    if not found and not storage.versions(arguments.id):
+        raise storage._backend.catalogue.no_dataset(arguments.id)
     if arguments.json:
         say_json(storage=storage.location, id=arguments.id, tags=found)
     elif found:

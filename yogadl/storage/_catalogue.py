@@ -189,6 +189,11 @@ class Catalogue:
             what += f", and the tags {sorted(tags)}" if tags else ""
         return DatasetNotFoundError(what)
 
+    def no_dataset(self, dataset_id: str) -> DatasetNotFoundError:
+        """Return the error of a dataset that is not there, which says what is."""
+        what = f"there is no dataset {dataset_id!r} in {self.root.location}"
+        return DatasetNotFoundError(f"{what}; {self.what_there_is()}")
+
     def what_there_is(self) -> str:
         """Say which datasets there are, for who has asked for one that is not there.
 

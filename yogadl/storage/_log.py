@@ -76,9 +76,7 @@ def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
         except CacheFormatError as error:
             damaged[version] = str(error)
     if not manifests and not damaged:
-        raise DatasetNotFoundError(
-            f"there is no dataset {dataset_id!r} in {catalogue.root.location}; {catalogue.what_there_is()}"
-        )
+        raise catalogue.no_dataset(dataset_id)
     manifests.sort(key=lambda manifest: (manifest.created, manifest.key.version))
     versions = tuple(_logged(manifests, sizes, current_tags(catalogue.root, dataset_id)))
     return Log(dataset_id, versions, tuple(moves_of_tags(catalogue.root, dataset_id)), damaged)
