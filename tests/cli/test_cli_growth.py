@@ -96,6 +96,26 @@ def test_half_a_name_is_no_name(yoga, tagged, root, words):
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["export", "squares@stable"], "give ID VERSION FOLDER, or ID@TAG FOLDER"),
+        (["push", "squares@stable"], "yogadl push ID VERSION TARGET, or ID@TAG TARGET"),
+        (["explain", "squares", "1"], "give ID VERSION OTHER, or ID@TAG OTHER"),
+        (["export", "squares@stable", "1", "out"], "both ID and VERSION: leave '1' out"),
+        (["head", "squares@stable", "1"], "both ID and VERSION: leave '1' out"),
+    ],
+)
+def test_what_is_one_word_too_few_or_too_many_is_told_with_what_to_type(
+    yoga, tagged, root, monkeypatch, tmp_path, words, says
+):
+    monkeypatch.chdir(tmp_path)
+    ended = yoga(*words, "-s", root)
+    assert ended.code == 2
+    assert says in ended.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "code"),
     [(["rm", "squares@stable"], 2), (["rm", "squares", "stable"], 1), (["rm", "squares", "1+1"], 1)],
 )

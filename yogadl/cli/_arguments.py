@@ -14,18 +14,17 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("version", metavar="VERSION", help="which version of it")
 
 
-def add_tagged(parser: argparse.ArgumentParser, *others: str, **helps: str) -> None:
+def add_tagged(parser: argparse.ArgumentParser, **others: str) -> None:
     """Add the arguments that name a version to be read: ID VERSION, or ID@TAG, and those that follow.
 
     Args:
         parser: The command's.
-        others: What further arguments are called in the usage.
-        helps: What each of them is, by its name.
+        others: What each further argument is, by its name.
     """
     parser.add_argument("id", metavar="ID", help="what the dataset is called; or ID@TAG, or ID@VERSION")
     parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it, or which tag")
-    for metavar, (name, what) in zip(others, helps.items(), strict=True):
-        parser.add_argument(name, metavar=metavar, nargs="?", help=what)
+    for name, what in others.items():
+        parser.add_argument(name, metavar=name.upper(), nargs="?", help=what)
 
 
 def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:

@@ -16,7 +16,7 @@ from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, "OTHER", other="the other version, or its tag")
+    add_tagged(parser, other="the other version, or its tag")
     add_storage(parser)
     add_json(parser)
 

@@ -19,7 +19,7 @@ from yogadl.storage._export import FORMATS, NPY
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, "DIR", folder="where to: made, or there and empty")
+    add_tagged(parser, folder="where to: made, or there and empty")
     add_storage(parser)
     parser.add_argument("--format", choices=FORMATS, default=NPY, help=f"what to write (default: {NPY})")
     parser.add_argument(

@@ -58,8 +58,13 @@ def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[st
         storage = open_existing(arguments, *others)
         if not storage.versions(arguments.id):
             arguments.id, given = head, [tag, *given]
+    elif len(given) == len(wanted) and head and tag:
+        storage = open_existing(arguments, *others)
+        if not storage.versions(arguments.id) and storage.versions(head):
+            arguments.refuse(f"{arguments.id} stands for both ID and VERSION: leave {given[0]!r} out")
     if len(given) != len(wanted):
-        arguments.refuse(f"give ID {' '.join(map(str.upper, wanted))}, or ID@TAG in place of ID VERSION")
+        rest = "".join(f" {name.upper()}" for name in names)
+        arguments.refuse(f"give ID VERSION{rest}, or ID@TAG{rest}")
     for name, value in zip(wanted, given, strict=True):
         setattr(arguments, name, value)
     return storage or open_existing(arguments, *others)

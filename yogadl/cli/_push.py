@@ -16,9 +16,9 @@ from yogadl.cli._copying import copy_to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, "TO", target="where to: a bucket's URL, or a folder")
+    add_tagged(parser, target="where to: a bucket's URL, or a folder")
     add_storage(parser, "--from")
-    parser.add_argument("--to", metavar="TO", help="the same as the word TO")
+    parser.add_argument("--to", metavar="TO", help="the same as TARGET")
     parser.add_argument(
         "--replace", action="store_true", help="put it in place of another version of that name"
     )
@@ -29,5 +29,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     location = arguments.to or arguments.target or arguments.version  # the last word, after ID@TAG
     if location is None or None not in (arguments.target, arguments.to):
-        arguments.refuse("say once where to: yogadl push ID VERSION TO")
+        arguments.refuse("say once where to: yogadl push ID VERSION TARGET, or ID@TAG TARGET")
     return copy_to(location, arguments, *(() if arguments.to is not None else ("target",)))
