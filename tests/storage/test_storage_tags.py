@@ -215,6 +215,17 @@ def test_what_is_not_there_is_neither_tagged_nor_untagged(tagged):
         tagged.fetch("d", "stable")
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "{", "[" * 300 + "]" * 300])
+@pytest.mark.parametrize("name", ["1", "stable"])
+def test_what_cannot_be_read_is_not_tagged_and_says_what_to_do(tagged, content, name):
+    Path(tagged.location, "d/versions/1.json").write_text(content)
+    with pytest.raises(CacheFormatError, match="delete this version and build it again"):
+        tagged.tag("d", "new", name)
+    assert tagged.tags("d") == {"stable": "1"}
+    tagged.untag("d", "stable")
+    tagged.delete("d", "1")
+
+
 def test_what_a_tag_names_is_not_deleted(tagged):
     tagged.tag("d", "good", "1")
     with pytest.raises(

@@ -31,6 +31,7 @@ MAX_MANIFEST_BYTES: Final = 2**24
 MOST_EARLIER: Final = 1000
 # Of its JSON. A spec is nested 64 deep at most, which is twice as many levels.
 _MAX_DEPTH: Final = 200
+_ANEW: Final = "delete this version and build it again"
 _SMALL_BYTES: Final = 2**16  # of what is said of a builder, if not all of it can be said
 
 
@@ -136,17 +137,15 @@ def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
         CacheFormatError: if it is cut short, from a newer version, or of another dataset.
     """
     if _is_too_large(content):
-        raise CacheFormatError(f"{where} is far larger than any manifest: {len(content)} bytes")
+        raise CacheFormatError(f"{where} is far larger than any manifest: {len(content)} bytes; {_ANEW}")
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CacheFormatError(
-            f"the manifest {where} is damaged: {error}; delete this version and build it again"
-        ) from error
+        raise CacheFormatError(f"the manifest {where} is damaged: {error}; {_ANEW}") from error
     if _is_deeper(document, _MAX_DEPTH):
-        raise CacheFormatError(f"{where} is no manifest: it is nested more than {_MAX_DEPTH} deep")
+        raise CacheFormatError(f"{where} is no manifest: it is nested more than {_MAX_DEPTH} deep; {_ANEW}")
     if not isinstance(document, dict) or type(document.get("format")) is not int:
-        raise CacheFormatError(f"{where} is no manifest of a cache")
+        raise CacheFormatError(f"{where} is no manifest of a cache; {_ANEW}")
     if document["format"] != FORMAT_VERSION:
         raise CacheFormatError(
             f"{where} has format {document['format']!r:.40}, this library reads {FORMAT_VERSION}: "

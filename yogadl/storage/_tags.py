@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from yogadl._format.manifest import read_manifest
 from yogadl._frozen import frozen
 from yogadl._key import DatasetKey, is_version, new_key
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
@@ -52,9 +53,9 @@ def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
     name = DatasetKey(key.id, tag)
     if root.size(_names.manifest(name)) is not None:
         raise ConfigurationError(f"there is a {name}, so no tag can be called so: choose another name for it")
-    if root.size(_names.manifest(key)) is None:
+    if not _is_there(root, key):
         target = version_of(root, key)  # the tag may be that of another one's version
-        if target is None or root.size(_names.manifest(DatasetKey(key.id, target))) is None:
+        if target is None or not _is_there(root, DatasetKey(key.id, target)):
             raise backend.catalogue.not_found(key)
         key = DatasetKey(key.id, target)
     now: str | None = None
@@ -62,6 +63,19 @@ def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
         now = version_of(root, name)
     if now != key.version:
         _move(root, key.id, TagMove(tag, key.version, root.now()))
+
+
+def _is_there(root: Root, key: DatasetKey) -> bool:
+    """Return whether there is such a version.
+
+    Raises:
+        CacheFormatError: if it can't be read, so that nobody could by a tag.
+    """
+    name = _names.manifest(key)
+    content = root.read(name)
+    if content is not None:
+        read_manifest(content, key, root.where(name))
+    return content is not None
 
 
 def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
