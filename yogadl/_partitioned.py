@@ -29,6 +29,11 @@ class Partitioned:
     """
 
     def __init__(self, partitions: Iterable[Callable[[], Any]]) -> None:
+        if not isinstance(partitions, Iterable):
+            raise ConfigurationError(
+                f"give a list of functions, one for each partition, not {partitions!r:.60}; for one partition "
+                "alone a list of that"
+            )
         self._open = tuple(partitions)
         self._paths: tuple[Any, ...] | None = None
         if not self._open:
@@ -48,7 +53,7 @@ class Partitioned:
             paths: In order. A file that has changed since it was read is read again when a build goes on.
             read: Called with one of them, returns its records: any source.
         """
-        if isinstance(paths, str | bytes | os.PathLike):
+        if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Iterable):
             raise ConfigurationError(f"give a list of paths, not one alone: [{paths!r:.200}]")
         if not callable(read):
             raise ConfigurationError(f"read must be a function of a path, not {read!r:.60}")

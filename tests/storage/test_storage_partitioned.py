@@ -163,7 +163,10 @@ def test_an_error_names_its_partition_and_path(storage, workers):
     [
         (lambda: yogadl.partitioned([]), "needs one at least"),
         (lambda: yogadl.partitioned([[1, 2]]), "partition 0 is .* can't be called"),
+        (lambda: yogadl.partitioned(list), "give a list of functions, one for each partition"),
+        (lambda: yogadl.partitioned(7), "give a list of functions, one for each partition"),
         (lambda: yogadl.partitioned.of("a.csv", len), "give a list of paths"),
+        (lambda: yogadl.partitioned.of(7, len), "give a list of paths"),
         (lambda: yogadl.partitioned.of(["a.csv"], "b"), "read must be a function"),
     ],
 )
