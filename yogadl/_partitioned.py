@@ -31,8 +31,7 @@ class Partitioned:
     def __init__(self, partitions: Iterable[Callable[[], Any]]) -> None:
         if not isinstance(partitions, Iterable):
             raise ConfigurationError(
-                f"give a list of functions, one for each partition, not {partitions!r:.60}; for one partition "
-                "alone a list of that"
+                f"give a list of functions, one for each partition, not {partitions!r:.60}"
             )
         self._open = tuple(partitions)
         self._paths: tuple[Any, ...] | None = None

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from yogadl.errors import ConfigurationError, YogaError
 
 
-def pickled(value: Any, what: str, *, stays_here: bool) -> bytes:
-    """Pickle anything, functions of scripts and notebooks too.
+def pickled(value: Any, *, stays_here: bool) -> bytes:
+    """Pickle a source with what else is sent, functions of scripts and notebooks too.
 
     Args:
         value: What is sent.
-        what: What an error calls it.
-        stays_here: Whether it is for processes of this machine, which can open the same files.
+        stays_here: Whether it is for workers of our own on this machine, which can open the same files, or
+            for an engine's tasks.
 
     Raises:
         ConfigurationError: if it can't be pickled.
@@ -30,9 +30,10 @@ def pickled(value: Any, what: str, *, stays_here: bool) -> bytes:
     except YogaError:
         raise  # of a source that says why
     except (TypeError, AttributeError, pickle.PicklingError) as error:
+        whom, without = ("workers", "workers") if stays_here else ("an engine's tasks", "the engine")
         raise ConfigurationError(
-            f"{what} can't be sent to other processes: {error}. Leave them out (workers=1, no engine), "
-            "or open what does not pickle when it is first read from"
+            f"the source can't be sent to {whom}, each of which gets a copy, in threads too: {error}. Leave "
+            f"{without} out, or open what does not pickle when it is first read from"
         ) from error
     return file.getvalue()
 

@@ -178,8 +178,13 @@ def test_what_is_no_source_in_partitions(make, says):
 def test_what_does_not_pickle_is_refused_with_what_to_do(storage):
     lock = threading.Lock()
     source = yogadl.partitioned([lambda: [lock.locked()]] * 2)
-    with pytest.raises(ConfigurationError, match="the source can't be sent to other processes"):
+    with pytest.raises(ConfigurationError, match=r"can't be sent to workers, .* Leave workers out"):
         storage.submit(source, "d", "1", workers=2)
+    with (
+        ThreadPoolExecutor(1) as engine,
+        pytest.raises(ConfigurationError, match=r"to an engine's tasks, .* Leave the engine out"),
+    ):
+        storage.submit(source, "d", "1", engine=engine)
     storage.submit(source, "d", "1")
 
 

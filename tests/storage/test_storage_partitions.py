@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -299,10 +300,9 @@ def test_more_workers_than_records(storage):
     "source", [lambda: iter([1, 2]), iter([1, 2]), {1, 2}], ids=["generator", "iterator", "set"]
 )
 def test_several_workers_need_random_access(storage, source):
-    with pytest.raises(
-        ConfigurationError, match="several workers need a source with __len__ and __getitem__"
-    ):
-        storage.submit(source, "d", "1", workers=2)
+    for engine, workers in ((None, 2), (ThreadPoolExecutor(1), 1)):
+        with pytest.raises(ConfigurationError, match="workers, an engine or tasks, has __len__ and"):
+            storage.submit(source, "d", "1", engine=engine, workers=workers)
 
 
 def test_an_error_in_a_worker_reaches_the_caller_whole(storage):

@@ -66,7 +66,7 @@ def write_all(
     elif workers == 1:
         _write_here(build, part_bytes, tally, exclusion)
     else:
-        given = pickled((build, part_bytes), "the source", stays_here=True)
+        given = pickled((build, part_bytes), stays_here=True)
         with worker_pool(min(workers, build.count), given, lambda said: tally.note(*said)) as pool:
             _drive(build, tally, exclusion, lambda partition: pool.submit(_write_given, partition))
 
@@ -103,7 +103,7 @@ def _write_found(
 
 def _task(build: Partitions, partition: int, part_bytes: int) -> bytes:
     """Return what an executor's task is sent: no more of the source than it reads."""
-    return pickled((build.only(partition), partition, part_bytes), "the source", stays_here=False)
+    return pickled((build.only(partition), partition, part_bytes), stays_here=False)
 
 
 def _write_here(build: Partitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion) -> None:
