@@ -209,6 +209,10 @@ def _build(
     part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
     with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
         writes_itself = hasattr(source, "write_partitions")
+        if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
+            raise ConfigurationError(
+                "this source is written by the tasks that make its records: leave workers and engine out"
+            )
         has_many = writes_itself or isinstance(source, PartitionedSource)
         if options.engine is not None or options.workers > 1 or has_many:
             if writes_itself:

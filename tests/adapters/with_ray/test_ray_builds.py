@@ -55,7 +55,8 @@ def test_an_error_of_the_source_is_raised_as_what_it_is(storage, tmp_path):
 
     with pytest.raises(ConnectionResetError, match="gone") as caught:
         storage.submit(yogadl.partitioned.of(range(4), fails), "d", "1", engine="ray")
-    assert any("partition 2" in note for note in caught.value.__notes__)
+    assert caught.value.__notes__ == ["in partition 2 of 4 ('2')"]
+    assert "test_ray_builds.py" in str(caught.value.__cause__)
     assert storage.versions("d") == []
 
 
@@ -221,10 +222,25 @@ def test_empty_blocks_are_no_records_and_nothing_else_is_an_error(storage):
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_a_missing_value_is_an_error_that_names_the_column(storage, value, blocks):
     rows = [{"n": n, "column": value if n != 1 or None in np.ravel(value) else None} for n in range(3)]
-    with pytest.raises(Exception, match="column 'column' has missing values"):
+    with pytest.raises(UnsupportedDataError, match=r"^column 'column' has missing values") as caught:
         storage.submit(ray.data.from_items(rows, override_num_blocks=blocks), "d", "1")
+    assert type(caught.value) is UnsupportedDataError
+    assert isinstance(caught.value.__cause__, ray.exceptions.RayTaskError)
     assert storage.versions("d") == []
     assert storage.unfinished() == []
+
+
+@pytest.mark.parametrize("given", [{"workers": 2}, {"engine": RayExecutor()}], ids=["workers", "engine"])
+def test_workers_and_executors_are_refused_where_they_would_do_nothing(storage, given):
+    with pytest.raises(ConfigurationError, match="leave workers and engine out"):
+        storage.submit(ray.data.range(20), "d", "1", **given)
+    storage.submit(ray.data.range(20), "d", "1", engine="ray")
+
+
+def test_an_error_of_a_datasets_function_is_told_with_its_text(storage):
+    with pytest.raises(ray.exceptions.RayTaskError, match="ZeroDivisionError"):
+        storage.submit(ray.data.range(20).map(lambda row: {"n": 1 // (row["id"] - 7)}), "d", "1")
+    assert storage.versions("d") == []
 
 
 def test_a_dataset_replaces_a_version_and_leaves_nothing_behind(storage):

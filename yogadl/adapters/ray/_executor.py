@@ -60,16 +60,17 @@ class _Task(concurrent.futures.Future[Any]):
         if error is None:
             self.set_result(done.result())
         else:
-            self.set_exception(_own(error))
+            self.set_exception(original(error))
 
 
-def _own(error: BaseException) -> BaseException:
-    """Return what the function raised, or what has become of its process."""
-    if isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
-        cause = error.cause
-        cause.add_note(str(error))
+def original(error: BaseException) -> BaseException:
+    """Return what a task raised, whose cause is what Ray says; or what has become of its process."""
+    cause = getattr(error, "cause", None)
+    # Of what a user's function of a dataset raised there is no more than Ray's text.
+    if isinstance(error, RayTaskError) and isinstance(cause, Exception) and not isinstance(cause, RayError):
+        cause.__cause__ = error
         return cause
-    if isinstance(error, RayError) and not isinstance(error, TaskCancelledError):
+    if isinstance(error, RayError) and not isinstance(error, TaskCancelledError | RayTaskError):
         died = WorkerDiedError(f"the Ray task that wrote it is lost: {error}")
         died.__cause__ = error
         return died

@@ -8,11 +8,13 @@ from typing import Any
 import ray.data
 from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
+from ray.exceptions import RayTaskError
 
 from yogadl._columns import Columns
 from yogadl._partitioned import Partitioned
 from yogadl._sources import Source, open_source
 from yogadl._spec import Spec
+from yogadl.adapters.ray._executor import original
 from yogadl.errors import UnsupportedDataError
 
 
@@ -56,8 +58,11 @@ class DatasetSource(Source):
         They follow each other as in the dataset, also where actors make its blocks.
         """
         sink = _Sink(write)
-        with _in_order(self._dataset):
-            self._dataset.write_datasink(sink)
+        try:
+            with _in_order(self._dataset):
+                self._dataset.write_datasink(sink)
+        except RayTaskError as error:
+            raise original(error)  # noqa: B904  (its cause is what Ray says)
         return sink.partitions
 
     def _opened(self, batch: Any) -> Source:
