@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,81 @@ def test_a_share_is_one_file_unless_it_is_larger_than_a_constant(storage, monkey
         storage.submit(data, "d", "1", engine=engine)
     assert np.array_equal(storage.fetch("d", "1").gather(range(3_200)), data)
     assert (storage.info("d", "1").parts > SHARES) == (times < 1)
+
+
+class Counting:
+    """An executor that knows how many tasks wait in it, and in whose futures that may be seen or not."""
+
+    def __init__(self, tells):
+        self.pool, self.tells = ThreadPoolExecutor(1), tells
+        self.unfinished, self.most, self.sent = 0, 0, []
+
+    def submit(self, function, given):
+        self.unfinished += 1
+        self.most = max(self.most, self.unfinished)
+        self.sent.append(len(given))
+        future = Future()
+
+        def run():
+            if self.tells:
+                future.set_running_or_notify_cancel()
+            self.unfinished -= 1  # before it is told: who is told submits the next
+            future.set_result(function(given))
+
+        self.pool.submit(run)
+        return future
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize(("tasks", "waiting"), [(0.5, 3), (3, 3), (4, 4), (4.5, 5), (1000, 8)])
+def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch, tasks, waiting, tells):
+    data = np.arange(3_200 * 100).reshape(3_200, 100)
+    engine = Counting(tells)
+    storage.submit(data, "d", "1", engine=engine)
+    monkeypatch.setattr(_engines, "_WAITING_BYTES", int(max(engine.sent) * tasks))
+    monkeypatch.setattr(_engines, "_LEAST_WAITING", 3)
+    monkeypatch.setattr(_engines, "_MOST_WAITING", 8)
+    counted = Counting(tells)
+    storage.submit(data, "d", "2", engine=counted)
+    assert len(counted.sent) == len(engine.sent)
+    assert counted.most <= waiting + tells  # one runs
+    assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("count", "size_bytes", "has_room"),
+    [(31, 2**30, True), (32, 2**25 - 1, True), (32, 2**25, False), (4095, 1, True), (4096, 1, False)],
+)
+def test_there_is_room_for_one_more_task(count, size_bytes, has_room):
+    assert _engines._has_room([size_bytes] * count) is has_room
+
+
+MET = threading.Barrier(8)
+
+
+def meets(number):
+    MET.wait(100)
+    return [number]
+
+
+def test_all_slots_of_an_executor_that_tells_what_runs_are_filled(storage, monkeypatch):
+    monkeypatch.setattr(_engines, "_WAITING_BYTES", 0)
+    monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
+    with ThreadPoolExecutor(8) as engine:
+        storage.submit(yogadl.partitioned.of(range(16), meets), "d", "1", engine=engine)
+    assert list(storage.fetch("d", "1")) == list(range(16))
+
+
+def test_the_first_error_ends_a_build_whose_tasks_are_not_all_submitted(storage, monkeypatch):
+    def fails(number):
+        if number == 5:
+            raise ConnectionResetError("gone")
+        return [number]
+
+    monkeypatch.setattr(_engines, "_MOST_WAITING", 2)
+    monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
+    with ThreadPoolExecutor(1) as engine:
+        with pytest.raises(ConnectionResetError):
+            storage.submit(yogadl.partitioned.of(range(100), fails), "d", "1", engine=engine)
+        assert engine.submit(len, "abc").result() == 3
+    assert storage.versions("d") == []

@@ -5,7 +5,7 @@ import functools
 import importlib
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,19 @@ ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
 _TELL_EVERY_S: Final = 0.5
 # Larger than a share of a source with random access: it becomes one file.
 _PART_BYTES: Final = 2**29
+# An executor keeps in memory what it is given. So few tasks wait in it at least that none of its slots is
+# idle for long; so many at most, and the more of them the less each of them is sent.
+_LEAST_WAITING: Final = 32
+_MOST_WAITING: Final = 4096
+_WAITING_BYTES: Final = 2**30
+
+
+class _Sent(NamedTuple):
+    """A task that was submitted, for which partition, and how much it was sent."""
+
+    task: "concurrent.futures.Future[Written]"
+    partition: int
+    size_bytes: int = 0
 
 
 class Written(NamedTuple):
@@ -59,8 +72,9 @@ def write_all(
     if engine is not None:
         tasks = _executor(engine)
 
-        def submit(partition: int) -> concurrent.futures.Future[Written]:
-            return tasks.submit(write_partition, _task(build, partition, part_bytes))
+        def submit(partition: int) -> _Sent:
+            given = _task(build, partition, part_bytes)
+            return _Sent(tasks.submit(write_partition, given), partition, len(given))
 
         _drive(build, tally, exclusion, submit)
     elif workers == 1:
@@ -68,7 +82,7 @@ def write_all(
     else:
         given = pickled((build, part_bytes), stays_here=True)
         with worker_pool(min(workers, build.count), given, lambda said: tally.note(*said)) as pool:
-            _drive(build, tally, exclusion, lambda partition: pool.submit(_write_given, partition))
+            _drive(build, tally, exclusion, lambda k: _Sent(pool.submit(_write_given, k), k))
 
 
 def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.Executor:
@@ -122,34 +136,44 @@ def _drive(
     build: Partitions,
     tally: Tally,
     exclusion: BuildExclusion,
-    submit: Callable[[int], "concurrent.futures.Future[Written]"],
+    submit: Callable[[int], _Sent],
 ) -> None:
-    """Submit a task for each partition, and wait for all; at the first error, for none."""
-    tasks: dict[concurrent.futures.Future[Written], int] = {}
+    """Submit a task for each partition, in order, and wait for all; at the first error, for none."""
+    pending: dict[concurrent.futures.Future[Written], _Sent] = {}
+    submitted = 0
     try:
-        for partition in range(build.count):
-            tasks[submit(partition)] = partition
-        pending = set(tasks)
-        while pending:
-            done, pending = concurrent.futures.wait(
-                pending, _TELL_EVERY_S, concurrent.futures.FIRST_COMPLETED
-            )
+        while pending or submitted < build.count:
+            waiting = [sent.size_bytes for sent in pending.values() if not sent.task.running()]
+            while submitted < build.count and _has_room(waiting):
+                sent = submit(submitted)
+                pending[sent.task] = sent
+                waiting.append(sent.size_bytes)
+                submitted += 1
+            done, _ = concurrent.futures.wait(pending, _TELL_EVERY_S, concurrent.futures.FIRST_COMPLETED)
             for task in done:
-                tally.note(tasks[task], *_result(build, tasks[task], task), is_whole=True)
+                sent = pending.pop(task)
+                tally.note(sent.partition, *_result(build, sent), is_whole=True)
             tally.tell()
             if done:
                 exclusion.check()
     except BaseException:
-        for task in tasks:
+        for task in pending:
             task.cancel()
         raise
 
 
-def _result(build: Partitions, partition: int, task: "concurrent.futures.Future[Written]") -> Written:
+def _has_room(waiting: Sequence[int]) -> bool:
+    """Return whether one more task may wait beside those that do, of which each was sent so many bytes."""
+    if len(waiting) < _LEAST_WAITING:
+        return True
+    return len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES
+
+
+def _result(build: Partitions, sent: _Sent) -> Written:
     try:
-        return task.result()
+        return sent.task.result()
     except WorkerDiedError as error:
-        raise WorkerDiedError(f"{build.key}: {build.described(partition)}: {error}") from error
+        raise WorkerDiedError(f"{build.key}: {build.described(sent.partition)}: {error}") from error
 
 
 def write_partition(given: bytes) -> Written:
