@@ -16,6 +16,7 @@ from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import PartitionedBuild, _locks, copy
 from yogadl.storage._local import FolderOpener
+from yogadl.storage._partitions import Partitions
 
 DAY_S = 86_400
 
@@ -494,7 +495,7 @@ def test_a_bad_name_is_refused_before_anything_is_built(storage, name):
 def test_a_version_whose_name_has_what_is_not_seen_is_read_and_deleted_but_not_built(storage):
     name = "1\u202e2"
     # As earlier releases let it be.
-    earlier = PartitionedBuild(storage._backend, DatasetKey("data", name), 1, "run")
+    earlier = PartitionedBuild(Partitions(storage._backend, DatasetKey("data", name), 1, "run"))
     earlier.write(0, [1, 2, 3])
     earlier.commit()
     assert storage.versions("data") == [name]

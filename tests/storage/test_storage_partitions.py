@@ -246,8 +246,9 @@ def test_partitions_of_different_structure_are_refused_with_both(storage, first,
 
 @pytest.mark.parametrize("partitions", [0, -1, 1.5, "3", True, None])
 def test_a_number_of_partitions_that_makes_no_sense(storage, partitions):
-    with pytest.raises(ConfigurationError, match="partitions must be a positive integer"):
-        storage.begin("d", "1", partitions=partitions)
+    for source in (None, [1, 2, 3]) if partitions is not None else (None,):
+        with pytest.raises(ConfigurationError, match="partitions must be a positive integer"):
+            storage.begin("d", "1", partitions=partitions, source=source)
 
 
 @pytest.mark.parametrize("partition", [-1, 3, 1.0, "0", None])
@@ -256,9 +257,9 @@ def test_a_partition_that_is_not_there(storage, partition):
         storage.begin("d", "1", partitions=3).write(partition, rows(3))
 
 
-@pytest.mark.parametrize("run", ["../x", ".x", "a\0b", "/x"])
+@pytest.mark.parametrize("run", ["../x", ".x", "a\0b", "/x", "a/b", "", 7])
 def test_a_run_that_can_be_no_folder(storage, run):
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match="a run can't be called"):
         storage.begin("d", "1", partitions=1, run=run)
 
 

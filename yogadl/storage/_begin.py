@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._key import DatasetKey
+from yogadl._key import DatasetKey, is_version
 from yogadl._provenance.describer import sha256_of_data
 from yogadl._sources import Source, open_if_any, open_source
 from yogadl.errors import ConfigurationError
@@ -26,31 +26,15 @@ _DIGITS: Final = 24  # of a hash in a name
 class PartitionedBuild:
     """A build in progress, to be handed to tasks: small, picklable, and harmless to repeat.
 
-    Args:
-        backend: Where the cache will be.
-        key: Which it will be.
+    Attributes:
+        key: What is built.
         partitions: How many there are.
         run: What tells this build from others of the same key.
-        shares: What to read, if that is known: a share for each partition.
-        origin: The hash of what decides the records of those.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        key: DatasetKey,
-        partitions: int,
-        run: str,
-        shares: Shares | None = None,
-        origin: str = "",
-    ) -> None:
-        if type(partitions) is not int or partitions < 1:
-            raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
-        DatasetKey("run", run)  # it becomes part of a path
-        self.key = key
-        self.partitions = partitions
-        self.run = run
-        self._all = Partitions(backend, key, partitions, run, shares, origin)
+    def __init__(self, every: Partitions) -> None:
+        self.key, self.partitions, self.run = every.key, every.count, every.run
+        self._all = every
 
     def write(
         self,
@@ -157,13 +141,17 @@ def begun(
         origin: The hash of what `data` was made from, if that is known.
     """
     refuse_tag(backend.root, key)
+    if run is not None and (type(run) is not str or not is_version(run) or "/" in run):
+        raise ConfigurationError(f"a run can't be called {run!r:.100}: use letters, digits, '-', '_' and '.'")
+    if partitions is not None and (type(partitions) is not int or partitions < 1):
+        raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
     if data is None:
         # Nothing is known of the data: a stable name would mix the partitions of two attempts.
         if partitions is None:
             raise ConfigurationError(
                 "partitions must be a positive integer, not None; or give the source of all of them"
             )
-        return PartitionedBuild(backend, key, partitions, run or secrets.token_hex(8))
+        return PartitionedBuild(Partitions(backend, key, partitions, run or secrets.token_hex(8)))
     source = open_source(data, allow_pickle=allow_pickle)
     shares = shares_of(source, partitions)
 
@@ -179,9 +167,8 @@ def begun(
                 f"together: give run, a job's id say, or make it possible: {error}"
             ) from error
         found = known()
-    return PartitionedBuild(
-        backend, key, shares.count, run or run_of(backend, key, shares, found), shares, found
-    )
+    run = run or run_of(backend, key, shares, found)
+    return PartitionedBuild(Partitions(backend, key, shares.count, run, shares, found))
 
 
 def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:

@@ -156,8 +156,11 @@ class Partitions:
         if not self.is_shared_out:
             self.backend.coordinator.wait_for_pruning(self.key.id)
 
-    def receipts(self) -> list[Receipt]:
+    def receipts(self, stamps: Sequence[str] = ()) -> list[Receipt]:
         """Return the receipts of all parts, in order.
+
+        Args:
+            stamps: What the shares say of themselves now, where that is compared.
 
         Raises:
             ConfigurationError: if a partition is not written yet, or its parts are gone by now.
@@ -179,7 +182,7 @@ class Partitions:
             raise ConfigurationError(
                 f"{self.key}: {len(missing)} partitions are not written yet: [{shown}]{others}"
             )
-        self._check(written)
+        self._check(written, stamps)
         receipts = list(itertools.chain.from_iterable(found[1] for found in written if found is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
         if not receipts:
@@ -189,7 +192,7 @@ class Partitions:
             for first, receipt in zip(firsts, receipts, strict=False)
         ]
 
-    def _check(self, written: Sequence[tuple[str, list[Receipt]] | None]) -> None:
+    def _check(self, written: Sequence[tuple[str, list[Receipt]] | None], stamps: Sequence[str]) -> None:
         """Refuse partitions that do not fit together, or whose files have changed since.
 
         Raises:
@@ -197,13 +200,11 @@ class Partitions:
             UnsupportedDataError: if structures or dtypes differ.
         """
         anew = "" if self.is_shared_out else "; with another run all partitions are written anew"
-        every = None if self.is_shared_out or isinstance(self.shares, Only) else self.shares
         first: Spec | None = None
         for number, found in enumerate(written):
             stamp, receipts = found or ("", [])
             what = f"{self.key}: {self.described(number)} has"
-            now = "" if every is None else every[number].stamp
-            if now and now != stamp:
+            if stamps and stamps[number] not in ("", stamp):
                 raise ConfigurationError(f"{what} changed since it was written{anew}")
             for receipt in receipts:
                 first = first or receipt.spec
@@ -251,13 +252,14 @@ class Partitions:
             ConfigurationError: if a partition is not written yet.
             UnsupportedDataError: if partitions have different structures.
         """
-        machine, made_of = describe_machine(), self._made_of()
+        machine, stamps = describe_machine(), self._stamps()
+        made_of = self._made_of(stamps)
         if made_of:
             machine["made_of"] = made_of
         aside = _names.unresumable(self.key, secrets.token_hex(8))
         with exclusive_build(self.backend, self.key) as exclusion:
             try:
-                receipts = self.receipts()
+                receipts = self.receipts(stamps)
             except ConfigurationError:
                 # Once published, the receipts are cleared away, and the same source's run has another name.
                 if self.is_published(made_of):
@@ -282,11 +284,16 @@ class Partitions:
         is_same = bool(made_of) and builder.get("made_of") == made_of
         return is_same or builder.items() >= self._named.items()
 
-    def _made_of(self) -> str:
+    def _stamps(self) -> list[str]:
+        """Return what each share says of itself now; nothing if they are not known."""
+        if self.shares is None or isinstance(self.shares, Only):
+            return []
+        return [self.shares[number].stamp for number in range(self.count)]
+
+    def _made_of(self, stamps: Sequence[str]) -> str:
         """Return the hash of what the partitions are read from, as it is now; empty if that is not known."""
         if not self.origin or self.shares is None or isinstance(self.shares, Only):
             return ""
-        stamps = [self.shares[number].stamp for number in range(self.count)]
         described = [self.origin, self.shares.terms(), stamps]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
