@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -83,8 +84,40 @@ def test_a_commit_before_all_is_written_says_what_is_missing(build, storage):
     build("numbers", "--task", "1/2")
     ended = build("numbers", "--commit")
     assert ended.code == 1
-    assert "3 partitions are not written yet: [1, 3, 5]" in ended.err
+    assert "3 partitions are not written yet: run the tasks 2/2\n" in ended.err
     assert storage.versions("d") == []
+
+
+@pytest.mark.parametrize(
+    ("done", "missing"),
+    [
+        (["2/3"], "run the tasks 1/3, 3/3"),
+        (["1/3", "3/4"], "run the tasks 1/4, 2/4"),  # as the last one counted
+        (["1/100"], "run the tasks 2/100, 3/100, 4/100, 5/100, 6/100, 7/100"),
+        ([], "7 partitions are not written yet: [0, 1, 2, 3, 4, 5, 6]"),  # nobody said how many there are
+    ],
+)
+def test_the_tasks_that_are_to_be_run_again_are_named_as_they_are_typed(build, storage, done, missing):
+    for task in done:
+        build("numbers", "--task", task)
+    ended = build("numbers", "--commit")
+    assert ended.code == 1
+    assert missing in ended.err
+    for task in re.findall(r"\d+/\d+", ended.err):
+        build("numbers", "--task", task)
+    assert build("numbers", "--commit").code == (0 if done else 1)
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+@pytest.mark.parametrize("words", [["--task", "1/2"], ["--commit"]])
+def test_a_version_of_other_code_is_served_with_a_warning(build, file, words):
+    build("numbers")
+    file.write_text(CODE.replace("count=7", "count=8"))
+    ended = build("numbers", *words)
+    assert ended.code == 0
+    assert "warning: 'd' version '1' was built by other code or arguments" in ended.err
+    assert "argument 'count': 7 -> 8" in ended.err
+    assert "--replace builds it anew" in ended.err
 
 
 @pytest.mark.parametrize("other", ["code", "arguments"])
@@ -98,7 +131,7 @@ def test_a_task_of_other_code_is_named_and_has_no_part_in_what_is_published(buil
     assert "other tasks of 'd' version '1' have other code, arguments or source" in ended.err
     ended = build("numbers", "--commit", *words)
     assert ended.code == 1
-    assert "not written yet: [0, 2, 4" in ended.err
+    assert "not written yet: run the tasks 1/2;" in ended.err
     assert "written by tasks of other code, arguments or source" in ended.err
     build("numbers", "--task", "1/2", *words)
     assert build("numbers", "--commit", *words).code == 0
@@ -112,9 +145,14 @@ def test_a_version_is_replaced_by_the_tasks_of_a_run(build, storage):
     assert ended.code == 2
     assert "--replace by tasks needs --run" in ended.err
     assert build("numbers", "--task", "1/1", "--replace", "--run", "job-7").code == 0
-    for _ in range(2):
-        assert build("numbers", "--commit", "--replace", "--run", "job-7").code == 0
+    again = ["--replace", "--run", "job-7"]
+    assert "Built d 1 in " in build("numbers", "--commit", *again).out
+    for words in (["--commit"], ["--task", "1/1"]):
+        ended = build("numbers", *words, *again)
+        assert ended.code == 0
+        assert "what the run job-7 has built; --replace with another --run builds it anew" in ended.err
     assert numbers(storage) == list(range(70))
+    assert storage.unfinished() == []
 
 
 def test_tasks_work_out_the_same_automatic_version(yoga, file, root, storage):

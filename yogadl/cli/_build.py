@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         document = {"storage": storage.location, "was_built": found, "elapsed_s": elapsed_s}
         say_json(**document, **info_to_json(info))
     else:
-        _say(info, found, elapsed_s)
+        _say(info, found, elapsed_s, arguments.run_name if arguments.replace else None)
     return 0
 
 
@@ -142,12 +142,15 @@ def _build(
     return is_new
 
 
-def _say(info: DatasetInfo, was_built: bool, elapsed_s: float) -> None:
+def _say(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
     if was_built:
         say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
     else:
         say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {contents(info)}.")
-        note("nothing was built; --replace builds it anew")
+        if run_name is None:
+            note("nothing was built; --replace builds it anew")
+        else:
+            note(f"it is what the run {run_name} has built; --replace with another --run builds it anew")
     say(f"Fingerprint, the same on every machine: {info.fingerprint}")
 
 

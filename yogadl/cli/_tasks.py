@@ -9,9 +9,9 @@ from yogadl._key import DatasetKey, new_key
 from yogadl._provenance.describer import Call
 from yogadl._sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
-from yogadl.errors import DatasetNotFoundError
 from yogadl.storage import CacheStorage
 from yogadl.storage._begin import begun
+from yogadl.storage._building import warn_if_stale
 from yogadl.storage._partitions import Partitions
 from yogadl.storage._progress import Tally, shown
 
@@ -109,8 +109,11 @@ def run_task(
         Whether the version was published just now, or what the task has written.
     """
     new_key(key.id, key.version)
-    if not arguments.replace and _is_there(storage, key):
-        return False
+    if not arguments.replace:
+        published = storage._backend.catalogue.find(key)
+        if published is not None:
+            warn_if_stale(published.manifest, call.builder.to_json(), set())
+            return False
     origin = call.sha256()
     data = open_source(function(**values), allow_pickle=arguments.allow_pickle)
     build = begun(
@@ -122,18 +125,12 @@ def run_task(
         allow_pickle=arguments.allow_pickle,
         origin=origin,
     )
+    if build._all.is_published():
+        return False  # by this run, which an earlier commit of it has ended
     if arguments.commit:
         builder = getattr(data, "provenance", {}) | call.manifest()
         return build._all.commit(builder, replaces=arguments.replace)
     return _write(build._all, arguments)
-
-
-def _is_there(storage: CacheStorage, key: DatasetKey) -> bool:
-    try:
-        storage.info(key.id, key.version)
-    except DatasetNotFoundError:
-        return False
-    return True
 
 
 def _write(build: Partitions, arguments: argparse.Namespace) -> "Written":
@@ -146,6 +143,7 @@ def _write(build: Partitions, arguments: argparse.Namespace) -> "Written":
     part_bytes = arguments.part_bytes or build.backend.part_bytes
     records = 0
     title = f"{build.key}, task {task}"
+    build.note_tasks(task.count)
     with shown(None, title) as show:
         tally = Tally(title, len(mine), None, show, None, note)
         for partition in mine:

@@ -140,7 +140,7 @@ def cached(
             _build_once(backend, key, data, options, call)
             published = catalogue.find(key)
         if not is_auto:
-            _warn_if_stale(published.manifest, call.builder.to_json(), warned)
+            warn_if_stale(published.manifest, call.builder.to_json(), warned)
         return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
 
     # What stands for it in the version of another builder that calls it.
@@ -275,7 +275,14 @@ def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> Non
         )
 
 
-def _warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
+def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
+    """Warn that a version which is served was built by something else, unless that was said before.
+
+    Args:
+        manifest: Of the version.
+        builder: What would build it now.
+        warned: What was said before.
+    """
     changed = difference(manifest.builder, builder)
     if changed and changed not in warned:
         warned.add(changed)

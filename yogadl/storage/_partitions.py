@@ -172,7 +172,6 @@ class Partitions:
                 written = list(pool.map(self._read, range(self.count)))
         missing = [k for k, found in enumerate(written) if found is None]
         if missing:
-            shown = ", ".join(map(str, missing[:10])) + (", ..." if missing[10:] else "")
             others = self.others()
             if others:
                 others = (
@@ -180,7 +179,7 @@ class Partitions:
                     f"source, or another run: {others}"
                 )
             raise ConfigurationError(
-                f"{self.key}: {len(missing)} partitions are not written yet: [{shown}]{others}"
+                f"{self.key}: {len(missing)} partitions are not written yet: {self._by_name(missing)}{others}"
             )
         self._check(written, stamps)
         receipts = list(itertools.chain.from_iterable(found[1] for found in written if found is not None))
@@ -191,6 +190,24 @@ class Partitions:
             Receipt(first, receipt.part, receipt.spec)
             for first, receipt in zip(firsts, receipts, strict=False)
         ]
+
+    def note_tasks(self, count: int) -> None:
+        """Note that so many tasks write every so-manieth partition each, for who is told what is missing."""
+        self.backend.root.write(self._tasks, str(count).encode())
+
+    @property
+    def _tasks(self) -> str:
+        return f"{self.where}/tasks"
+
+    def _by_name(self, partitions: Sequence[int]) -> str:
+        """Name partitions, or the tasks that write them, if it is known how many there are."""
+        found = self.backend.root.read(self._tasks) or b""
+        names = list(map(str, partitions))
+        if found.isdigit():
+            count = int(found)
+            names = [f"{k + 1}/{count}" for k in sorted({number % count for number in partitions})]
+        shown = ", ".join(names[:10]) + (", ..." if names[10:] else "")
+        return f"run the tasks {shown}" if found.isdigit() else f"[{shown}]"
 
     def _check(self, written: Sequence[tuple[str, list[Receipt]] | None], stamps: Sequence[str]) -> None:
         """Refuse partitions that do not fit together, or whose files have changed since.
