@@ -89,6 +89,8 @@ def test_ls_says_what_a_failed_build_holds_and_prune_frees_just_that(yoga, squar
 
 
 def test_ls_has_stable_keys(yoga, squares, root):
+    for tag in ("stable", "good"):
+        squares.tag("squares", tag, "1")
     for one in json.loads(yoga("ls", "-s", root, "--json").out)["versions"]:
         info = squares.info(one["id"], one["version"])
         assert one == {
@@ -100,10 +102,23 @@ def test_ls_has_stable_keys(yoga, squares, root):
             "created": one["created"],
             "fingerprint": info.fingerprint,
             "digest": info.digest,
+            "tags": ["good", "stable"] if one["version"] == "1" else [],
             "error": None,
         }
         assert one["created"].endswith("Z")
         assert datetime.fromisoformat(one["created"]).timestamp() == int(info.created)
+
+
+def test_ls_has_a_column_for_tags_where_there_are_any(yoga, squares, root):
+    for tag in ("stable", "good"):
+        squares.tag("squares", tag, "1")
+    lines = yoga("ls", "-s", root).out.splitlines()
+    assert lines[0].endswith("  built (UTC)       tags")
+    assert [line.endswith("  good, stable") for line in lines[1:]] == [False, True, False]
+    (root / "squares/tags/good/0000000001.tag").write_text("{")
+    ended = yoga("ls", "-s", root)
+    assert (ended.code, len(ended.out.splitlines())) == (1, 4)
+    assert "is damaged, so the tag 'good' names nothing" in ended.err
 
 
 def test_ls_tells_a_damaged_manifest_and_lists_the_others(yoga, squares, root):

@@ -23,6 +23,7 @@ class _Version:
     id: str
     version: str
     info: DatasetInfo | None
+    tags: list[str]
     error: str | None = None
 
 
@@ -35,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List what there is, and return 1 if a manifest is damaged."""
     storage = open_existing(arguments)
-    found = _find(storage, arguments.id)
-    for one in found:
-        if one.error is not None:
-            note(one.error)
+    problems: list[str] = []
+    found = _find(storage, arguments.id, problems)
+    for problem in problems:
+        note(problem)
     unfinished = storage.unfinished(arguments.id)
     if arguments.id is not None and not found and not unfinished:
         raise storage._backend.catalogue.no_dataset(arguments.id)
@@ -46,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         held = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
         say_json(storage=storage.location, versions=[_to_json(one) for one in found], unfinished=held)
     elif found:
-        header = ("dataset", "version", "records", "size", "files", "built (UTC)")
-        for line in table(header, [_row(one) for one in found], right=(2, 3, 4)):
+        columns = 7 if any(one.tags for one in found) else 6
+        header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")[:columns]
+        for line in table(header, [_row(one)[:columns] for one in found], right=(2, 3, 4)):
             say(line)
     else:
         note(f"there are no datasets in {storage.location}")
@@ -57,34 +59,41 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"{build.id} {version} is not finished: {what}")
     if unfinished:
         note("`yogadl prune --unfinished` frees that, but leaves builds alone that run just now")
-    return int(any(one.error is not None for one in found))
+    return int(bool(problems))
 
 
-def _find(storage: CacheStorage, dataset_id: str | None) -> list[_Version]:
+def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) -> list[_Version]:
     ids = storage.datasets() if dataset_id is None else [dataset_id]
     found = []
     for name in ids:
+        named: dict[str, str] = {}
+        try:
+            named = storage.tags(name)
+        except CacheFormatError as error:
+            problems.append(error_line(error))
         for version in storage.versions(name):
+            tags = [tag for tag, its in named.items() if its == version]
             try:
                 # What built it is not shown, and may be long.
-                found.append(_Version(name, version, replace(storage.info(name, version), builder={})))
+                found.append(_Version(name, version, replace(storage.info(name, version), builder={}), tags))
             except CacheFormatError as error:
-                found.append(_Version(name, version, None, error_line(error)))
+                problems.append(error_line(error))
+                found.append(_Version(name, version, None, tags, problems[-1]))
             except DatasetNotFoundError:
                 pass  # deleted just now
     return found
 
 
 def _row(one: _Version) -> list[str]:
-    info = one.info
+    info, tags = one.info, ", ".join(one.tags)
     if info is None:
-        return [one.id, one.version, "damaged", "", "", ""]
+        return [one.id, one.version, "damaged", "", "", "", tags]
     built = day_and_time(info.created)
-    return [one.id, one.version, f"{info.records:,}", size(info.size_bytes), f"{info.parts:,}", built]
+    return [one.id, one.version, f"{info.records:,}", size(info.size_bytes), f"{info.parts:,}", built, tags]
 
 
 def _to_json(one: _Version) -> dict[str, Any]:
     names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
     found = {name: getattr(one.info, name, None) for name in names}
     found["created"] = moment(found["created"])
-    return {"id": one.id, "version": one.version, **found, "error": one.error}
+    return {"id": one.id, "version": one.version, **found, "tags": one.tags, "error": one.error}
