@@ -39,6 +39,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Make something": {
         "build": "Build a version from a function in a Python file.",
+        "append": "Build a version of another's records and those of a function.",
         "export": "Write a version to files that other programs read.",
         "import-014": "Turn a cache of yogadl 0.1.4 into a new one.",
         "demo": "Show in a few seconds what a cache does.",

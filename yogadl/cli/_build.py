@@ -38,10 +38,26 @@ from yogadl.storage._progress import Shown, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_target(parser)
+    add_options(parser)
+    _tasks.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    is_task = _tasks.check(arguments)
+    return make(arguments, open_or_make(arguments), _tasks.run_task if is_task else _build)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what returns records, and which version they become."""
     parser.add_argument(
         "target", metavar="FILE.py:FUNCTION", type=Target.parse, help="what returns the records"
     )
     add_key(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of all that makes a version from a function."""
     add_storage(parser)
     parser.add_argument(
         "--arg",
@@ -71,15 +87,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build even if the disk is too small for the records as they are (it may compress them)",
     )
     parser.add_argument("--traceback", action="store_true", help="show all of an error of the function")
-    _tasks.add_arguments(parser)
     add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def make(
+    arguments: argparse.Namespace, storage: CacheStorage, how: Callable[..., bool | _tasks.Written]
+) -> int:
+    """Make a version from the function that was asked for, and return the exit code.
+
+    Args:
+        arguments: Those of the command.
+        storage: Where.
+        how: Called with storage, key, function, its arguments, a description of that call and `arguments`;
+            returns whether the version was built just now, or what a task has written.
+    """
     target: Target = arguments.target
     values = dict(arguments.arg)
-    is_task = _tasks.check(arguments)
-    storage = open_or_make(arguments)
     started = time.perf_counter()
     with (
         contextlib.redirect_stdout(sys.stderr),
@@ -91,10 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         is_auto = arguments.version == AUTO
         call = Describer(function, thorough=is_auto).call((), values)
         key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
-        if is_task:
-            found = _tasks.run_task(storage, key, function, values, call, arguments)
-        else:
-            found = _build(storage, key, function, values, call, arguments)
+        found = how(storage, key, function, values, call, arguments)
     if isinstance(found, _tasks.Written):
         found.say(arguments.json)
         return 0
@@ -104,8 +124,18 @@ def run(arguments: argparse.Namespace) -> int:
         document = {"storage": storage.location, "was_built": found, "elapsed_s": elapsed_s}
         say_json(**document, **info_to_json(info))
     else:
-        _say(info, found, elapsed_s, arguments.run_name if arguments.replace else None)
+        _say(info, found, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None)
     return 0
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return how a version is built."""
+    return {
+        "workers": arguments.workers,
+        "part_bytes": arguments.part_bytes,
+        "allow_pickle": arguments.allow_pickle,
+        "check_space": not arguments.no_space_check,
+    }
 
 
 def _build(
@@ -128,13 +158,7 @@ def _build(
 
         if isinstance(show, Shown):
             progress.partitions = show.partitions  # type: ignore[attr-defined]
-        options: dict[str, Any] = {
-            "workers": arguments.workers,
-            "part_bytes": arguments.part_bytes,
-            "allow_pickle": arguments.allow_pickle,
-            "progress": progress,
-            "check_space": not arguments.no_space_check,
-        }
+        options = options_of(arguments) | {"progress": progress}
         if arguments.replace:
             replace_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)
         else:

@@ -5,7 +5,7 @@ the dataset is pruned, so its parts stay, whatever becomes of that version meanw
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from yogadl._format.reader import AnyReader
 from yogadl._interfaces import Earlier
 from yogadl._key import DatasetKey
 from yogadl._leaf import BYTES, OBJECT, Leaf
+from yogadl._provenance.describer import Call
 from yogadl._sources import NO_RECORDS, Source
 from yogadl._spec import DictNode, Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
@@ -41,15 +42,31 @@ _log = logging.getLogger("yogadl")
 _AT_ONCE: Final = 16
 
 
-def append(backend: Backend, key: DatasetKey, data: Any, base: DatasetKey, options: BuildOptions) -> None:
-    """Build a version of another's parts and those of a source: see `CacheStorage.append`."""
+def append(
+    backend: Backend,
+    key: DatasetKey,
+    data: Callable[[], Any],
+    base: DatasetKey,
+    options: BuildOptions,
+    call: Call | None = None,
+) -> None:
+    """Build a version of another's parts and those of a source: see `CacheStorage.append`.
+
+    Args:
+        backend: Where.
+        key: The version.
+        data: Returns the new records, once no other process builds and the base is known to be there.
+        base: What it begins with.
+        options: How.
+        call: The call that the records come from, if it is to be described.
+    """
     if key == base:
         raise ConfigurationError(
             f"{key} can't be appended to itself: it stays as it is, and a call that is repeated after a "
             "failure would append twice; give the new version a name of its own"
         )
     try:
-        replace_version(backend, key, lambda: _appended(backend, base, data), options)
+        replace_version(backend, key, lambda: _appended(backend, base, data), options, call)
     except UnsupportedDataError as error:
         if str(error) != NO_RECORDS:
             raise
@@ -63,7 +80,7 @@ def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     replace_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
 
 
-def _appended(backend: Backend, base: DatasetKey, data: Any) -> Planned:
+def _appended(backend: Backend, base: DatasetKey, data: Callable[[], Any]) -> Planned:
     manifest = _newest(backend.catalogue, base).manifest
     before = _receipts(backend, manifest)
 
@@ -73,7 +90,7 @@ def _appended(backend: Backend, base: DatasetKey, data: Any) -> Planned:
         _tell_what_varies(manifest, found.spec)
         return replace(found, earlier=earlier_of(manifest))
 
-    return Planned(data, partial(_check_like, manifest), content)
+    return Planned(data(), partial(_check_like, manifest), content)
 
 
 def earlier_of(base: Manifest) -> tuple[Earlier, ...]:

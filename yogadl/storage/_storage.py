@@ -135,7 +135,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
-        append(self._backend, key, data, base, options)
+        append(self._backend, key, lambda: data, base, options)
 
     @explains_names()
     def compact(

@@ -1,0 +1,87 @@
+"""`yogadl append`: a version of all records of another, and those of a function."""
+
+import pytest
+
+CODE = """
+def squares(first=0, count=10):
+    for n in range(first, first + count):
+        yield {"n": n, "square": n * n}
+
+def items(first=10):
+    return [{"n": n, "square": n * n} for n in range(first, first + 100)]
+
+def cubes():
+    return [{"n": 1, "cube": 1}]
+
+def told():
+    print("called")
+    return items()
+"""
+
+
+pytestmark = pytest.mark.usefixtures("forgets_modules")
+
+
+@pytest.fixture
+def append(yoga, file, root, build):
+    """Append what a function returns to version 1, which is built, as version 2."""
+    assert build("squares").code == 0
+    return lambda name, *words, version="2", base="1": yoga(
+        "append", f"{file}:{name}", "d", version, base, *words, "-s", root
+    )
+
+
+@pytest.mark.parametrize("words", [["squares", "--arg", "first=10"], ["items"], ["items", "--workers", "2"]])
+def test_the_records_of_a_function_follow_those_of_the_base(append, storage, words):
+    ended = append(*words)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("Built d 2 in ")
+    found = storage.info("d", "2")
+    assert storage.fetch("d", "2").gather(range(found.records))["n"].tolist() == list(range(found.records))
+    assert found.earlier[-1].version == "1"
+    assert found.builder["function"] == f"data.{words[0]}"
+    storage.submit([{"n": n, "square": n * n} for n in range(found.records)], "d", "whole")
+    assert storage.info("d", "whole").fingerprint == found.fingerprint
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_a_version_that_is_there_is_served_unless_it_is_to_be_replaced(append, storage):
+    append("squares", "--arg", "first=10")
+    before = storage.info("d", "2").digest
+    ended = append("squares", "--arg", "first=10")
+    assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it anew\n")
+    assert ended.out.startswith("d 2 is there already")
+    ended = append("squares", "--arg", "first=20")
+    assert "argument 'first': 10 -> 20" in ended.err
+    assert storage.info("d", "2").digest == before
+    assert append("squares", "--arg", "first=20", "--replace").out.startswith("Built d 2 in ")
+    assert storage.fetch("d", "2")[10]["n"] == 20
+
+
+def test_the_base_may_be_a_tag(append, storage):
+    storage.tag("d", "stable", "1")
+    assert append("items", base="stable").code == 0
+    assert storage.info("d", "2").earlier[-1].version == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("told", {"base": "7"}, "there is no 'd' version '7'"),
+        ("told", {"version": "1", "base": "1"}, "can't be appended to itself"),
+        ("told", {"version": "auto"}, "'auto' is worked out from a function"),
+        ("cubes", {}, "the field 'square' (int64) is missing in the new records"),
+        ("absent", {}, "has no function absent"),
+    ],
+)
+def test_what_cannot_be_appended_is_told(append, storage, name, given, says):
+    ended = append(name, **given)
+    assert ended.code == 1
+    assert says in ended.err
+    assert "called" not in ended.err
+    assert storage.versions("d") == ["1"]
+
+
+def test_a_storage_that_is_not_there_is_not_made(yoga, file, tmp_path):
+    assert yoga("append", f"{file}:items", "d", "2", "1", "-s", tmp_path / "absent").code == 1
+    assert not (tmp_path / "absent").exists()

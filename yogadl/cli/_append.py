@@ -1,0 +1,50 @@
+"""Build a version of another's records and those of a function.
+
+Only what the function in a Python file returns is read and written: the files of the other version, BASE,
+become files of this one, too. If there is such a version already, it is served and not built, and a warning
+says if other code or arguments built it; --replace builds it anew. All options are as for `yogadl build`.
+
+Example:
+  yogadl append data.py:squares squares 2 1 --arg first=1000 -s /data/caches
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from yogadl._key import DatasetKey, new_key
+from yogadl._provenance.describer import Call
+from yogadl.cli._build import add_options, add_target, make, options_of
+from yogadl.cli._location import open_existing
+from yogadl.storage import CacheStorage
+from yogadl.storage._building import BuildOptions, warn_if_stale
+from yogadl.storage._growth import append
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_target(parser)
+    parser.add_argument("base", metavar="BASE", help="the version that it begins with, or a tag of it")
+    add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    new_key(arguments.id, arguments.version)  # none that is worked out: the base has no part in that
+    return make(arguments, open_existing(arguments), _append)
+
+
+def _append(
+    storage: CacheStorage,
+    key: DatasetKey,
+    function: Callable[..., Any],
+    values: dict[str, Any],
+    call: Call,
+    arguments: argparse.Namespace,
+) -> bool:
+    """Return whether the version was built just now: it may be there already."""
+    base, options = DatasetKey(key.id, arguments.base), BuildOptions(**options_of(arguments))
+    published = storage._backend.catalogue.find(key)
+    if published is not None and key != base and not arguments.replace:
+        warn_if_stale(published.manifest, call.builder.to_json(), set())
+        return False
+    append(storage._backend, key, lambda: function(**values), base, options, call)
+    return True
