@@ -1338,6 +1338,12 @@ def test_a_version_by_hand_and_one_worked_out_of_the_same_have_no_differences(st
     assert storage.explain("d", *storage.versions("d")).differences == ()
 
 
+def test_the_version_of_this_library_is_told_once_at_most(storage):
+    storage.cacheable("d", "1")(lambda: [yogadl.__version__])()
+    storage.cacheable("d", "2")(lambda: ["else"])()
+    assert not any(note.startswith("yogadl") for note in storage.explain("d", "1", "2").notes)
+
+
 def test_what_looks_the_same_differs_without_being_shown_twice():
     assert str(Difference("argument 'x'", "an array", "an array")) == "argument 'x': differs"
 

@@ -60,7 +60,7 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
         if before != after:
             notes.append(f"{name}: {shown(before)} -> {shown(after)}")
     libraries, others = (texts_in(one.builder, "libraries") or {} for one in (first, second))
-    for name in sorted((libraries.keys() | others.keys()) - {"numpy"}):
+    for name in sorted((libraries.keys() | others.keys()) - {"numpy", "yogadl"}):
         if libraries.get(name) != others.get(name):
             notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
     return Explanation(first.key.id, first.key.version, second.key.version, tuple(found), tuple(notes))

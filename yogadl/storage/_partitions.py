@@ -178,9 +178,10 @@ class Partitions:
                     "; other partitions of this version were written by tasks of other code, arguments or "
                     f"source, or another run: {others}"
                 )
-            raise ConfigurationError(
-                f"{self.key}: {len(missing)} partitions are not written yet: {self._by_name(missing)}{others}"
-            )
+            what = f"{len(missing)} of {self.count} partitions are not written yet: {self._by_name(missing)}"
+            if len(missing) == self.count:
+                what = f"none of {self.count} partitions is written yet"
+            raise ConfigurationError(f"{self.key}: {what}{others}")
         self._check(written, stamps)
         receipts = list(itertools.chain.from_iterable(found[1] for found in written if found is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
