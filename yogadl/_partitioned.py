@@ -36,7 +36,7 @@ class Partitioned:
         self._open = tuple(partitions)
         self._paths: tuple[Any, ...] | None = None
         if not self._open:
-            raise ConfigurationError("a source in partitions needs one at least")
+            raise ConfigurationError("a source in partitions needs one at least: the list is empty")
         for number, one in enumerate(self._open):
             if not callable(one):
                 raise ConfigurationError(

@@ -30,10 +30,12 @@ def pickled(value: Any, *, stays_here: bool) -> bytes:
     except YogaError:
         raise  # of a source that says why
     except (TypeError, AttributeError, pickle.PicklingError) as error:
-        whom, without = ("workers", "workers") if stays_here else ("an engine's tasks", "the engine")
+        whom, what = "workers", "workers"
+        if not stays_here:
+            whom, what = "an engine's tasks, each of which gets a copy, also in a thread", "the engine"
         raise ConfigurationError(
-            f"the source can't be sent to {whom}, each of which gets a copy, in threads too: {error}. Leave "
-            f"{without} out, or open what does not pickle when it is first read from"
+            f"the source can't be sent to {whom}: {error}. Leave {what} out, or open what does not pickle "
+            "when it is first read from"
         ) from error
     return file.getvalue()
 

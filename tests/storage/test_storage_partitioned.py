@@ -161,7 +161,7 @@ def test_an_error_names_its_partition_and_path(storage, workers):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: yogadl.partitioned([]), "needs one at least"),
+        (lambda: yogadl.partitioned([]), "needs one at least: the list is empty"),
         (lambda: yogadl.partitioned([[1, 2]]), "partition 0 is .* can't be called"),
         (lambda: yogadl.partitioned(list), "give a list of functions, one for each partition"),
         (lambda: yogadl.partitioned(7), "give a list of functions, one for each partition"),
@@ -178,7 +178,7 @@ def test_what_is_no_source_in_partitions(make, says):
 def test_what_does_not_pickle_is_refused_with_what_to_do(storage):
     lock = threading.Lock()
     source = yogadl.partitioned([lambda: [lock.locked()]] * 2)
-    with pytest.raises(ConfigurationError, match=r"can't be sent to workers, .* Leave workers out"):
+    with pytest.raises(ConfigurationError, match=r"can't be sent to workers: .* Leave workers out"):
         storage.submit(source, "d", "1", workers=2)
     with (
         ThreadPoolExecutor(1) as engine,

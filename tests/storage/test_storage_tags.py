@@ -208,6 +208,8 @@ def test_what_is_not_there_is_neither_tagged_nor_untagged(tagged):
         tagged.tag("d", "new", "7")
     with pytest.raises(DatasetNotFoundError, match=r"no tag 'new' .* the tags \['stable'\]"):
         tagged.untag("d", "new")
+    with pytest.raises(DatasetNotFoundError, match=r"there is no dataset 'e' .* the datasets \['d'\]"):
+        tagged.untag("e", "stable")
     tagged.untag("d", "stable")
     with pytest.raises(DatasetNotFoundError, match="no tag 'stable'"):
         tagged.untag("d", "stable")

@@ -20,6 +20,7 @@ from yogadl._format.fingerprint import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
 from yogadl._key import DatasetKey
+from yogadl._leaf import Leaf
 from yogadl._size import in_words
 from yogadl._sources import Source
 from yogadl._spec import Spec
@@ -250,8 +251,10 @@ def require_like(before: Spec, spec: Spec, what: str, remedy: str = "") -> None:
 
 
 def _fields_of(spec: Spec) -> str:
+    if isinstance(spec.tree, Leaf):
+        return spec.tree.dtype
     names = (f"{field.name!r} {field.leaf.dtype}" for field in spec.fields)
-    return f"a {getattr(spec.tree, 'kind', 'value')} of ({', '.join(names)})"
+    return f"a {spec.tree.kind} of ({', '.join(names)})"
 
 
 def _union(ours: Any, theirs: Any) -> Any:

@@ -83,6 +83,8 @@ def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
     _check_tag(dataset_id, tag)
     if version_of(backend.root, DatasetKey(dataset_id, tag)) is None:
         there = sorted(current_tags(backend.root, dataset_id))
+        if not there and not backend.catalogue.versions(dataset_id):
+            raise backend.catalogue.no_dataset(dataset_id)
         raise DatasetNotFoundError(
             f"{dataset_id!r} has no tag {tag!r} in {backend.root.location}; it has the tags {there}"
         )
