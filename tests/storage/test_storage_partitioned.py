@@ -343,7 +343,7 @@ def test_another_source_is_another_build(storage, log):
 
 def test_a_run_that_was_named_is_not_gone_on_with_by_tasks_that_read_other_data(storage, log):
     storage.begin("d", "1", source=[1, 2, 3], partitions=2, run="job").write(0)
-    with pytest.raises(ConfigurationError, match="partition 0 was written from other records"):
+    with pytest.raises(ConfigurationError, match=r"partition 0 of 2 \(records 0 to 0\) was written from"):
         storage.begin("d", "1", source=[5, 6, 7], partitions=2, run="job").write(0)
 
 

@@ -91,8 +91,8 @@ class Partitions:
                 return receipts
             if not self.is_shared_out:
                 raise ConfigurationError(
-                    f"{self.key}: partition {partition} was written from other records than this task has; "
-                    "do all tasks read the same data? With another run all partitions are written anew"
+                    f"{self.key}: {self.described(partition)} was written from other records than this task "
+                    "has; do all tasks read the same data? With another run all partitions are written anew"
                 )
             self.backend.root.remove(self._receipt(partition))
         try:
