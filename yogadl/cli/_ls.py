@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         what = f"its builds hold {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
         note(f"{build.id} {version} is not finished: {what}")
     if unfinished:
-        note("`yogadl prune --unfinished` frees that, but not what is built now, nor for a day what tasks wrote")
+        note("`yogadl prune --unfinished` frees that, but not what is built now, or tasks wrote today")
     return int(bool(problems))
 
 
