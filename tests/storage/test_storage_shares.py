@@ -186,7 +186,8 @@ def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch
     engine = Counting(tells)
     storage.submit(data, "d", "1", engine=engine)
     monkeypatch.setattr(_engines, "_WAITING_BYTES", int(max(engine.sent) * tasks))
-    monkeypatch.setattr(_engines, "_LEAST_WAITING", 3)
+    monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
+    monkeypatch.setattr(_engines, "_LEAST_UNTOLD", 3)
     monkeypatch.setattr(_engines, "_MOST_WAITING", 8)
     counted = Counting(tells)
     storage.submit(data, "d", "2", engine=counted)
@@ -196,11 +197,20 @@ def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("count", "size_bytes", "has_room"),
-    [(31, 2**30, True), (32, 2**25 - 1, True), (32, 2**25, False), (4095, 1, True), (4096, 1, False)],
+    ("count", "size_bytes", "least", "has_room"),
+    [
+        (3, 2**30, 4, True),
+        (4, 2**28 - 1, 4, True),
+        (4, 2**28, 4, False),
+        (31, 2**30, 32, True),
+        (32, 2**25 - 1, 32, True),
+        (32, 2**25, 32, False),
+        (4095, 1, 4, True),
+        (4096, 1, 4, False),
+    ],
 )
-def test_there_is_room_for_one_more_task(count, size_bytes, has_room):
-    assert _engines._has_room([size_bytes] * count) is has_room
+def test_there_is_room_for_one_more_task(count, size_bytes, least, has_room):
+    assert _engines._has_room([size_bytes] * count, least) is has_room
 
 
 MET = threading.Barrier(8)
@@ -214,6 +224,7 @@ def meets(number):
 def test_all_slots_of_an_executor_that_tells_what_runs_are_filled(storage, monkeypatch):
     monkeypatch.setattr(_engines, "_WAITING_BYTES", 0)
     monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
+    monkeypatch.setattr(_engines, "_LEAST_UNTOLD", 2)
     with ThreadPoolExecutor(8) as engine:
         storage.submit(yogadl.partitioned.of(range(16), meets), "d", "1", engine=engine)
     assert list(storage.fetch("d", "1")) == list(range(16))
@@ -227,6 +238,7 @@ def test_the_first_error_ends_a_build_whose_tasks_are_not_all_submitted(storage,
 
     monkeypatch.setattr(_engines, "_MOST_WAITING", 2)
     monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
+    monkeypatch.setattr(_engines, "_LEAST_UNTOLD", 2)
     with ThreadPoolExecutor(1) as engine:
         with pytest.raises(ConnectionResetError):
             storage.submit(yogadl.partitioned.of(range(100), fails), "d", "1", engine=engine)

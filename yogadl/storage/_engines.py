@@ -26,8 +26,9 @@ _TELL_EVERY_S: Final = 0.5
 # Larger than a share of a source with random access: it becomes one file.
 _PART_BYTES: Final = 2**29
 # An executor keeps in memory what it is given. So few tasks wait in it at least that none of its slots is
-# idle for long; so many at most, and the more of them the less each of them is sent.
-_LEAST_WAITING: Final = 32
+# idle for long, more where it does not tell which ones run; so many at most, if little is sent to each.
+_LEAST_WAITING: Final = 4
+_LEAST_UNTOLD: Final = 32
 _MOST_WAITING: Final = 4096
 _WAITING_BYTES: Final = 2**30
 
@@ -144,7 +145,8 @@ def _drive(
     try:
         while pending or submitted < build.count:
             waiting = [sent.size_bytes for sent in pending.values() if not sent.task.running()]
-            while submitted < build.count and _has_room(waiting):
+            least = _LEAST_UNTOLD if waiting and len(waiting) == len(pending) else _LEAST_WAITING
+            while submitted < build.count and _has_room(waiting, least):
                 sent = submit(submitted)
                 pending[sent.task] = sent
                 waiting.append(sent.size_bytes)
@@ -162,11 +164,9 @@ def _drive(
         raise
 
 
-def _has_room(waiting: Sequence[int]) -> bool:
+def _has_room(waiting: Sequence[int], least: int) -> bool:
     """Return whether one more task may wait beside those that do, of which each was sent so many bytes."""
-    if len(waiting) < _LEAST_WAITING:
-        return True
-    return len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES
+    return len(waiting) < least or (len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES)
 
 
 def _result(build: Partitions, sent: _Sent) -> Written:
