@@ -64,10 +64,16 @@ def die() -> None:
 
 
 def die_once_noted(kind: str, root: Path, version: str) -> None:
-    """Die when most of what was read before is noted, which other threads do."""
+    """Die when most of what was read before is noted, which other threads do, and these have no more to do.
+
+    In the middle of a write they would leave that, too, which nobody takes for a day.
+    """
+    storage, before, since = open_kind(kind, root), 0, time.monotonic()
     for _ in until(60, "the parts of what was read"):
-        left = {left.version: left.size_bytes for left in open_kind(kind, root).unfinished()}
-        if left.get(version, 0) > STOPPED_AT // 2 * 400:
+        left = {left.version: left.size_bytes for left in storage.unfinished()}
+        if left.get(version, 0) != before:
+            before, since = left[version], time.monotonic()
+        if before > STOPPED_AT // 2 * 400 and time.monotonic() - since > 0.5:
             die()
 
 
