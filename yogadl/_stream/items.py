@@ -2,11 +2,15 @@
 
 What a batch costs beyond the copy is Python, so small records are gathered for many batches at once and
 handed out as slices: disjoint, C-contiguous views that nothing else reads or writes. Large ones are
-gathered batch by batch, because fresh memory of many MB is faulted in page by page.
+gathered batch by batch, because fresh memory of many MB is faulted in page by page. Where several threads
+read, each batch is copied out of what was gathered, which is in the CPU's cache: one that is kept keeps no more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from yogadl._frozen import frozen
 from yogadl._interfaces import Column
@@ -33,6 +37,8 @@ Finish = Callable[[Any, Flags], Any]
 
 # The items of one read: how many, and one after another. What is left to do for each is little.
 Read = tuple[int, Iterator[Any]]
+# A read that is still to be made: how many items, and what any thread may call, to read them one after another.
+Pending = tuple[int, Callable[[], Iterator[Any]]]
 
 
 @frozen
@@ -43,18 +49,17 @@ class Records:
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the records from `start` to the epoch `end`, read by read."""
-        run = self.run
-        spec, read = run.spec, run.read
-        most = run.at_once(RECORDS_BYTES, MOST_RECORDS)
-        size = min(16, most)
-        for rows in run.chunks(cut, start, end):
-            ahead = Ahead(run, rows.indices)
-            first = 0
-            while first < len(rows):
-                part = rows[first : first + size]
-                ahead.of(first, first + len(part))
-                yield len(part), iter(spec.records(read(part), len(part)))
-                first, size = first + size, min(2 * size, most)
+        for count, read in self.pending(cut, start, end):
+            yield count, read()
+
+    def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
+        """Yield the reads of these records, to be made in any thread."""
+        most = self.run.at_once(RECORDS_BYTES, MOST_RECORDS)
+        for rows, _ in _parts(self.run, cut, start, end, (min(16, most), most)):
+            yield len(rows), partial(self._read, rows)
+
+    def _read(self, rows: Rows) -> Iterator[Any]:
+        return iter(self.run.spec.records(self.run.read(rows), len(rows)))
 
 
 @frozen
@@ -94,34 +99,64 @@ class Batches:
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
-        run = self.run
-        finish, read = self.finish(), run.read
-        batch = cut.size
-        alone = run.record_bytes * batch
-        is_alone = alone >= ALONE_BYTES or run.calls_functions
-        most = batch * (1 if is_alone else max(TOGETHER, MOST_BYTES // alone))
-        size = batch
-        for rows in run.chunks(cut, start, end):
-            ahead = Ahead(run, rows.indices)
-            padding = rows.padding  # of all at once: a small array between large ones breaks up the memory
-            first, total = 0, len(rows)
-            while first < total:
-                last = min(total, first + size)
-                ahead.of(first, last)
-                part = rows[first:last]
-                columns, flags = read(part), padding[first:last]
-                if last - first <= batch:  # nothing to cut, and nothing kept that the consumer lets go of
-                    yield 1, iter([self._passed(finish(columns, flags), part[:1])])
-                elif self.collate is None and not self.stages:
-                    yield -(-(last - first) // batch), _cut(columns, flags, batch, finish)
-                else:
-                    # Functions of the user's run where the reading does, which may be another thread, and
-                    # an error comes after the batches before it: so one by one.
-                    for number, item in enumerate(_cut(columns, flags, batch, finish)):
-                        yield 1, iter([self._passed(item, part[number * batch : number * batch + 1])])
-                        del item
-                del columns
-                first, size = last, min(2 * size, most)
+        finish, batch = self.finish(), cut.size
+        for rows, flags in self._parts(cut, start, end, is_single=self.run.calls_functions):
+            columns = self._several(rows, batch)
+            if columns is None:
+                for item in self._one_by_one(rows, flags, batch, finish):
+                    yield 1, iter([item])
+                    del item
+            elif not self._has_functions:
+                yield -(-len(rows) // batch), _cut(columns, flags, batch, finish)
+            else:
+                # Functions of the user's run where the reading does, which may be another thread, and
+                # an error comes after the batches before it: so one by one.
+                for number, item in enumerate(_cut(columns, flags, batch, finish)):
+                    yield 1, iter([self._passed(item, rows[number * batch : number * batch + 1])])
+                    del item
+            del columns
+
+    def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
+        """Yield the reads of these batches, to be made in any thread. Each batch has memory of its own."""
+        finish, batch = self.finish(), cut.size
+        is_single = self.run.calls_functions or self._has_functions
+        for rows, flags in self._parts(cut, start, end, is_single=is_single):
+            yield -(-len(rows) // batch), partial(self._owned, rows, flags, batch, finish)
+
+    @property
+    def _has_functions(self) -> bool:
+        return self.collate is not None or bool(self.stages)
+
+    def _parts(
+        self, cut: Cut, start: Point, end: int | None, *, is_single: bool
+    ) -> Iterator[tuple[Rows, Flags]]:
+        """Yield the rows of each read: of one batch or, unless those are large, of many."""
+        alone = self.run.record_bytes * cut.size
+        together = 1 if is_single or alone >= ALONE_BYTES else max(TOGETHER, MOST_BYTES // alone)
+        return _parts(self.run, cut, start, end, (cut.size, cut.size * together))
+
+    def _several(self, rows: Rows, batch: int) -> Sequence[Column] | None:
+        """Read rows of several batches; None: of one alone, or they must be read one by one."""
+        if len(rows) <= batch:  # then nothing is to be cut, and nothing kept that the consumer lets go of
+            return None
+        try:
+            return self.run.read(rows)
+        except Exception:  # noqa: BLE001  (it comes again, after the batches before it)
+            return None
+
+    def _one_by_one(self, rows: Rows, flags: Flags, batch: int, finish: Finish) -> Iterator[Any]:
+        for first in range(0, len(rows), batch):
+            some, padding = rows[first : first + batch], flags[first : first + batch]
+            if self.padding_field is not None:
+                padding = padding.copy()  # or a batch that is kept would keep those of many
+            yield self._passed(finish(self.run.read(some), padding), some[:1])
+
+    def _owned(self, rows: Rows, flags: Flags, batch: int, finish: Finish) -> Iterator[Any]:
+        """Yield the batches of one read, each in memory of its own."""
+        columns = self._several(rows, batch)
+        if columns is None:
+            return self._one_by_one(rows, flags, batch, finish)
+        return _cut(columns, flags, batch, lambda parts, padding: finish(_copies(parts), padding.copy()))
 
     def _passed(self, batch: Any, first: Rows) -> Any:
         """Return what the functions make of the batch that begins with this row."""
@@ -155,6 +190,29 @@ class Batches:
                 return assemble(columns)
 
         return finish
+
+
+def _parts(
+    run: Run, cut: Cut, start: Point, end: int | None, sizes: tuple[int, int]
+) -> Iterator[tuple[Rows, Flags]]:
+    """Yield the rows of each read and which of them are padding; those that come next are announced.
+
+    The first read is of the first of `sizes`; each is twice as large as the one before, up to the second.
+    """
+    size, most = sizes
+    for rows in run.chunks(cut, start, end):
+        ahead = Ahead(run, rows.indices)
+        padding = rows.padding  # of all at once: a small array between large ones breaks up the memory
+        first, total = 0, len(rows)
+        while first < total:
+            last = min(total, first + size)
+            ahead.of(first, last)
+            yield rows[first:last], padding[first:last]
+            first, size = last, min(2 * size, most)
+
+
+def _copies(columns: Sequence[Column]) -> list[Column]:
+    return [column.copy() if isinstance(column, np.ndarray) else column for column in columns]
 
 
 def _cut(columns: Sequence[Column], flags: Flags, size: int, finish: Finish) -> Iterator[Any]:

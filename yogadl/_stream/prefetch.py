@@ -1,22 +1,29 @@
-"""Read ahead in a thread: a bounded queue between the reader and the consumer."""
+"""Read ahead in threads: a bounded queue between those who read and the consumer."""
 
 import atexit
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 from yogadl._frozen import frozen
 from yogadl._memory import settle_allocator
-from yogadl._stream.items import Read
+from yogadl._stream.items import Pending, Read
 
 _EXIT_TIMEOUT_S = 5.0
-_NOTHING: Read = (0, iter(()))
+
+# What was read, and the error that came after it.
+_Found = tuple[Iterator[Any], BaseException | None]
+# A read that a thread of its own is to make: how many items, and what to call.
+_Job = tuple[int, Callable[[], _Found]]
 
 
 class ForkedError(Exception):
-    """Tell the consumer that it lives in a forked process, where the reader's thread does not."""
+    """Tell the consumer that it lives in a forked process, where the reader's threads do not."""
 
 
 class _EndError(Exception):
@@ -27,121 +34,186 @@ class _EndError(Exception):
 class Prefetch:
     """A stage that keeps `depth` items ready, or those of one read. Ordered, exact, picklable.
 
-    The thread starts at the first `next`. It ends when the items do, when the consumer closes or drops
+    With `threads`, so many read at once: each keeps one more item, or the items of one more read.
+
+    The threads start at the first `next`. They end when the items do, when the consumer closes or drops
     its iterator, or at the interpreter's exit.
     """
 
     depth: int
+    threads: int = 1
 
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yield `items`, read ahead one by one; an error of theirs comes after the items before it."""
+        """Yield `items`, read ahead one by one in one thread; an error comes after the items before it."""
         return self.of_reads((1, iter((item,))) for item in items)
 
     def of_reads(self, reads: Iterator[Read]) -> Iterator[Any]:
-        """Yield the items of `reads`, with whole reads handed over.
+        """Yield the items of `reads`, made in one thread, with whole reads handed over.
 
         Small batches are read many at a time, and handing each over would cost more than reading it.
         """
-        feed = _Feed(self.depth, reads)
-        del reads  # the thread's alone: they end with it
-        try:
-            while True:
-                yield from feed.take()
-        except _EndError:
-            return
-        finally:
-            feed.stop()
+        return _delivered(self.depth, 1, ((count, partial(_as_it_is, items)) for count, items in reads))
+
+    def of_pending(self, pending: Iterator[Pending]) -> Iterator[Any]:
+        """Yield the items of reads that are still to be made: each thread makes the next one."""
+        return _delivered(self.depth, self.threads, ((count, partial(_made, read)) for count, read in pending))
+
+
+def _as_it_is(items: Iterator[Any]) -> _Found:
+    return items, None
+
+
+def _made(read: Callable[[], Iterator[Any]]) -> _Found:
+    """Make all items of a read, up to an error."""
+    items: deque[Any] = deque()
+    error = None
+    try:
+        items.extend(read())
+    except BaseException as caught:  # noqa: BLE001  (the consumer raises it, whatever it is)
+        error = caught
+    return map(deque.popleft, repeat(items, len(items))), error  # each is the consumer's alone then
+
+
+def _delivered(depth: int, threads: int, jobs: Iterator[_Job]) -> Iterator[Any]:
+    feed = _Feed(depth, threads, jobs)
+    del jobs  # the threads' alone: they end with them
+    try:
+        while True:
+            items, error = feed.take()
+            yield from items
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    del error  # or the traceback would hold itself
+    except _EndError:
+        return
+    finally:
+        feed.stop()
 
 
 class _Feed:
-    """A bounded queue that a thread of its own fills with `reads`. One consumer.
+    """A bounded queue that threads of its own fill, in the order of the jobs. One consumer.
 
-    The lock is re-entrant: the garbage collector may drop a consumer, and so call `stop`, inside the
+    The lock is re-entrant: the garbage collector may drop a consumer, and so call `stop`, inside a
     thread while it holds the lock.
     """
 
-    def __init__(self, depth: int, reads: Iterator[Read]) -> None:
-        self._depth = depth
-        self._held = 0  # items in the queue
-        self._most = depth  # from so many on, nothing is read
-        self._ready: deque[tuple[Read, BaseException | None]] = deque()
-        self._changed = threading.Condition(threading.RLock())
-        self._is_stopped = False
-        self._is_over = False
+    def __init__(self, depth: int, threads: int, jobs: Iterator[_Job]) -> None:
+        self._count = threads
+        self._depth = depth + threads - 1
+        self._held = 0  # items in the queue, or being read by another thread
+        self._most = self._depth  # from so many on, nothing is read
+        self._ready: dict[int, tuple[int, _Found]] = {}  # by the job's number
+        self._taken = 0  # how many jobs the threads have
+        self._delivered = 0  # and how many the consumer
+        self._lock = threading.RLock()
+        self._is_ready, self._has_room = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._turn = threading.Lock()  # held by the thread that takes the next job: one at a time, in order
+        self._is_drained = False  # no more jobs are to be taken: the last one was, or an error comes
+        self._is_stopped = self._is_over = False
         self._pid = os.getpid()
         settle_allocator()
-        self._thread = threading.Thread(target=self._fill, args=(reads,), name="yogadl-prefetch", daemon=True)
-        # A daemon thread that is in the middle of a copy while the interpreter is taken down is asking
-        # for a crash, so at exit it is waited for, also if nobody wants any more what it reads.
+        # Daemon threads that are in the middle of a copy while the interpreter is taken down are asking
+        # for a crash, so at exit they are waited for, also if nobody wants any more what they read.
         atexit.register(self._exit)
-        self._thread.start()
+        self._running = threads
+        self._threads: list[threading.Thread] = []
+        try:
+            for _ in range(threads):
+                thread = threading.Thread(
+                    target=self._fill, args=(jobs,), name="yogadl-prefetch", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:  # there may be no more threads: those that run must not wait for ever
+            self.stop()
+            raise
 
-    def take(self) -> Iterator[Any]:
-        """Return the items of the next read, waiting for it.
+    def take(self) -> _Found:
+        """Return the items of the next read and the error after them, waiting for it.
 
         Raises:
-            _EndError: after the last read.
-            ForkedError: if this is not the process that the thread was started in.
+            ForkedError: if this is not the process that the threads were started in.
         """
         if os.getpid() != self._pid:
             raise ForkedError
-        with self._changed:
-            while not self._ready:
+        with self._lock:
+            while self._delivered not in self._ready:
                 if self._is_stopped:
                     raise RuntimeError("the interpreter is on its way out: nothing is read ahead any more")
-                self._changed.wait()
-            (count, items), error = self._ready.popleft()
+                self._is_ready.wait()
+            count, found = self._ready.pop(self._delivered)
+            self._delivered += 1
             self._held -= count
-            self._changed.notify()
-        if error is None:
-            return items
-        try:
-            raise error
-        finally:
-            del error  # or the traceback would hold itself
+            self._has_room.notify()
+        return found
 
     def stop(self) -> None:
-        """Tell the thread to end after what it is reading, and forget what it read."""
+        """Tell the threads to end after what they are reading, and forget what they read."""
         if self._is_over:
             return  # by `_exit`: later, the modules that this needs are gone
         self._is_over = True
         if os.getpid() != self._pid:
             atexit.unregister(self._exit)
-            return  # forked: there is no thread here, and the lock may be held for ever
-        with self._changed:
+            return  # forked: there are no threads here, and the lock may be held for ever
+        with self._lock:
             self._is_stopped = True
             self._ready.clear()
-            self._changed.notify()
+            self._is_ready.notify()
+            self._has_room.notify()
 
     def _exit(self) -> None:
         self.stop()
         if os.getpid() == self._pid:
-            self._thread.join(_EXIT_TIMEOUT_S)
+            limit = time.monotonic() + _EXIT_TIMEOUT_S
+            for thread in self._threads:
+                thread.join(max(0.0, limit - time.monotonic()))
 
-    def _fill(self, reads: Iterator[Read]) -> None:
+    def _fill(self, jobs: Iterator[_Job]) -> None:
         try:
-            while self._has_room():
-                self._put(next(reads), None)
-        except StopIteration:
-            self._put(_NOTHING, _EndError())
-        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
-            self._put(_NOTHING, error)
+            while True:
+                with self._turn:
+                    taken = self._next(jobs)
+                if taken is None:
+                    return
+                number, count, read = taken
+                self._put(number, count, read())
+                del taken, read
         finally:
-            atexit.unregister(self._exit)
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    atexit.unregister(self._exit)
 
-    def _has_room(self) -> bool:
-        """Wait for room in the queue; return False if stopped. Read only then: `depth` is a promise."""
-        with self._changed:
+    def _next(self, jobs: Iterator[_Job]) -> tuple[int, int, Callable[[], _Found]] | None:
+        """Wait for room in the queue, and take the next job; None: there is no more to do.
+
+        It is taken only then: `depth` is a promise.
+        """
+        with self._lock:
             while self._held >= self._most and not self._is_stopped:
-                self._changed.wait()
-            return not self._is_stopped
+                self._has_room.wait()
+            if self._is_stopped or self._is_drained:
+                return None
+        number, self._taken = self._taken, self._taken + 1
+        try:
+            count, read = next(jobs)
+        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+            self._put(number, 0, (iter(()), _EndError() if isinstance(error, StopIteration) else error))
+            return None
+        with self._lock:
+            self._held += count
+            # Beside a read of several items there is room for another: with one alone, a thread waits
+            # for the consumer to wake up, and then the consumer for the thread (benchmarks/prefetch.py).
+            several = count * self._count + 1 if count > 1 else 0
+            self._most = max(self._depth, several)
+        return number, count, read
 
-    def _put(self, read: Read, error: BaseException | None) -> None:
-        with self._changed:
+    def _put(self, number: int, count: int, found: _Found) -> None:
+        with self._lock:
+            self._is_drained |= found[1] is not None
             if not self._is_stopped:
-                self._ready.append((read, error))
-                self._held += read[0]
-                # Beside a read of several items there is room for another: with one alone, the thread waits
-                # for the consumer to wake up, and then the consumer for the thread (benchmarks/prefetch.py).
-                self._most = max(self._depth, read[0] + 1) if read[0] > 1 else self._depth
-                self._changed.notify()
+                self._ready[number] = count, found
+                if number == self._delivered:
+                    self._is_ready.notify()

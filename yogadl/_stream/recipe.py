@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
 from yogadl._stream.cut import Cut, Span
-from yogadl._stream.items import Read
+from yogadl._stream.items import Pending, Read
 from yogadl._stream.prefetch import Prefetch
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
@@ -30,6 +30,14 @@ class Make(Protocol):
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, read by read."""
+
+
+@runtime_checkable
+class MakeInThreads(Make, Protocol):
+    """What can make items in several threads at once."""
+
+    def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
+        """Yield the reads of the items from `start` to the epoch `end`, to be made in any thread."""
 
 
 class Progress:
@@ -70,7 +78,7 @@ class Recipe:
         """Which records are read."""
         return self.make.run
 
-    def ahead(self, depth: int, workers: int = 0) -> "Recipe":
+    def ahead(self, depth: int, workers: int = 0, threads: int = 1) -> "Recipe":
         """Return the recipe with one more stage, which reads ahead.
 
         Raises:
@@ -78,7 +86,17 @@ class Recipe:
         """
         if whole("prefetch's workers", workers):
             raise ConfigurationError("prefetch has no process workers yet: pass workers=0 for a thread")
-        return replace(self, stages=(*self.stages, Prefetch(whole("prefetch's n", depth, 1))))
+        depth, threads = whole("prefetch's n", depth, 1), whole("prefetch's threads", threads, 1)
+        stages = (*self.stages, Prefetch(depth))
+        if threads > 1:
+            if not isinstance(self.make, MakeInThreads):
+                raise ConfigurationError(
+                    f"threads={threads} would read in this process, but this loader's batches are made in "
+                    "worker processes: pass one or the other"
+                )
+            # Those that were there before take items one by one, in one thread.
+            stages = (Prefetch(depth, threads), *(stages if self.stages else ()))
+        return replace(self, stages=stages)
 
     @property
     def changing(self) -> tuple[ItemStage, ...]:
@@ -87,13 +105,17 @@ class Recipe:
 
     def open(self, start: Point, end: int | None) -> Iterator[Any]:
         """Return the items from `start` to the epoch `end`."""
-        reads = self.make.reads(self.cut, start, end)
-        stages = self.stages
-        if stages and isinstance(stages[0], Prefetch):
-            items, stages = stages[0].of_reads(reads), stages[1:]
+        make, stages = self.make, self.stages
+        first = stages[0] if stages else None
+        if not isinstance(first, Prefetch):
+            # Without a step of Python's for each item.
+            items: Iterator[Any] = chain.from_iterable(map(_ITEMS, make.reads(self.cut, start, end)))
         else:
-            items = chain.from_iterable(map(_ITEMS, reads))  # without a step of Python's for each item
-        del reads  # the loop over it lets go of it now
+            stages = stages[1:]
+            if first.threads > 1 and isinstance(make, MakeInThreads):
+                items = first.of_pending(make.pending(self.cut, start, end))
+            else:
+                items = first.of_reads(make.reads(self.cut, start, end))
         for stage in stages:
             items = stage(items)
         return items

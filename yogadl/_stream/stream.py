@@ -143,7 +143,7 @@ class Loader(Restartable[Item_co]):
         return found
 
     @explains_names()
-    def prefetch(self, n: int, workers: int = 0) -> "Loader[Item_co]":
+    def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "Loader[Item_co]":
         """Return a loader that reads up to `n` batches ahead, in a thread.
 
         The batches, their order and every cursor stay the same: a cursor counts what was delivered.
@@ -157,7 +157,7 @@ class Loader(Restartable[Item_co]):
         Raises:
             ConfigurationError: if one of them makes no sense.
         """
-        return Loader(self.stream, self._recipe.ahead(n, workers))
+        return Loader(self.stream, self._recipe.ahead(n, workers, threads))
 
 
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
@@ -325,7 +325,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return Loader(self, Recipe(Batches(self._run, collate, padding_field), cut))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
-    def prefetch(self, n: int, workers: int = 0) -> "RecordStream[Item_co]":
+    def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "RecordStream[Item_co]":
         """Return a stream that reads up to `n` records ahead, in a thread; see `Loader.prefetch`.
 
         For throughput use `batch` first: handing over costs more than reading a small record. Batches
@@ -334,7 +334,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        return RecordStream(self._run, self._recipe.ahead(n, workers))
+        return RecordStream(self._run, self._recipe.ahead(n, workers, threads))
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Indices:
         """Return which records this shard reads in an epoch, in order, without reading any.
