@@ -1,7 +1,8 @@
 """Measure reading ahead: drained, beside a consumer that computes, and from a cold page cache.
 
 Run ``python benchmarks/prefetch.py``. It justifies that whole reads are handed over and that the allocator is
-settled in `yogadl._stream.prefetch`, and the hints to the kernel in `yogadl._format`.
+settled in `yogadl._stream.prefetch`, what several threads read at a time in `yogadl._stream.items`, and the
+hints to the kernel in `yogadl._format`.
 """
 
 import os
@@ -29,32 +30,37 @@ from _measure import (
 
 import yogadl
 
-FIXED = (_sets.VECTORS, _sets.SMALL_IMAGES, _sets.TOKENS, _sets.LARGE_IMAGES)
+# With what two threads have to reach.
+FIXED = ((_sets.VECTORS, 1.4), (_sets.SMALL_IMAGES, 1.3), (_sets.TOKENS, 1.3), (_sets.LARGE_IMAGES, 1.3))
 DEPTH = 2
+THREADS = 2
 COLD_RECORDS = 250_000
 
 
 def measure(settings: Settings) -> None:
-    """Measure `prefetch(2)` in a thread, and reading ahead of a cold page cache."""
-    for data in FIXED:
+    """Measure `prefetch(2)` in a thread and in two, and reading ahead of a cold page cache."""
+    for data, bar in FIXED:
         columns, storage = _sets.built(settings, data)
         ref = storage.fetch("set", "1")
-        against_memory(settings, data, columns, ref)
+        against_memory(settings, data, columns, ref, bar)
         clear(settings.path("cache"))
     cold(settings)
 
 
 def against_memory(
-    settings: Settings, data: _sets.DataSet, columns: _sets.Columns, ref: yogadl.RecordsRef
+    settings: Settings, data: _sets.DataSet, columns: _sets.Columns, ref: yogadl.RecordsRef, bar: float
 ) -> None:
     """Print the rows of one set: drained by a loop that does nothing, and beside one that computes."""
     stream = ref.stream(shuffle=True, shuffle_seed=1)
     wanted = batches_of(stream.indices(), data.batch)
     loader = stream.batch(data.batch).prefetch(DEPTH)
+    threaded = stream.batch(data.batch).prefetch(DEPTH, threads=THREADS)
+    _sets.check_epoch(threaded, columns, data)
     times = interleave(
         {
             "limit": lambda: drain(_sets.take(columns, chosen) for chosen in wanted),
             "ours": lambda: drain(iter(loader)),
+            "threaded": lambda: drain(iter(threaded)),
         },
         settings.rounds,
     )
@@ -62,6 +68,12 @@ def against_memory(
     share = ratios(times["limit"], times["ours"])
     settings.row(
         f"prefetch({DEPTH}) drained, {data.name}, batch {data.batch}", at_least(0.75), share, details
+    )
+    settings.row(
+        f"prefetch({DEPTH}, threads={THREADS}) drained, {data.name}, batch {data.batch}",
+        at_least(bar),
+        ratios(times["limit"], times["threaded"]),
+        f"{rate(len(ref), times['threaded'])}; RAM {rate(len(ref), times['limit'])}",
     )
     compute_s = 3 * statistics.median(times["limit"]) / len(wanted)
     waits = [waiting_share(iter(loader), compute_s) for _ in range(settings.rounds)]

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 MOST_BYTES = 1_500_000
 ALONE_BYTES = 1_000_000  # a batch this large is read by itself
 TOGETHER = 4  # and smaller ones so many at a time at least: a thread hands over reads, not batches
+# Several threads read two batches as large as this together, and one that is kept keeps both; smaller ones are
+# copied out of reads of more.
+PAIR_BYTES = 250_000
+UNLOCKED_RECORDS = 512  # so many are gathered without Python's lock, or fewer that are as large as this:
+UNLOCKED_BYTES = 4096
 RECORDS_BYTES = 1_000_000
 MOST_RECORDS = 1024
 
@@ -100,7 +105,10 @@ class Batches:
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
         finish, batch = self.finish(), cut.size
-        for rows, flags in self._parts(cut, start, end, is_single=self.run.calls_functions):
+        alone = self.run.record_bytes * batch
+        is_single = alone >= ALONE_BYTES or self.run.calls_functions
+        most = batch if is_single else batch * max(TOGETHER, MOST_BYTES // alone)
+        for rows, flags in _parts(self.run, cut, start, end, (batch, most)):
             columns = self._several(rows, batch)
             if columns is None:
                 for item in self._one_by_one(rows, flags, batch, finish):
@@ -117,23 +125,29 @@ class Batches:
             del columns
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these batches, to be made in any thread. Each batch has memory of its own."""
+        """Yield the reads of these batches, to be made in any thread. One that is kept keeps twice its bytes."""
         finish, batch = self.finish(), cut.size
-        is_single = self.run.calls_functions or self._has_functions
-        for rows, flags in self._parts(cut, start, end, is_single=is_single):
-            yield -(-len(rows) // batch), partial(self._owned, rows, flags, batch, finish)
+        together = self._in_threads(batch)
+        for rows, flags in _parts(self.run, cut, start, end, (batch, batch * together)):
+            is_copied = together > 2 or len(rows) % batch > 0  # a short one would keep a whole one
+            yield -(-len(rows) // batch), partial(self._owned, rows, flags, batch, finish, is_copied)
 
     @property
     def _has_functions(self) -> bool:
         return self.collate is not None or bool(self.stages)
 
-    def _parts(
-        self, cut: Cut, start: Point, end: int | None, *, is_single: bool
-    ) -> Iterator[tuple[Rows, Flags]]:
-        """Yield the rows of each read: of one batch or, unless those are large, of many."""
-        alone = self.run.record_bytes * cut.size
-        together = 1 if is_single or alone >= ALONE_BYTES else max(TOGETHER, MOST_BYTES // alone)
-        return _parts(self.run, cut, start, end, (cut.size, cut.size * together))
+    def _in_threads(self, batch: int) -> int:
+        """Return how many batches a thread reads at a time, where there are several threads.
+
+        What holds Python's lock stops the others, so what is gathered with it held is to be little.
+        """
+        size = self.run.record_bytes
+        alone, unlocked = size * batch, 1 if size >= UNLOCKED_BYTES else -(-UNLOCKED_RECORDS // batch)
+        if self.run.calls_functions or self._has_functions or (alone >= ALONE_BYTES and unlocked == 1):
+            return 1
+        if alone >= PAIR_BYTES and unlocked <= 2:
+            return 2
+        return max(TOGETHER, unlocked, MOST_BYTES // alone)
 
     def _several(self, rows: Rows, batch: int) -> Sequence[Column] | None:
         """Read rows of several batches; None: of one alone, or they must be read one by one."""
@@ -151,12 +165,14 @@ class Batches:
                 padding = padding.copy()  # or a batch that is kept would keep those of many
             yield self._passed(finish(self.run.read(some), padding), some[:1])
 
-    def _owned(self, rows: Rows, flags: Flags, batch: int, finish: Finish) -> Iterator[Any]:
-        """Yield the batches of one read, each in memory of its own."""
+    def _owned(self, rows: Rows, flags: Flags, batch: int, finish: Finish, is_copied: bool) -> Iterator[Any]:
+        """Yield the batches of one read, in memory that no more than two share."""
         columns = self._several(rows, batch)
         if columns is None:
             return self._one_by_one(rows, flags, batch, finish)
-        return _cut(columns, flags, batch, lambda parts, padding: finish(_copies(parts), padding.copy()))
+        if is_copied:
+            return _cut(columns, flags, batch, lambda parts, padding: finish(_copies(parts), padding.copy()))
+        return _cut(columns, flags.copy(), batch, finish)
 
     def _passed(self, batch: Any, first: Rows) -> Any:
         """Return what the functions make of the batch that begins with this row."""

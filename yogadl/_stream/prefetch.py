@@ -92,6 +92,35 @@ def _delivered(depth: int, threads: int, jobs: Iterator[_Job]) -> Iterator[Any]:
         feed.stop()
 
 
+class _Slot:
+    """Where one thread leaves what it read, and the consumer waits for it; the next one follows.
+
+    (A lock each, and no condition for all: as soon as three threads share two cores, each moment more in
+    Python's lock costs a switch between them; benchmarks/prefetch.py.)
+    """
+
+    __slots__ = ("_done", "_found", "count", "next")
+
+    def __init__(self) -> None:
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._found: _Found | None = None
+        self.count = 0
+        self.next: _Slot | None = None
+
+    def put(self, items: Iterator[Any], error: BaseException | None) -> None:
+        """Leave what was read."""
+        self._found = items, error
+        self._done.release()
+
+    def take(self) -> _Found:
+        """Wait for what was read."""
+        self._done.acquire()
+        found, self._found = self._found, None
+        assert found is not None
+        return found
+
+
 class _Feed:
     """A bounded queue that threads of its own fill, in the order of the jobs. One consumer.
 
@@ -102,14 +131,14 @@ class _Feed:
     def __init__(self, depth: int, threads: int, jobs: Iterator[_Job]) -> None:
         self._count = threads
         self._depth = depth + threads - 1
-        self._held = 0  # items in the queue, or being read by another thread
-        self._most = self._depth  # from so many on, nothing is read
-        self._ready: dict[int, tuple[int, _Found]] = {}  # by the job's number
-        self._taken = 0  # how many jobs the threads have
-        self._delivered = 0  # and how many the consumer
-        self._lock = threading.RLock()
-        self._is_ready, self._has_room = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._most = self._depth  # items in slots from which on nothing is read
+        self._taken = 0  # items that threads began to read: counted by the thread whose turn it is
+        self._delivered = 0  # and those of them that the consumer has: counted by the consumer
+        self._first: _Slot | None = _Slot()  # what the consumer takes next
+        self._free: _Slot = self._first  # where the next job goes
         self._turn = threading.Lock()  # held by the thread that takes the next job: one at a time, in order
+        self._room = threading.Condition(threading.RLock())
+        self._is_full = False  # whether a thread waits for room
         self._is_drained = False  # no more jobs are to be taken: the last one was, or an error comes
         self._is_stopped = self._is_over = False
         self._pid = os.getpid()
@@ -138,15 +167,15 @@ class _Feed:
         """
         if os.getpid() != self._pid:
             raise ForkedError
-        with self._lock:
-            while self._delivered not in self._ready:
-                if self._is_stopped:
-                    raise RuntimeError("the interpreter is on its way out: nothing is read ahead any more")
-                self._is_ready.wait()
-            count, found = self._ready.pop(self._delivered)
-            self._delivered += 1
-            self._held -= count
-            self._has_room.notify()
+        slot = self._first
+        if slot is None:
+            raise _leaving()
+        found = slot.take()
+        self._first = slot.next
+        self._delivered += slot.count
+        if self._is_full:
+            with self._room:
+                self._room.notify()
         return found
 
     def stop(self) -> None:
@@ -157,11 +186,10 @@ class _Feed:
         if os.getpid() != self._pid:
             atexit.unregister(self._exit)
             return  # forked: there are no threads here, and the lock may be held for ever
-        with self._lock:
+        with self._room:
             self._is_stopped = True
-            self._ready.clear()
-            self._is_ready.notify()
-            self._has_room.notify()
+            self._first = None
+            self._room.notify()
 
     def _exit(self) -> None:
         self.stop()
@@ -177,43 +205,46 @@ class _Feed:
                     taken = self._next(jobs)
                 if taken is None:
                     return
-                number, count, read = taken
-                self._put(number, count, read())
-                del taken, read
+                slot, read = taken
+                del taken
+                items, error = read()
+                self._is_drained |= error is not None
+                slot.put(items, error)
+                del slot, read, items, error
         finally:
-            with self._lock:
+            with self._turn:
                 self._running -= 1
                 if not self._running:
+                    self._free.put(iter(()), _leaving())  # if the consumer waits in another thread
                     atexit.unregister(self._exit)
 
-    def _next(self, jobs: Iterator[_Job]) -> tuple[int, int, Callable[[], _Found]] | None:
+    def _next(self, jobs: Iterator[_Job]) -> tuple[_Slot, Callable[[], _Found]] | None:
         """Wait for room in the queue, and take the next job; None: there is no more to do.
 
         It is taken only then: `depth` is a promise.
         """
-        with self._lock:
-            while self._held >= self._most and not self._is_stopped:
-                self._has_room.wait()
-            if self._is_stopped or self._is_drained:
-                return None
-        number, self._taken = self._taken, self._taken + 1
-        try:
-            count, read = next(jobs)
-        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
-            self._put(number, 0, (iter(()), _EndError() if isinstance(error, StopIteration) else error))
+        if self._taken - self._delivered >= self._most:
+            with self._room:
+                self._is_full = True  # the consumer looks at this after it has counted what it took
+                while self._taken - self._delivered >= self._most and not self._is_stopped:
+                    self._room.wait()
+                self._is_full = False
+        if self._is_stopped or self._is_drained:
             return None
-        with self._lock:
-            self._held += count
-            # Beside a read of several items there is room for another: with one alone, a thread waits
-            # for the consumer to wake up, and then the consumer for the thread (benchmarks/prefetch.py).
-            several = count * self._count + 1 if count > 1 else 0
-            self._most = max(self._depth, several)
-        return number, count, read
+        slot = self._free
+        slot.next = self._free = _Slot()
+        try:
+            slot.count, read = next(jobs)
+        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+            self._is_drained = True
+            slot.put(iter(()), _EndError() if isinstance(error, StopIteration) else error)
+            return None
+        self._taken += slot.count
+        # Beside a read of several items there is room for another: with one alone, a thread waits
+        # for the consumer to wake up, and then the consumer for the thread (benchmarks/prefetch.py).
+        self._most = max(self._depth, slot.count * self._count + 1 if slot.count > 1 else 0)
+        return slot, read
 
-    def _put(self, number: int, count: int, found: _Found) -> None:
-        with self._lock:
-            self._is_drained |= found[1] is not None
-            if not self._is_stopped:
-                self._ready[number] = count, found
-                if number == self._delivered:
-                    self._is_ready.notify()
+
+def _leaving() -> Exception:
+    return RuntimeError("the interpreter is on its way out: nothing is read ahead any more")
