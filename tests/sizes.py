@@ -43,6 +43,7 @@ SCALED = {
     "_stream.ahead.AHEAD_BYTES": 125_000,
     "_stream.items.ALONE_BYTES": 3_906,
     "_stream.items.MOST_BYTES": 5_859,
+    "_stream.items.PAIR_BYTES": 976,
     "_stream.items.RECORDS_BYTES": 3_907,
     "storage._receipts._SAMPLED_BYTES": 2**12,
 }
@@ -171,8 +172,8 @@ def check_reads(ref, records: Sequence[dict[str, object]], batch: int = 3) -> No
     assert sorted(order) == list(range(len(records)))
     for found, number in zip(stream, order, strict=True):
         assert_same(found, records[number])
-    for depth in (1, 5):
-        batches = list(stream.batch(batch).prefetch(depth))
+    for ahead in ({"n": 1}, {"n": 5}, {"n": 2, "threads": 2}):
+        batches = list(stream.batch(batch).prefetch(**ahead))
         for first, found in zip(range(0, len(order), batch), batches, strict=True):
             check_batch(found, [records[number] for number in order[first : first + batch]])
 

@@ -52,6 +52,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "records": lambda ref: ref.stream(shuffle=True),
     "batches": lambda ref: ref.stream(shuffle=True).batch(32),
     "batches read ahead": lambda ref: ref.stream(shuffle=True).batch(32).prefetch(3),
+    "batches read ahead by many": lambda ref: ref.stream(shuffle=True).batch(32).prefetch(3, threads=3),
     "records read ahead": lambda ref: ref.stream(shuffle=True).prefetch(3),
     "a view": lambda ref: ref[::-1].stream(shuffle=True).batch(7).prefetch(1),
 }

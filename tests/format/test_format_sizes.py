@@ -42,6 +42,7 @@ OF_VALUES = [
     "_format.hints._LEAST_BYTES",
     "_format.part._LARGE_ROW_BYTES",
     "_format.window._UNLOCKED_BYTES",
+    "_stream.items.UNLOCKED_BYTES",
 ]
 # Where the number of records does.
 OF_RECORDS = [
@@ -56,6 +57,7 @@ OF_RECORDS = [
     "_columns.CHUNK_RECORDS",
     "_stream.items.MOST_RECORDS",
     "_stream.items.TOGETHER",
+    "_stream.items.UNLOCKED_RECORDS",
     "_stream.run.INDICES",
     "storage._receipts._SAMPLED_RECORDS",
 ]
@@ -167,13 +169,14 @@ def test_counts_around_a_constant_come_back(storage, limit):
         ]
         assert refs[1].fingerprint == refs[2].fingerprint
         for ref in refs:
-            found = list(ref.stream().batch(count).prefetch(2))
-            assert np.array_equal(np.concatenate(found), numbers)
+            for threads in (1, 2):
+                found = list(ref.stream().batch(count).prefetch(2, threads=threads))
+                assert np.array_equal(np.concatenate(found), numbers)
             stream = ref.stream(shuffle=True, shuffle_seed=2)
             order = stream.indices()
             assert np.array_equal(np.sort(order), np.arange(count))
-            found = list(stream.batch(1 + count // 3))
-            assert np.array_equal(np.concatenate(found), numbers[order])
+            for loader in (stream.batch(1 + count // 3), stream.batch(1 + count // 7).prefetch(2, threads=2)):
+                assert np.array_equal(np.concatenate(list(loader)), numbers[order])
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 10])

@@ -26,7 +26,7 @@ legs = st.lists(
 )
 
 
-def start(count, ranks, size, cursor, loads, remainder, read_ahead=False, **batch_options):
+def start(count, ranks, size, cursor, loads, remainder, threads=0, **batch_options):
     """Return an iterator for each shard, all started at the cursor."""
     iterators = []
     for rank in range(ranks):
@@ -34,7 +34,7 @@ def start(count, ranks, size, cursor, loads, remainder, read_ahead=False, **batc
         options |= REMAINDERS[remainder]
         stream = open_stream(MemorySource(count), **options, cursor=None if loads else cursor)
         loader = stream.batch(size, padding_field="is_padding", **batch_options)
-        iterators.append(iter(loader.prefetch(2) if read_ahead else loader))
+        iterators.append(iter(loader.prefetch(2, threads=threads) if threads else loader))
         if loads and cursor is not None:
             iterators[-1].load_state_dict(cursor)
     return iterators
@@ -109,11 +109,11 @@ def test_an_endless_chain_reads_each_epoch_in_its_order(count, legs, across):
     assert seen == order_of(count, len(seen) // count + 1)[: len(seen)]
 
 
-@given(counts.filter(bool), legs.map(lambda legs: legs[:3]))
-def test_a_chain_read_ahead_counts_what_was_delivered(count, legs):
+@given(counts.filter(bool), legs.map(lambda legs: legs[:3]), st.integers(1, 3))
+def test_a_chain_read_ahead_counts_what_was_delivered(count, legs, threads):
     seen, cursor = [], None
     for ranks, size, batches, taker, loads in legs:
-        iterators = start(count, ranks, size, cursor, loads, "pad", read_ahead=True, epochs=None)
+        iterators = start(count, ranks, size, cursor, loads, "pad", threads=threads, epochs=None)
         seen += take(iterators, batches)
         cursor = through_json(iterators[taker % ranks].state_dict())
     assert seen == order_of(count, len(seen) // count + 1)[: len(seen)]

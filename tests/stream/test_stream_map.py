@@ -198,12 +198,12 @@ def test_with_a_spec_the_function_is_not_called_to_find_out():
 # Errors
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("record", [1, 7, 8, 99])
-def test_an_error_comes_after_the_batches_before_it_and_next_tries_again(record, depth):
+def test_an_error_comes_after_the_batches_before_it_and_next_tries_again(record, threads):
     fails = FailsAt(record)
     loader = stream_of(100).map(fails).batch(8)
-    batches = iter(loader.prefetch(depth) if depth else loader)
+    batches = iter(loader.prefetch(3, threads=threads) if threads else loader)
     seen, error = until_error(batches)
     assert str(error).startswith(f"map(FailsAt) failed at record {record}: LookupError: no label")
     assert seen == list(range(record // 8 * 8))

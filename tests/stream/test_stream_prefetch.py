@@ -20,6 +20,9 @@ from yogadl.errors import ConfigurationError
 TIMEOUT_S = 30
 
 
+SOME = pytest.mark.parametrize("threads", [1, 2, 4])
+
+
 def readers():
     return [thread for thread in threading.enumerate() if thread.name == "yogadl-prefetch"]
 
@@ -46,31 +49,78 @@ class GatedSource(MemorySource):
         return super().columns(indices)
 
 
-@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
-def test_the_batches_are_the_same(count, size, depth, epochs):
+@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
+def test_the_batches_are_the_same(count, size, depth, epochs, threads):
     loader = stream_of(count, shuffle=True).batch(size, epochs=epochs)
-    assert batch_ids(loader.prefetch(depth)) == batch_ids(loader)
+    assert batch_ids(loader.prefetch(depth, threads=threads)) == batch_ids(loader)
 
 
-def test_the_records_are_the_same():
-    stream = stream_of(40, shuffle=True)
-    assert record_ids(stream.prefetch(3)) == record_ids(stream)
-    assert len(stream.prefetch(3)) == 40
+@SOME
+def test_the_records_are_the_same(threads):
+    stream = stream_of(4000, shuffle=True)
+    assert record_ids(stream.prefetch(3, threads=threads)) == record_ids(stream)
+    assert len(stream.prefetch(3, threads=threads)) == 4000
 
 
-def test_prefetches_stack():
-    assert batch_ids(stream_of(9).batch(2).prefetch(2).prefetch(1)) == batch_ids(stream_of(9).batch(2))
+@SOME
+def test_prefetches_stack(threads):
+    loader = stream_of(9).batch(2)
+    for stacked in (
+        loader.prefetch(2, threads=threads).prefetch(1),
+        loader.prefetch(2).prefetch(1, threads=threads),
+        loader.prefetch(2, threads=2).prefetch(1, threads=threads),
+    ):
+        assert batch_ids(stacked) == batch_ids(loader)
 
 
 def test_the_length_is_the_same():
     assert len(stream_of(9).batch(2).prefetch(2)) == 5
 
 
-def test_the_thread_starts_at_the_first_next():
-    batches = iter(stream_of(9).batch(2).prefetch(2))
+@SOME
+def test_the_threads_start_at_the_first_next(threads):
+    batches = iter(stream_of(9).batch(2, epochs=None).prefetch(2, threads=threads))
     assert readers() == []
     next(batches)
-    assert len(readers()) == 1
+    assert len(readers()) == threads
+    batches.close()
+
+
+def test_threads_that_can_not_be_started_leave_none_behind(monkeypatch):
+    start = threading.Thread.start
+
+    def one_alone(thread):
+        if readers():
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", one_alone)
+    batches = iter(stream_of(9).batch(2, epochs=None).prefetch(2, threads=2))
+    with pytest.raises(RuntimeError, match="can't start"):
+        next(batches)
+    for thread in readers():
+        thread.join(TIMEOUT_S)
+    assert readers() == []
+    monkeypatch.undo()
+    assert next(batches)["id"].tolist() == [0, 1]
+    batches.close()
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize(("record_bytes", "size", "together"), [(10_000_000, 5, 1), (300_000, 1, 2)])
+def test_of_many_threads_each_reads_one_piece_more_and_no_more(threads, record_bytes, size, together):
+    source = GatedSource(1000, record_bytes=record_bytes)
+    batches = iter(open_stream(source).batch(size).prefetch(3, threads=threads))
+    for _ in range(100):
+        source.gate.release()
+    for _ in range(10):  # until the reads are as large as they become
+        next(batches)
+    most = max(3 + threads - 1, together * threads + 1) + together - 1
+    for number in range(10, 20):
+        while source.entered.acquire(timeout=0.02):
+            pass
+        assert number * size < len(source.read) <= (number + most + together) * size
+        next(batches)
     batches.close()
 
 
@@ -102,8 +152,9 @@ def test_beside_a_read_of_several_small_batches_another_is_ready_and_no_more():
     batches.close()
 
 
-def test_the_cursor_counts_what_was_delivered():
-    batches = iter(stream_of(100).batch(5).prefetch(3))
+@SOME
+def test_the_cursor_counts_what_was_delivered(threads):
+    batches = iter(stream_of(100).batch(5).prefetch(3, threads=threads))
     positions = [batches.state_dict()["position"]]
     for _ in itertools.islice(batches, 3):
         positions.append(batches.state_dict()["position"])
@@ -111,18 +162,21 @@ def test_the_cursor_counts_what_was_delivered():
     batches.close()
 
 
-def test_loading_a_cursor_starts_again_there():
+@SOME
+def test_loading_a_cursor_starts_again_there(threads):
     stream = stream_of(20)
-    batches = iter(stream.batch(5).prefetch(3))
+    batches = iter(stream.batch(5).prefetch(3, threads=threads))
     next(batches)
     batches.load_state_dict(stream.cursor(13))
     assert batch_ids(batches) == [[13, 14, 15, 16, 17], [18, 19]]
     assert batches.state_dict()["epoch"] == 1
 
 
-def test_an_error_comes_after_the_batches_before_it():
-    source = MemorySource(20, record_bytes=10_000_000, fails_at=11)
-    batches = iter(open_stream(source).batch(4).prefetch(5))
+@SOME
+@pytest.mark.parametrize("record_bytes", [10_000_000, 100_000, 32])  # read one by one, and some at a time
+def test_an_error_comes_after_the_batches_before_it(threads, record_bytes):
+    source = MemorySource(20, record_bytes=record_bytes, fails_at=11)
+    batches = iter(open_stream(source).batch(4).prefetch(5, threads=threads))
     assert batch_ids(itertools.islice(batches, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     with pytest.raises(KeyError, match="on fire") as caught:
         next(batches)
@@ -132,33 +186,37 @@ def test_an_error_comes_after_the_batches_before_it():
     assert batch_ids(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
 
 
-def test_the_end_is_the_end():
-    batches = iter(stream_of(3).batch(2).prefetch(2))
+@SOME
+def test_the_end_is_the_end(threads):
+    batches = iter(stream_of(3).batch(2).prefetch(2, threads=threads))
     assert len(list(batches)) == 2
     assert list(batches) == []
 
 
+@SOME
 @pytest.mark.parametrize("ending", ["close", "drop"])
-def test_the_thread_ends_when_the_iterator_does(ending):
-    batches = iter(stream_of(1000).batch(1, epochs=None).prefetch(2))
+def test_the_threads_end_when_the_iterator_does(ending, threads):
+    batches = iter(stream_of(1000).batch(1, epochs=None).prefetch(2, threads=threads))
     next(batches)
-    (reader,) = readers()
+    found = readers()
     if ending == "close":
         batches.close()
     del batches
-    reader.join(TIMEOUT_S)
-    assert not reader.is_alive()
+    for reader in found:
+        reader.join(TIMEOUT_S)
+    assert [reader.is_alive() for reader in found] == [False] * threads
 
 
-def test_a_dropped_iterator_needs_no_collector():
+@SOME
+def test_a_dropped_iterator_needs_no_collector(threads):
     gc.disable()
     try:
-        loader = stream_of(1000).batch(1, epochs=None).prefetch(2)
+        loader = stream_of(1000).batch(1, epochs=None).prefetch(2, threads=threads)
         for _ in loader:
             break
-        (reader,) = readers()
-        reader.join(TIMEOUT_S)
-        assert not reader.is_alive()
+        for reader in readers():
+            reader.join(TIMEOUT_S)
+        assert readers() == []
         assert loader.state_dict()["position"] == 1
     finally:
         gc.enable()
@@ -179,8 +237,9 @@ def test_a_thread_that_is_reading_ends_after_it():
     assert len(source.read) == 10
 
 
-def test_side_by_side():
-    loader = stream_of(10, shuffle=True).batch(3).prefetch(2)
+@SOME
+def test_side_by_side(threads):
+    loader = stream_of(10, shuffle=True).batch(3).prefetch(2, threads=threads)
     first, second = iter(loader), iter(loader)
     pairs = list(zip(first, second, strict=True))
     assert batch_ids(pair[0] for pair in pairs) != batch_ids(pair[1] for pair in pairs)
@@ -192,9 +251,10 @@ def read_on(batches, pipe):
     pipe.close()
 
 
-def test_a_forked_process_reads_on_where_it_was():
+@SOME
+def test_a_forked_process_reads_on_where_it_was(threads):
     context = multiprocessing.get_context("fork")
-    batches = iter(stream_of(20).batch(5).prefetch(2))
+    batches = iter(stream_of(20).batch(5).prefetch(2, threads=threads))
     next(batches)
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=read_on, args=(batches, sender))
@@ -207,10 +267,11 @@ def test_a_forked_process_reads_on_where_it_was():
     assert child.exitcode == 0
 
 
-def test_a_live_iterator_does_not_hang_the_interpreters_exit():
-    program = """
+@SOME
+def test_a_live_iterator_does_not_hang_the_interpreters_exit(threads):
+    program = f"""
 from memory_source import open_stream, stream_of
-batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2))
+batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2, threads={threads}))
 next(batches)
 print("left open")
 """
@@ -224,7 +285,37 @@ print("left open")
     assert (done.returncode, done.stdout, done.stderr) == (0, "left open\n", "")
 
 
-@pytest.mark.parametrize("arguments", [(0,), (-1,), (1.5,), (True,), (2, -1)])
+@SOME
+def test_what_is_asked_for_at_the_interpreters_exit_does_not_hang(threads):
+    program = f"""
+import atexit
+from memory_source import stream_of
+
+@atexit.register
+def late():
+    try:
+        while True:
+            next(batches)
+    except RuntimeError as error:
+        print(error)
+
+batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2, threads={threads}))
+next(batches)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "on its way out" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0,), (-1,), (1.5,), (True,), (2, -1), (2, 0, 0), (2, 0, -1), (2, 0, True)]
+)
 def test_a_depth_that_makes_no_sense_is_refused(arguments):
     with pytest.raises(ConfigurationError, match="prefetch's"):
         stream_of(10).batch(2).prefetch(*arguments)
@@ -235,8 +326,9 @@ def test_workers_are_not_there_yet():
         stream_of(10).batch(2).prefetch(2, workers=2)
 
 
+@SOME
 @pytest.mark.parametrize("ends", ["batches.close()", "del batches", "pass"])
-def test_a_function_that_is_being_called_is_waited_for_at_exit(ends):
+def test_a_function_that_is_being_called_is_waited_for_at_exit(ends, threads):
     """In C++, such as PyTorch's, the interpreter's end would else be a crash."""
     script = f"""
 import threading, time, yogadl
@@ -249,7 +341,7 @@ def slow(record):
         print("left", flush=True)
     return record
 
-batches = iter(yogadl.from_source([0, 1, 2]).stream().map(slow).batch(1).prefetch(1))
+batches = iter(yogadl.from_source([0, 1, 2]).stream().map(slow).batch(1).prefetch(1, threads={threads}))
 next(batches)
 inside.wait()
 {ends}

@@ -28,6 +28,7 @@ def loaders(stream, cut, **options):
     return [
         lambda: stream_of(11, **SHUFFLE, **STREAMS[stream]).batch(2, **options),
         lambda: stream_of(11, **SHUFFLE, **STREAMS[stream]).batch(2, **options).prefetch(2),
+        lambda: stream_of(11, **SHUFFLE, **STREAMS[stream]).batch(2, **options).prefetch(2, threads=3),
     ]
 
 

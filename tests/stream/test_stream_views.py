@@ -85,7 +85,7 @@ legs = st.lists(
         st.integers(1, 4),  # shards
         st.integers(1, 8),  # batch size
         st.integers(0, 4),  # batches until the stop
-        st.booleans(),  # read ahead
+        st.integers(0, 3),  # threads that read ahead
         st.booleans(),  # by a cursor given to the stream, or loaded
     ),
     max_size=5,
@@ -94,13 +94,13 @@ legs = st.lists(
 
 def loaders(ref, leg, ranges, cursor):
     """Return an iterator for each shard, all of them started at the cursor."""
-    ranks, size, _, is_ahead, loads = leg
+    ranks, size, _, threads, loads = leg
     found = []
     for rank in range(ranks):
         options = {"shard_rank": rank, "num_shards": ranks, "cursor": None if loads else cursor}
         stream = ref.stream(shuffle=True, shuffle_seed=SEED, **options).skip_ranges(ranges)
         loader = stream.random_map(noisy, spec=SPEC).batch(size)
-        found.append(iter(loader.prefetch(2) if is_ahead else loader))
+        found.append(iter(loader.prefetch(2, threads=threads) if threads else loader))
         if loads and cursor is not None:
             found[-1].load_state_dict(cursor)
     return found

@@ -14,7 +14,7 @@ from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import Identity, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Span
 from yogadl._stream.given import as_order, as_stream
-from yogadl._stream.items import Batches, Finish, Read
+from yogadl._stream.items import Batches, Finish, Pending, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.numbering import Numbering
@@ -40,6 +40,7 @@ __all__ = [
     "Make",
     "NumberedBatches",
     "Numbering",
+    "Pending",
     "Plan",
     "Point",
     "Prefetch",

@@ -3,7 +3,8 @@
 What a batch costs beyond the copy is Python, so small records are gathered for many batches at once and
 handed out as slices: disjoint, C-contiguous views that nothing else reads or writes. Large ones are
 gathered batch by batch, because fresh memory of many MB is faulted in page by page. Where several threads
-read, each batch is copied out of what was gathered, which is in the CPU's cache: one that is kept keeps no more.
+read, the smallest batches are copied out of what was gathered, which is in the CPU's cache, and others are
+gathered two at a time: one that is kept then keeps no more than twice its bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 1_500_000
 ALONE_BYTES = 1_000_000  # a batch this large is read by itself
 TOGETHER = 4  # and smaller ones so many at a time at least: a thread hands over reads, not batches
-# Several threads read two batches as large as this together, and one that is kept keeps both; smaller ones are
-# copied out of reads of more.
+# Several threads read two batches as large as this together, and one that is kept keeps both; smaller ones
+# are copied out of reads of more.
 PAIR_BYTES = 250_000
 UNLOCKED_RECORDS = 512  # so many are gathered without Python's lock, or fewer that are as large as this:
 UNLOCKED_BYTES = 4096
@@ -42,7 +43,7 @@ Finish = Callable[[Any, Flags], Any]
 
 # The items of one read: how many, and one after another. What is left to do for each is little.
 Read = tuple[int, Iterator[Any]]
-# A read that is still to be made: how many items, and what any thread may call, to read them one after another.
+# A read that is still to be made: how many items, and what any thread may call to read them one by one.
 Pending = tuple[int, Callable[[], Iterator[Any]]]
 
 
@@ -125,7 +126,7 @@ class Batches:
             del columns
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these batches, to be made in any thread. One that is kept keeps twice its bytes."""
+        """Yield the reads of these batches, to be made in any thread. No more than two share memory."""
         finish, batch = self.finish(), cut.size
         together = self._in_threads(batch)
         for rows, flags in _parts(self.run, cut, start, end, (batch, batch * together)):

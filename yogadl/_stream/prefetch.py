@@ -56,7 +56,9 @@ class Prefetch:
 
     def of_pending(self, pending: Iterator[Pending]) -> Iterator[Any]:
         """Yield the items of reads that are still to be made: each thread makes the next one."""
-        return _delivered(self.depth, self.threads, ((count, partial(_made, read)) for count, read in pending))
+        return _delivered(
+            self.depth, self.threads, ((count, partial(_made, read)) for count, read in pending)
+        )
 
 
 def _as_it_is(items: Iterator[Any]) -> _Found:

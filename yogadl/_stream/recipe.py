@@ -87,7 +87,7 @@ class Recipe:
         if whole("prefetch's workers", workers):
             raise ConfigurationError("prefetch has no process workers yet: pass workers=0 for a thread")
         depth, threads = whole("prefetch's n", depth, 1), whole("prefetch's threads", threads, 1)
-        stages = (*self.stages, Prefetch(depth))
+        stages: tuple[ItemStage, ...] = (*self.stages, Prefetch(depth))
         if threads > 1:
             if not isinstance(self.make, MakeInThreads):
                 raise ConfigurationError(

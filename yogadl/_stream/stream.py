@@ -93,8 +93,8 @@ class Loader(Restartable[Item_co]):
         """Return a loader that delivers ``fn(batch)``, whatever that is.
 
         The function is called once a batch, in order, in the thread that iterates; with `prefetch`, before
-        or after, in the thread that reads ahead. Cursors stay the same. Where it raises, a `StageError` comes
-        after the batches before, and the next `next` tries again.
+        or after, in the thread that reads ahead, or in several at once. Cursors stay the same. Where it
+        raises, a `StageError` comes after the batches before, and the next `next` tries again.
 
         Raises:
             ConfigurationError: if `fn` can't be called.
@@ -144,18 +144,24 @@ class Loader(Restartable[Item_co]):
 
     @explains_names()
     def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "Loader[Item_co]":
-        """Return a loader that reads up to `n` batches ahead, in a thread.
+        """Return a loader that reads up to `n` batches ahead, in a thread, or in several.
 
         The batches, their order and every cursor stay the same: a cursor counts what was delivered.
-        The thread starts at an iterator's first `next` and ends when the iterator is closed or dropped.
-        An error in it comes after the batches before it.
+        The threads start at an iterator's first `next` and end when the iterator is closed or dropped.
+        An error in one comes after the batches before it.
+
+        With `threads`, so many read at once, each the next piece: then functions of the user's are called in
+        so many threads at once. In flight are at most ``n + threads - 1`` batches; where several make a
+        piece, since they are small (below 1 MB), ``threads + 1`` pieces, mostly of 1.5 MB. A batch that is
+        kept holds at most twice its bytes; with one thread, up to 1.5 MB where it is smaller.
 
         Args:
             n: How many batches to keep ready, at least 1.
             workers: Processes to read in; there are none yet.
+            threads: How many threads read; not with `workers`.
 
         Raises:
-            ConfigurationError: if one of them makes no sense.
+            ConfigurationError: if one of them makes no sense, or the batches are made in worker processes.
         """
         return Loader(self.stream, self._recipe.ahead(n, workers, threads))
 
@@ -326,7 +332,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
     def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "RecordStream[Item_co]":
-        """Return a stream that reads up to `n` records ahead, in a thread; see `Loader.prefetch`.
+        """Return a stream that reads up to `n` records ahead, in a thread or several; see `Loader.prefetch`.
 
         For throughput use `batch` first: handing over costs more than reading a small record. Batches
         of the returned stream are not read ahead.

@@ -42,6 +42,18 @@ def cut_of(
     return Cut(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
 
 
+def ahead_of(prefetch: int, threads: int) -> tuple[int, int]:
+    """Return how many batches are read ahead, and in how many threads.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+    """
+    depth, threads = whole("prefetch", prefetch), whole("threads", threads, 1)
+    if threads > 1 and not depth:
+        raise ConfigurationError(f"threads={threads} read ahead: pass prefetch=1 or more with it")
+    return depth, threads
+
+
 def ranks_of(framework: str) -> int:
     """Return how many ranks have found each other by ``torch.distributed`` or ``jax.distributed``.
 

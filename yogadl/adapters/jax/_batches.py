@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from yogadl._interfaces import Column
 from yogadl._spec import Spec
-from yogadl._stream import Ahead, Batches, Cut, Finish, Flags, Point, Read, Rows, Run
+from yogadl._stream import Ahead, Batches, Cut, Finish, Flags, Pending, Point, Read, Rows, Run
 from yogadl.adapters.jax._layout import GlobalField
 
 Scope = Callable[[], contextlib.AbstractContextManager[None]]
@@ -60,6 +61,14 @@ class OnOneDevice:
             placed = (self._put(columns, flags) for columns, flags in items)
             yield count, iter(list(placed)) if self.is_ahead else placed
 
+    def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
+        """Yield the reads of these batches, to be made in any thread, which puts them on to the device."""
+        for count, read in self.batches.pending(cut, start, end):
+            yield count, partial(self._placed, read)
+
+    def _placed(self, read: Callable[[], Iterator[tuple[Sequence[Column], Flags]]]) -> Iterator[Any]:
+        return (self._put(columns, flags) for columns, flags in read())
+
     def _put(self, columns: Sequence[Column], flags: Flags) -> Any:  # a tree like the record's
         with self.scope():
             has_padding = self.batches.padding_field is not None
@@ -90,14 +99,20 @@ class OnManyDevices:
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short ones."""
+        for count, read in self.pending(cut, start, end):
+            yield count, read()
+
+    def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
+        """Yield the reads of these batches, one each, to be made in any thread."""
         run = self.run
         for rows in run.chunks(cut, start, end):
             ahead = Ahead(run, rows.indices.reshape(-1, cut.size)[:, self._rows].ravel())
             for number, first in enumerate(range(0, len(rows), cut.size)):
                 ahead.of(number * len(self._rows), (number + 1) * len(self._rows))
-                yield 1, iter([self._batch(rows[first : first + cut.size])])
+                yield 1, partial(self._batches, rows[first : first + cut.size])
 
-    def _batch(self, rows: Rows) -> Any:  # a tree like the record's
+    def _batches(self, rows: Rows) -> Iterator[Any]:
+        """Return the one batch of these rows."""
         columns: list[Any] = [None] * len(self._fields)
         for chosen, numbers in self._together:
             for number, column in zip(numbers, self.run.read(rows.take(chosen), numbers), strict=True):
@@ -108,4 +123,5 @@ class OnManyDevices:
             columns[-1] = rows.padding[np.array(self._padding.rows)]
         # A user's guard against accidental transfers must not stop these.
         with self._scope(), jax.transfer_guard_host_to_device("allow"):
-            return self._assemble([f.put(column) for f, column in zip(self._fields, columns, strict=True)])
+            placed = [field.put(column) for field, column in zip(self._fields, columns, strict=True)]
+            return iter([self._assemble(placed)])

@@ -6,7 +6,7 @@ from yogadl._arguments import whole
 from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._stream import Claims, Make, Recipe, StreamIterator, as_stream, begin
-from yogadl.adapters._checks import cut_of
+from yogadl.adapters._checks import ahead_of, cut_of
 from yogadl.adapters._trees import with_padding
 from yogadl.adapters.jax._batches import ColumnBatches, OnManyDevices, OnOneDevice, settings_of_this_thread
 from yogadl.adapters.jax._layout import check_fields, lay_out
@@ -24,6 +24,7 @@ def make_jax_iterator(
     epochs: int | None = 1,
     padding_field: str | None = None,
     prefetch: int = 2,
+    threads: int = 1,
     skip_finished_epoch: bool = False,
 ) -> StreamIterator:
     """Return an iterator over batches of a stream, trees of `jax.Array`s, read ahead of the training loop.
@@ -44,6 +45,7 @@ def make_jax_iterator(
         epochs: How many epochs to read; None: it never ends.
         padding_field: Name of a bool field to add to each batch: true for records that are padding.
         prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
+        threads: How many threads read, and put batches on to the devices; see `Loader.prefetch`.
         skip_finished_epoch: If a cursor leaves no batch of its epoch, go on with the next epoch instead of
             yielding nothing; see docs/cursors.md.
 
@@ -70,7 +72,7 @@ def make_jax_iterator(
             f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, and "
             'there is no other. Make smaller batches, or fill them up: docs/jax.md, "Evaluating"'
         )
-    depth = whole("prefetch", prefetch)
+    depth, threads = ahead_of(prefetch, threads)
     drop = drop_remainder or sharding is not None
     cut = cut_of(size, drop, epochs, skip_finished_epoch=skip_finished_epoch)
     batches = ColumnBatches(run, padding_field=padding_field)
@@ -86,5 +88,5 @@ def make_jax_iterator(
         make = OnManyDevices(batches, spec, fields, settings_of_this_thread())
     recipe = Recipe(make, cut)
     if depth:
-        recipe = recipe.ahead(depth)
+        recipe = recipe.ahead(depth, threads=threads)
     return begin(recipe, Claims(recipe))

@@ -10,7 +10,7 @@ import keras
 from yogadl._dataref import takes_a_stream
 from yogadl._interfaces import Stream
 from yogadl._stream import RecordStream, as_stream
-from yogadl.adapters._checks import SHARD_ARGUMENTS, cut_of, ranks_of, warn_if_unsharded
+from yogadl.adapters._checks import SHARD_ARGUMENTS, ahead_of, cut_of, ranks_of, warn_if_unsharded
 from yogadl.adapters.keras._fields import Fields, arranger
 from yogadl.adapters.keras._reader import BatchReader
 from yogadl.errors import ConfigurationError, MissingDependencyError
@@ -51,6 +51,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         epochs: How many of the stream's epochs there are; None: it never ends.
         padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
         prefetch: How many batches are read ahead, in a thread; 0 for none.
+        threads: How many threads read them; see `Loader.prefetch`.
 
     Raises:
         ConfigurationError: if the arguments make no sense, or are not of a stream's records.
@@ -78,12 +79,13 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         epochs: int | None = None,
         padding_field: str | None = None,
         prefetch: int = 2,
+        threads: int = 1,
     ) -> None:
         super().__init__()
         stream = as_stream(stream)
         # Without an end, batch 0 is the next one, not the rest of an epoch, which may have none.
         cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=epochs is None)
-        self._reader = BatchReader(stream, cut, padding_field, prefetch)
+        self._reader = BatchReader(stream, cut, padding_field, ahead_of(prefetch, threads))
         self._arrange = arranger(stream.spec, fields, padding_field)
         # Not with an end: validation is often the same on all ranks. (tf.distribute shards by itself.)
         if epochs is None:

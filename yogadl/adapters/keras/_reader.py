@@ -13,9 +13,9 @@ from yogadl.errors import ConfigurationError
 class BatchReader:
     """Deliver the batches of a stream by number, counted from its start on, across epochs.
 
-    A thread reads ahead where batches are asked for one after another; any other number is read, too, and
-    reading ahead goes on from there. Safe to use from several threads and after a fork; pickles if the
-    stream does, without what it has read ahead.
+    Threads read ahead where batches are asked for one after another, so many in so many as `ahead` says. Any
+    other number is read, too, and reading ahead goes on from there. Safe to use from several threads and
+    after a fork; pickles if the stream does, without what it has read ahead.
 
     Attributes:
         stream: Whose records, from batch 0 on.
@@ -23,14 +23,16 @@ class BatchReader:
         furthest: The greatest number that was asked for, -1 before that.
     """
 
-    def __init__(self, stream: RecordStream, cut: Cut, padding_field: str | None, prefetch: int) -> None:
-        ahead = whole("prefetch", prefetch)
+    def __init__(
+        self, stream: RecordStream, cut: Cut, padding_field: str | None, ahead: tuple[int, int]
+    ) -> None:
+        depth, threads = ahead
         self.stream = stream = stream.past_finished(replace(cut, epochs=1))
         loader = stream.batch(cut.size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
         self.numbering = stream.run.numbering(cut)
         self.furthest = -1
-        self._options = cut, padding_field, prefetch
-        self._loader = loader.prefetch(ahead) if ahead else loader
+        self._options = cut, padding_field, ahead
+        self._loader = loader.prefetch(depth, threads=threads) if depth else loader
         self._batches: StreamIterator | None = None
         self._next = 0  # what `_batches` delivers next
         self._lock = ProcessLock()
