@@ -22,6 +22,8 @@ _MAX_FLAT_BLOCKS: Final = 2**20
 # numpy gathers in place only from an unbroken row of items. Rows are gathered as several where those are at
 # least so large: with smaller ones that takes longer than a copy (benchmarks/tf_data.py).
 _LEAST_PIECE_BYTES: Final = 512
+# Rows as large are copied one by one, which the CPU does in less time than any pieces (the same).
+_WHOLE_ROW_BYTES: Final = 32_768
 
 
 def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64s:
@@ -91,6 +93,8 @@ class FixedField:
         if not self._row_bytes:
             return np.empty((len(rows.indices), *self._shape), self._dtype)
         where = self._where(rows)
+        if memory is not None and where is not None and self._row_bytes >= _WHOLE_ROW_BYTES:
+            return self._gather_rows(rows.window, where, memory)
         if memory is not None and where is not None and self._row_bytes >= _LEAST_PIECE_BYTES:
             step, phase = self._pieces()
             if step >= _LEAST_PIECE_BYTES:
@@ -116,6 +120,13 @@ class FixedField:
             step = int(np.gcd.reduce(self._positions - first, initial=self._row_bytes))
             self._piece = step, first % step
         return self._piece
+
+    def _gather_rows(self, window: Window, where: Int64s, memory: Memory) -> NDArray[Any]:
+        """Gather rows in place, one by one; each is copied outside of Python's lock."""
+        column = memory.array((len(where), *self._shape), self._dtype)
+        found = [window.bytes[start : start + self._row_bytes] for start in where.tolist()]
+        np.concatenate(found, out=column.reshape(-1).view(np.uint8))
+        return column
 
     def _gather_pieces(
         self, window: Window, where: Int64s, memory: Memory, step: int, phase: int
