@@ -200,7 +200,10 @@ def test_files_of_sizes_around_a_slot_of_the_window_are_read(storage, limit):
             assert np.array_equal(ref.gather(order), rows[order])
 
 
-@pytest.mark.parametrize("limit", limits(["_memory._LEAST_BYTES", "_format.fields._LEAST_PIECE_BYTES", "_format.fields._WHOLE_ROW_BYTES"]))
+@pytest.mark.parametrize(
+    "limit",
+    limits(["_memory._LEAST_BYTES", "_format.fields._LEAST_PIECE_BYTES", "_format.fields._WHOLE_ROW_BYTES"]),
+)
 def test_batches_are_gathered_whole_into_memory_that_is_used_again(storage, limit):
     memory = BatchMemory()
     for size in around(limit):

@@ -61,10 +61,10 @@ def enabled_x64(is_enabled):
 # One device.
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_the_batches_are_those_of_the_core_on_a_device(ref, prefetch):
+@pytest.mark.parametrize(("prefetch", "threads"), [(0, 1), (1, 1), (3, 1), (2, 3)])
+def test_the_batches_are_those_of_the_core_on_a_device(ref, prefetch, threads):
     expected = list(shuffled(ref).batch(8))
-    found = list(make_jax_iterator(shuffled(ref), 8, prefetch=prefetch))
+    found = list(make_jax_iterator(shuffled(ref), 8, prefetch=prefetch, threads=threads))
     assert len(found) == len(expected) == 13
     for ours, theirs in zip(found, expected, strict=True):
         assert list(ours) == list(theirs)
@@ -196,9 +196,9 @@ def test_what_is_padding_can_be_told(ref):
     assert np.concatenate([batch["is_padding"] for batch in batches]).tolist() == [False] * 25 + [True]
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_the_cursor_counts_what_was_delivered(ref, prefetch):
-    batches = make_jax_iterator(shuffled(ref), 8, prefetch=prefetch, epochs=2)
+@pytest.mark.parametrize(("prefetch", "threads"), [(0, 1), (3, 1), (2, 3)])
+def test_the_cursor_counts_what_was_delivered(ref, prefetch, threads):
+    batches = make_jax_iterator(shuffled(ref), 8, prefetch=prefetch, threads=threads, epochs=2)
     for delivered in range(17):
         expected = min(delivered * 8, N) if delivered <= 13 else N + (delivered - 13) * 8
         assert batches.state_dict() == shuffled(ref).cursor(expected)
@@ -223,27 +223,29 @@ def test_a_cursor_of_other_data_is_refused(ref):
         batches.load_state_dict(other.cursor(3))
 
 
-def threads():
+def readers():
     return [thread for thread in threading.enumerate() if thread.name == "yogadl-prefetch"]
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_the_thread_ends_with_the_iterator(ref, is_closed):
-    batches = make_jax_iterator(ref.stream(), 8, epochs=None)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_threads_end_with_the_iterator(ref, is_closed, threads):
+    batches = make_jax_iterator(ref.stream(), 8, epochs=None, threads=threads)
     next(batches)
-    started = threads()
-    assert started
+    started = readers()
+    assert len(started) == threads
     if is_closed:
         batches.close()
     else:
         del batches
     for thread in started:
         thread.join(30)
-    assert not threads()
+    assert not readers()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("is_sharded", [False, True])
-def test_the_interpreter_may_end_while_batches_are_on_their_way(tmp_path, is_sharded):
+def test_the_interpreter_may_end_while_batches_are_on_their_way(tmp_path, is_sharded, threads):
     script = tmp_path / "script.py"
     script.write_text(
         "import jax, numpy as np, yogadl\n"
@@ -251,7 +253,8 @@ def test_the_interpreter_may_end_while_batches_are_on_their_way(tmp_path, is_sha
         "from yogadl.adapters.jax import make_jax_iterator\n"
         "ref = yogadl.from_source(np.zeros((4000, 1000), np.float32))\n"
         f"sharding = NamedSharding(Mesh(np.array(jax.devices()), 'd'), P('d')) if {is_sharded} else None\n"
-        "batches = make_jax_iterator(ref.stream(), 80, sharding, epochs=None, prefetch=50)\n"
+        f"options = {{'epochs': None, 'prefetch': 50, 'threads': {threads}}}\n"
+        "batches = make_jax_iterator(ref.stream(), 80, sharding, **options)\n"
         "print(next(batches).shape)\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
@@ -292,6 +295,8 @@ def test_an_error_comes_after_the_batches_before_it_and_the_next_call_tries_agai
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 2.5}, "batch_size"),
         ({"batch_size": 2, "prefetch": -1}, "prefetch"),
+        ({"batch_size": 2, "threads": 0}, "threads"),
+        ({"batch_size": 2, "prefetch": 0, "threads": 2}, "read ahead: pass prefetch=1"),
         ({"batch_size": 2, "epochs": 0}, "epochs"),
         ({"batch_size": 2, "padding_field": "x"}, "has a 'x' already"),
         ({"batch_size": 2, "sharding": "all"}, r"must be one such as NamedSharding.*, not 'all'"),
@@ -502,13 +507,14 @@ def test_copies_are_read_once_and_put_on_every_device():
     per_device=st.integers(1, 6),
     start=st.integers(0, N),
     epochs=st.integers(1, 2),
-    prefetch=st.integers(0, 2),
+    ahead=st.sampled_from([(0, 1), (1, 1), (2, 1), (2, 2)]),
 )
-def test_whatever_the_mesh_the_order_stays(ref, rows, per_device, start, epochs, prefetch):
+def test_whatever_the_mesh_the_order_stays(ref, rows, per_device, start, epochs, ahead):
     size = rows * per_device
     stream = shuffled(ref, cursor=shuffled(ref).cursor(start))
     sharding = NamedSharding(mesh(rows, 8 // rows), P("data"))
-    found = ids_of(make_jax_iterator(stream, size, sharding, epochs=epochs, prefetch=prefetch))
+    options = {"epochs": epochs, "prefetch": ahead[0], "threads": ahead[1]}
+    found = ids_of(make_jax_iterator(stream, size, sharding, **options))
     first = stream.indices(0).tolist()
     expected = first[: len(first) // size * size]
     if epochs == 2:
@@ -547,10 +553,11 @@ def test_a_finished_epoch_is_skipped_on_request(ref):
     assert found == shuffled(ref).indices(1)[:80].tolist()
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_records_are_read_with_their_places(prefetch):
+@pytest.mark.parametrize(("prefetch", "threads"), [(0, 1), (2, 1), (2, 2)])
+def test_records_are_read_with_their_places(prefetch, threads):
     stream = placed(103, **PADDED, start_offset=5)
-    batches = make_jax_iterator(stream, 8, epochs=2, padding_field="p", prefetch=prefetch)
+    options = {"prefetch": prefetch, "threads": threads}
+    batches = make_jax_iterator(stream, 8, epochs=2, padding_field="p", **options)
     check_places(stream, list(batches), (0, 1), "p")
 
 

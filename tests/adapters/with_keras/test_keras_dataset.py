@@ -68,13 +68,14 @@ def test_the_batches_are_those_of_the_stream_epoch_after_epoch():
     st.integers(0, 50),
     st.integers(1, 12),
     st.booleans(),
-    st.sampled_from([0, 1, 3]),
+    st.sampled_from([(0, 1), (1, 1), (3, 1), (2, 2)]),
 )
-def test_a_number_is_the_same_batch_whatever_was_asked_for_before(numbers, offset, size, drop, prefetch):
+def test_a_number_is_the_same_batch_whatever_was_asked_for_before(numbers, offset, size, drop, ahead):
     options = {"start_offset": offset, "num_shards": 2, "pad_shard_remainder": True}
     expected = iter(stream_of(53, **options).batch(size, drop, epochs=None))
     found = [next(expected)["id"].tolist() for _ in range(41)]
-    dataset = adapter.PyDataset(stream_of(53, **options), size, drop_remainder=drop, prefetch=prefetch)
+    made = {"drop_remainder": drop, "prefetch": ahead[0], "threads": ahead[1]}
+    dataset = adapter.PyDataset(stream_of(53, **options), size, **made)
     for number in numbers:
         assert dataset[number]["id"].tolist() == found[number]
 
@@ -286,7 +287,15 @@ def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"batch_size": 0}, {"epochs": 0}, {"prefetch": -1}, {"drop_remainder": 1}]
+    "arguments",
+    [
+        {"batch_size": 0},
+        {"epochs": 0},
+        {"prefetch": -1},
+        {"drop_remainder": 1},
+        {"threads": 0},
+        {"prefetch": 0, "threads": 2},
+    ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments):
     with pytest.raises(ConfigurationError):

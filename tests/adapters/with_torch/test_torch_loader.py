@@ -315,9 +315,16 @@ def test_batches_are_pinned_on_request(ref, workers):
     assert ids(batches) == gold(stream_of(ref), 0)
 
 
-def test_prefetching_in_a_thread_goes_with_tensors(ref):
-    loader = adapter.make_dataloader(stream_of(ref), 8).prefetch(2)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"transform": dict}])
+def test_prefetching_in_threads_goes_with_tensors(ref, threads, options):
+    loader = adapter.make_dataloader(stream_of(ref), 8, **options).prefetch(2, threads=threads)
     assert ids(loader) == gold(stream_of(ref), 0)
+
+
+def test_batches_of_worker_processes_are_not_read_in_threads(ref):
+    with pytest.raises(ConfigurationError, match="worker processes"):
+        adapter.make_dataloader(stream_of(ref), 8, 2).prefetch(2, threads=2)
 
 
 def test_a_loader_pickles_with_its_place(ref):
