@@ -6,6 +6,7 @@ random one, on the seed, the epoch and the position: not on batches, shards, wor
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,19 @@ import numpy as np
 from yogadl._columns import batch_column, size_of, split
 from yogadl._declare import declare
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._interfaces import READ, Column, Indices, Memory, RandomAccess, announce
 from yogadl._leaf import BadValueError, refuse
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # At which positions of which epochs records come, epoch by epoch: what random functions depend on.
 Places = Sequence[tuple[int, range | Indices]]
+# Called with a stage and the seconds that it took.
+Took = Callable[[str, float], None]
+
+
+def _uncounted(stage: str, seconds: float) -> None:
+    """Count nothing."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -60,14 +67,25 @@ class Stage:
     def __str__(self) -> str:
         return f"{'map' if self.seed is None else 'random_map'}({name_of(self.function)})"
 
+    @cached_property
+    def title(self) -> str:
+        """What it is called where it is counted what each stage takes."""
+        return f"{self.number + 1} {self}"
+
     def call(
-        self, records: Sequence[Any], indices: Indices, places: Places, what: str = "record"
+        self,
+        records: Sequence[Any],
+        indices: Indices,
+        places: Places,
+        took: Took = _uncounted,
+        what: str = "record",
     ) -> list[Any]:
         """Return what becomes of each record, or of each of what else begins with these records.
 
         Raises:
             StageError: if the function raises.
         """
+        began = perf_counter()
         function = self.function
         made: list[Any] = []
         try:
@@ -81,6 +99,7 @@ class Stage:
             index = int(indices[len(made)])
             text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"
             raise StageError(text, self.number, index) from error
+        took(self.title, perf_counter() - began)
         return made
 
     def _generators(self, places: Places) -> Iterator[np.random.Generator]:
@@ -144,13 +163,16 @@ class Chain:
         """About how large a record is, as it goes in or as it comes out: what is larger."""
         return max(self.source.record_bytes, self._sample[1])
 
-    def columns(self, indices: Indices, places: Places) -> list[Column]:
-        """Read records and return what becomes of them, as columns.
+    def columns(self, indices: Indices, places: Places, took: Took = _uncounted) -> list[Column]:
+        """Read records and return what becomes of them, as columns; `took` is told how long each stage took.
 
         Raises:
             StageError: if a function raises, or returns what is not like the first record's.
         """
-        records = self._called(self.source.columns(indices), indices, places)
+        began = perf_counter()
+        columns = self.source.columns(indices)
+        took(READ, perf_counter() - began)
+        records = self._called(columns, indices, places, took)
         spec = self.spec
         found: list[Column] = []
         try:
@@ -170,10 +192,12 @@ class Chain:
                 raise self._misfit(index, refuse(field.name, index, error.problem)) from error.__cause__
         return found
 
-    def _called(self, columns: Sequence[Column], indices: Indices, places: Places) -> list[Any]:
+    def _called(
+        self, columns: Sequence[Column], indices: Indices, places: Places, took: Took = _uncounted
+    ) -> list[Any]:
         records = self.source.spec.records(columns, len(indices))
         for stage in self.stages:
-            records = stage.call(records, indices, places)
+            records = stage.call(records, indices, places, took)
         return records
 
     def _misfit(self, record: int, error: UnsupportedDataError) -> StageError:

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ else:
     Item_co, Made = TypeVar("Item_co", covariant=True), TypeVar("Made")
 
 # One field of a batch: rows stacked in an array, or a list where the length varies.
+READ: Final = "read"  # what getting records from where they are is called, where stages are counted
+
 Column = NDArray[Any] | list[Any]
 Indices = NDArray[np.int64]
 

@@ -23,6 +23,20 @@ def test_it_shows_three_ways_to_read(bench, squares):
     assert max(map(len, lines)) <= 82
 
 
+def test_it_shows_threads_and_workers_by_wish(bench, squares):
+    ended = bench("squares", "2", "--threads", "2", "--workers", "1")
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert [line[:19] for line in lines[3:6]] == [
+        "shuffled           ",
+        "shuffled, 2 threads",
+        "shuffled, 1 workers",
+    ]
+    found = json.loads(bench("squares", "2", "--threads", "3", "--json").out)
+    assert found["shuffled_threads"]["records"] > 0
+    assert "shuffled_workers" not in found
+
+
 def test_json_has_stable_keys(bench, squares, root):
     found = json.loads(bench("squares", "2", "--batch", "100", "--json").out)
     assert (found["id"], found["version"], found["batch"], found["records"]) == ("squares", "2", 100, 1_000)

@@ -173,7 +173,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
 
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("yogadl.storage._progress._DELAY_S", 0.0)
+    monkeypatch.setattr("yogadl._progress._DELAY_S", 0.0)
     mirror.open_cache(manifest_of(bucket, "a"))
     assert "fetching 'a' version '1': 100%" in terminal.getvalue()
 

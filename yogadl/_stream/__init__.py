@@ -3,8 +3,8 @@
 The one door: adapters take all that they need from here. Behind it, one idea a module, each standing on
 those before it. Integers: `shard` which positions are whose, `cut` how they make batches, `cursor` a place
 as JSON, `skipped` what is left out, `numbering` items by number. Reading: `rows` which records come where,
-`run` reads them, `ahead` announces them, `items` makes records or batches of them, `prefetch` is a stage,
-`recipe` all of it together.
+`run` reads them and counts what that takes, `ahead` announces them, `items` makes records or batches of them,
+`prefetch` is a stage, `stats` what it all took, `recipe` all of it together.
 Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` what users hold and adapters take,
 `given` what adapters check, `opening` how users get it, `numbered` batches by number, for callers that count.
 """
@@ -22,14 +22,16 @@ from yogadl._stream.opening import open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch
 from yogadl._stream.recipe import ItemStage, Make, Progress, Recipe
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import INDICES, Run
+from yogadl._stream.run import INDICES, Counters, Run
 from yogadl._stream.shard import Point, Shard, walk
+from yogadl._stream.stats import Stats
 from yogadl._stream.stream import Loader, Plan, RecordStream
 
 __all__ = [
     "Ahead",
     "Batches",
     "Claims",
+    "Counters",
     "Cut",
     "Finish",
     "Flags",
@@ -53,6 +55,7 @@ __all__ = [
     "Run",
     "Shard",
     "Span",
+    "Stats",
     "ItemStage",
     "StreamIterator",
     "as_order",

@@ -29,6 +29,10 @@ class Claims:
         """Note the progress of the newest iterator."""
         self._newest = progress
 
+    def newest(self) -> Progress:
+        """Return the progress of the newest iterator; an empty one if there is none."""
+        return self._newest
+
     def begin(self, progress: Progress) -> None:
         """Note the newest iterator; if finished epochs are skipped, it goes on where the last one stands."""
         before = self._newest

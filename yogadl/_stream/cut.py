@@ -132,3 +132,17 @@ class Cut:
         origin = 0 if onward else position
         rows = min(shard.rows(origin), steps * self.size)
         return Point(epoch + onward, shard.after(origin, rows))
+
+    def records(self, shard: Shard, span: Span, items: int) -> int:
+        """Count the records in the first `items` items of a span, those that pad a shard included."""
+        first, full = shard.own(span.start.position), shard.own(0)
+        if self.across_epochs:
+            rows = items * self.size
+            return rows if span.end is None else min(rows, first + (span.end - span.start.epoch - 1) * full)
+        onward, steps = walk(self.items(first), self.items(full), items)
+        before = self._kept(first) + (onward - 1) * self._kept(full) if onward else 0
+        return before + min(full if onward else first, steps * self.size)
+
+    def _kept(self, rows: int) -> int:
+        """Count the rows of an epoch that are in items."""
+        return min(rows, self.items(rows) * self.size)

@@ -178,7 +178,8 @@ class Batches:
     def _passed(self, batch: Any, first: Rows) -> Any:
         """Return what the functions make of the batch that begins with this row."""
         for stage in self.stages:
-            [batch] = stage.call([batch], first.indices, first.pieces, "the batch that begins with record")
+            what, took = "the batch that begins with record", self.run.counters.add
+            [batch] = stage.call([batch], first.indices, first.pieces, took, what)
         return batch
 
     def finish(self) -> Finish:

@@ -1,7 +1,10 @@
 """Iterate over the items of a stream, knowing at any moment where a cursor stands."""
 
+import contextlib
+import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, NamedTuple
+from time import perf_counter
+from typing import Any, Final, Generic, NamedTuple
 
 import numpy as np
 
@@ -13,6 +16,8 @@ from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.recipe import Progress, Recipe
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
+
+_SHOW_EVERY_S: Final = 0.1
 
 
 class Delivered(NamedTuple):
@@ -50,12 +55,17 @@ class StreamIterator(Iterator[Item_co]):
         return self
 
     def __next__(self) -> Item_co:  # benchmarks/: this runs once a batch of 23 us
+        asked = perf_counter()
+        progress = self._progress
         try:
-            item = next(self._open() if self._items is None else self._items)
-            self._progress.items += 1
+            item = next(self._open(asked) if self._items is None else self._items)
+            progress.items += 1
+            waits = progress.waits
+            waits.ended = now = perf_counter()
+            waits.waited_s += now - asked
             return item
         except StopIteration:
-            self._progress.is_finished = True
+            progress.is_finished = True
             raise
         except ForkedError:
             self._items = None
@@ -64,8 +74,9 @@ class StreamIterator(Iterator[Item_co]):
             self._items = None  # a generator that raised is over: the next one starts where we stand
             raise
 
-    def _open(self) -> Iterator[Item_co]:
+    def _open(self, asked: float) -> Iterator[Item_co]:
         progress = self._progress
+        progress.waits.begin(asked, self._recipe.run.counters)
         span = progress.span
         if span is None:
             assert self._claims is not None
@@ -122,7 +133,7 @@ class StreamIterator(Iterator[Item_co]):
             span = self._claims.next_span()
         span = recipe.resume(span, point)
         self.close()
-        self._progress.span, self._progress.items, self._progress.is_finished = span, 0, False
+        self._progress.move(span)
         if self._claims is not None:
             self._claims.move(span, self._progress)
 
@@ -130,11 +141,57 @@ class StreamIterator(Iterator[Item_co]):
     set_state = load_state_dict
 
 
+class ShownIterator(StreamIterator[Item_co]):
+    """An iterator that shows how far it is: a bar on a terminal, a line now and then elsewhere."""
+
+    __slots__ = ("_end", "_show", "_shown_s")
+
+    def __init__(self, recipe: Recipe, progress: Progress, claims: Claims | None) -> None:
+        super().__init__(recipe, progress, claims)
+        self._show: Any = None
+        self._shown_s = 0.0
+
+    def __next__(self) -> Item_co:
+        try:
+            item = super().__next__()
+        except StopIteration:
+            self._finish()
+            raise
+        if self._progress.waits.ended - self._shown_s >= _SHOW_EVERY_S:
+            self._update()
+        return item
+
+    def _update(self) -> None:
+        progress = self._progress
+        assert progress.span is not None
+        if self._show is None:
+            from yogadl._progress import shown  # loads much
+
+            stack = contextlib.ExitStack()
+            self._show = stack.enter_context(shown(True, "reading"))
+            self._end = weakref.finalize(self, stack.close)
+        self._shown_s = progress.waits.ended
+        found = self._recipe.stats(progress)
+        waited = f"waited {found.waited_share:.0%}"
+        self._show(found.records, self._recipe.total(progress.span), found.bytes, waited)
+
+    def _finish(self) -> None:
+        if self._show is not None:
+            self._update()
+            self._show = None
+            self._end()
+
+    def close(self) -> None:
+        """Let go of what was read ahead, and of the bar; `next` would go on."""
+        super().close()
+        self._finish()
+
+
 def begin(recipe: Recipe, claims: Claims) -> StreamIterator:
     """Return an iterator that will claim its epochs from `claims`."""
     progress = Progress()
     claims.begin(progress)
-    return StreamIterator(recipe, progress, claims)
+    return (ShownIterator if recipe.is_shown else StreamIterator)(recipe, progress, claims)
 
 
 class Restartable(Generic[Item_co]):

@@ -13,6 +13,7 @@ from typing import Any
 from yogadl._frozen import frozen
 from yogadl._memory import settle_allocator
 from yogadl._stream.items import Pending, Read
+from yogadl._stream.run import Counters
 
 _EXIT_TIMEOUT_S = 5.0
 
@@ -45,20 +46,20 @@ class Prefetch:
 
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
         """Yield `items`, read ahead one by one in one thread; an error comes after the items before it."""
-        return self.of_reads((1, iter((item,))) for item in items)
+        return self.of_reads(((1, iter((item,))) for item in items), Counters())
 
-    def of_reads(self, reads: Iterator[Read]) -> Iterator[Any]:
+    def of_reads(self, reads: Iterator[Read], counters: Counters) -> Iterator[Any]:
         """Yield the items of `reads`, made in one thread, with whole reads handed over.
 
         Small batches are read many at a time, and handing each over would cost more than reading it.
         """
-        return _delivered(self.depth, 1, ((count, partial(_as_it_is, items)) for count, items in reads))
+        jobs = ((count, partial(_as_it_is, items)) for count, items in reads)
+        return _delivered(self.depth, 1, jobs, counters)
 
-    def of_pending(self, pending: Iterator[Pending]) -> Iterator[Any]:
+    def of_pending(self, pending: Iterator[Pending], counters: Counters) -> Iterator[Any]:
         """Yield the items of reads that are still to be made: each thread makes the next one."""
-        return _delivered(
-            self.depth, self.threads, ((count, partial(_made, read)) for count, read in pending)
-        )
+        jobs = ((count, partial(_made, read)) for count, read in pending)
+        return _delivered(self.depth, self.threads, jobs, counters)
 
 
 def _as_it_is(items: Iterator[Any]) -> _Found:
@@ -76,11 +77,13 @@ def _made(read: Callable[[], Iterator[Any]]) -> _Found:
     return map(deque.popleft, repeat(items, len(items))), error  # each is the consumer's alone then
 
 
-def _delivered(depth: int, threads: int, jobs: Iterator[_Job]) -> Iterator[Any]:
+def _delivered(depth: int, threads: int, jobs: Iterator[_Job], counters: Counters) -> Iterator[Any]:
     feed = _Feed(depth, threads, jobs)
     del jobs  # the threads' alone: they end with them
     try:
         while True:
+            counters.asked += 1
+            counters.ready += feed.ready
             items, error = feed.take()
             yield from items
             if error is not None:
@@ -114,6 +117,11 @@ class _Slot:
         """Leave what was read."""
         self._found = items, error
         self._done.release()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether something was left."""
+        return not self._done.locked()
 
     def take(self) -> _Found:
         """Wait for what was read."""
@@ -160,6 +168,15 @@ class _Feed:
         except BaseException:  # there may be no more threads: those that run must not wait for ever
             self.stop()
             raise
+
+    @property
+    def ready(self) -> int:
+        """How many items the consumer would get without waiting."""
+        slot, found = self._first, 0
+        while slot is not None and slot.is_ready:
+            found += slot.count
+            slot = slot.next
+        return found
 
     def take(self) -> _Found:
         """Return the items of the next read and the error after them, waiting for it.

@@ -14,6 +14,7 @@ from yogadl._stream.prefetch import Prefetch
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
+from yogadl._stream.stats import Stats, Waits
 from yogadl.errors import ConfigurationError
 
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
@@ -46,12 +47,17 @@ class Progress:
     The consumer's own thread counts here, never a thread that reads ahead.
     """
 
-    __slots__ = ("is_finished", "items", "span")
+    __slots__ = ("is_finished", "items", "span", "waits")
 
     def __init__(self, span: Span | None = None) -> None:
+        self.move(span)
+
+    def move(self, span: Span | None) -> None:
+        """Begin with a span."""
         self.span = span
         self.items = 0
         self.is_finished = False
+        self.waits = Waits()
 
 
 @frozen
@@ -69,6 +75,7 @@ class Recipe:
     make: Make
     cut: Cut
     stages: tuple[ItemStage, ...] = ()
+    is_shown: bool = False
 
     def __post_init__(self) -> None:
         self.cut.require_items(self.run.shard)
@@ -113,9 +120,9 @@ class Recipe:
         else:
             stages = stages[1:]
             if first.threads > 1 and isinstance(make, MakeInThreads):
-                items = first.of_pending(make.pending(self.cut, start, end))
+                items = first.of_pending(make.pending(self.cut, start, end), self.run.counters)
             else:
-                items = first.of_reads(make.reads(self.cut, start, end))
+                items = first.of_reads(make.reads(self.cut, start, end), self.run.counters)
         for stage in stages:
             items = stage(items)
         return items
@@ -156,6 +163,20 @@ class Recipe:
         if progress.is_finished and span.end is not None:
             return Point(span.end, 0)
         return self.cut.reach(self.run.shard, span, progress.items)
+
+    def stats(self, progress: Progress) -> Stats:
+        """Return what an iterator of this progress did so far."""
+        span = progress.span
+        records = 0 if span is None else self.cut.records(self.run.shard, span, progress.items)
+        size_bytes = records * self.run.record_bytes
+        return progress.waits.stats(self.run.counters, progress.items, records, size_bytes)
+
+    def total(self, span: Span) -> int | None:
+        """Count the records of a span; None: without end."""
+        if span.end is None:
+            return None
+        cut, shard = replace(self.cut, epochs=span.end - span.start.epoch), self.run.shard
+        return cut.records(shard, span, cut.count(shard, span.start.position) or 0)
 
     def span(self, point: Point) -> Span:
         """Return what an iterator reads that begins at `point`.

@@ -2,15 +2,17 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
+from threading import get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Lineage, Memory, RandomAccess, lineage_of, views_of
+from yogadl._interfaces import READ, Column, Indices, Lineage, Memory, RandomAccess, lineage_of, views_of
 from yogadl._order import Order
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
@@ -29,6 +31,33 @@ if TYPE_CHECKING:
 INDICES = 16384
 
 
+class Counters:
+    """What reading took, by all iterators of one loader. Thread-safe; a pickled one begins anew."""
+
+    __slots__ = ("_stages", "asked", "ready")
+
+    def __init__(self) -> None:
+        # By stage and thread: so nobody has to wait for anybody to add to it.
+        self._stages: dict[tuple[str, int], float] = {}
+        self.asked = 0  # how often items were asked for that are read ahead
+        self.ready = 0  # and how many were there then, in all
+
+    def __reduce__(self) -> Any:
+        return Counters, ()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Add to the time that a stage took, in whatever thread or process."""
+        key = stage, get_ident()
+        self._stages[key] = self._stages.get(key, 0.0) + seconds
+
+    def stages(self) -> dict[str, float]:
+        """Return the seconds that each stage took so far."""
+        found: dict[str, float] = {}
+        for (stage, _), seconds in list(self._stages.items()):
+            found[stage] = found.get(stage, 0.0) + seconds
+        return found
+
+
 @frozen
 class Run:
     """The records of one shard, in order, from `start` on. Immutable; pickles if the source does."""
@@ -41,6 +70,7 @@ class Run:
     skip_shuffle_at_epoch_end: bool
     chain: "Chain | None" = None  # what the records are passed through
     skipped: Skipped | None = None  # positions that neither order nor shard count, if there are any
+    counters: Counters = field(default_factory=Counters, compare=False)  # what reading took
 
     @property
     def spec(self) -> Spec:
@@ -172,8 +202,12 @@ class Run:
         know where each record comes.
         """
         if self.chain is not None:
-            columns = self.chain.columns(rows.indices, rows.pieces)
-            return columns if fields is None else [columns[number] for number in fields]
+            found = self.chain.columns(rows.indices, rows.pieces, self.counters.add)
+            return found if fields is None else [found[number] for number in fields]
+        began = perf_counter()
         if fields is None and memory is None:
-            return self.source.columns(rows.indices)
-        return self.source.columns(rows.indices, fields, memory)
+            columns = self.source.columns(rows.indices)
+        else:
+            columns = self.source.columns(rows.indices, fields, memory)
+        self.counters.add(READ, perf_counter() - began)
+        return columns

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._arguments import explains_names, whole
+from yogadl._arguments import explains_names, flag, whole
 from yogadl._frozen import frozen
 from yogadl._interfaces import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._spec import Spec
@@ -16,9 +16,10 @@ from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.iterator import Restartable, begin
 from yogadl._stream.recipe import Recipe
-from yogadl._stream.run import Run
+from yogadl._stream.run import Counters, Run
 from yogadl._stream.shard import Point, Shard
 from yogadl._stream.skipped import Skipped
+from yogadl._stream.stats import Stats
 from yogadl.errors import ConfigurationError
 
 
@@ -141,6 +142,13 @@ class Loader(Restartable[Item_co]):
         """
         found: Item_co = self._recipe.item_at(whole("step", step))
         return found
+
+    def stats(self) -> Stats:
+        """Return what the newest iterator did so far: how fast it was, and what it waited for.
+
+        It is counted all the time, at next to no cost. Printed, it is one line.
+        """
+        return self._recipe.stats(self._claims.newest())
 
     @explains_names()
     def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "Loader[Item_co]":
@@ -307,6 +315,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         *,
         padding_field: str | None = None,
         skip_finished_epoch: bool = False,
+        progress: bool = False,
     ) -> Loader[Made]:
         """Return a loader of batches, which starts where this stream starts and counts for itself.
 
@@ -322,13 +331,16 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
                 where the last one stopped, also before a cursor was saved, with the next epoch if no batch is
                 left of that one. Otherwise each iterator reads the next epoch, and the first after a cursor
                 the rest of one, which may be nothing.
+            progress: Show how far each iterator is, how fast, and how much of the time it was waited for: a
+                bar on a terminal, elsewhere a line now and then.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or if several epochs are asked for and
                 shards of unequal length would drift into different ones.
         """
         cut = Cut(n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
-        return Loader(self, Recipe(Batches(self._run, collate, padding_field), cut))
+        made = Batches(replace(self._run, counters=Counters()), collate, padding_field)
+        return Loader(self, Recipe(made, cut, is_shown=flag("progress", progress)))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
     def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "RecordStream[Item_co]":

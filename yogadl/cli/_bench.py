@@ -31,7 +31,14 @@ _SAMPLE_BYTES: Final = 256 * 2**20
 _BLOCK_BYTES: Final = 512  # what Linux counts blocks in, whatever the disk has
 _COLD_SHARE: Final = 0.01
 _SHOW_S: Final = 0.5
-_TITLES: Final = {"shuffled": "shuffled", "in_order": "in order", "ram": "numpy in RAM, shuffled"}
+_TITLES: Final = {
+    "shuffled": "shuffled",
+    "shuffled_threads": "shuffled, {} threads",
+    "shuffled_workers": "shuffled, {} workers",
+    "in_order": "in order",
+    "ram": "numpy in RAM, shuffled",
+}
+_AHEAD: Final = 2  # batches ready for each thread or worker
 
 Column = NDArray[Any] | list[Any]
 
@@ -86,6 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_SECONDS,
         help=f"how long to read in each way (default: {_SECONDS:g})",
     )
+    for name, what in (("threads", "threads"), ("workers", "worker processes")):
+        parser.add_argument(
+            f"--{name}",
+            metavar="K",
+            type=number_of(name),
+            help=f"read shuffled with so many {what} as well, a few batches ahead",
+        )
     parser.add_argument(
         "--allow-pickle", action="store_true", help="read pickled fields, which runs code of their author"
     )
@@ -97,40 +111,55 @@ def run(arguments: argparse.Namespace) -> int:
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
     # The cache first, as it was found: the sample would bring some of it into memory.
-    with Bar("measuring", len(_TITLES) * seconds, "s") as bar:
-        shuffled = _measure(_cached(ref, batch, True), len(ref), batch, seconds, bar)
-        in_order = _measure(_cached(ref, batch, False), len(ref), batch, seconds, bar)
+    ways = _ways(ref, batch, arguments.threads, arguments.workers)
+    with Bar("measuring", (len(ways) + 1) * seconds, "s") as bar:
+        found = {}
+        for name, batches in ways.items():
+            found[name] = _measure(batches, len(ref), batch, seconds, bar)
+            batches.close()
         sample = _take_sample(ref)
         memory = _measure(sample.batches(batch), sample.records, batch, seconds, bar)
-    found = {"shuffled": shuffled, "in_order": in_order, "ram": memory}
+    read = list(found.values())
+    found["ram"] = memory
     if arguments.json:
         key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
-        read = {"records": len(ref), "record_bytes": sample.record_bytes, "batch": batch}
-        ways = {name: _to_json(one, memory, sample.record_bytes) for name, one in found.items()}
-        say_json(**key, **read, sample_records=sample.records, **ways)
+        of = {"records": len(ref), "record_bytes": sample.record_bytes, "batch": batch}
+        each = {name: _to_json(one, memory, sample.record_bytes) for name, one in found.items()}
+        say_json(**key, **of, sample_records=sample.records, **each)
         return 0
-    each = f"{size(sample.record_bytes)} each in memory"
-    say(f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {each}; batches of {batch}.")
+    record = f"{size(sample.record_bytes)} each in memory"
+    say(f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {record}; batches of {batch}.")
     say()
-    rows = [_row(_TITLES[name], one, memory, sample.record_bytes) for name, one in found.items()]
+    titles = {
+        name: title.format(getattr(arguments, name.rpartition("_")[2], "")) for name, title in _TITLES.items()
+    }
+    rows = [_row(titles[name], one, memory, sample.record_bytes) for name, one in found.items()]
     rows[-1][-1] = ""
     for line in table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)):
         say(line)
     say()
     held = size(sample.record_bytes * sample.records)
     say(f"In RAM were, for comparison, {counted(sample.records, 'record')}, {held}.")
-    say(_verdict((shuffled, in_order), sample.record_bytes))
+    say(_verdict(read, sample.record_bytes))
     return 0
 
 
-def _cached(ref: RecordsRef, batch: int, shuffle: bool) -> Iterator[Any]:
-    """Yield the cache's batches for ever."""
-    return iter(ref.stream(shuffle=shuffle).batch(batch, epochs=None))
+def _ways(ref: RecordsRef, batch: int, threads: int | None, workers: int | None) -> dict[str, Any]:
+    """Return what yields the cache's batches for ever, in each way that is measured."""
+    shuffled = ref.stream(shuffle=True).batch(batch, epochs=None)
+    found = {"shuffled": shuffled}
+    if threads is not None:
+        found["shuffled_threads"] = shuffled.prefetch(_AHEAD * threads, threads=threads)
+    if workers is not None:
+        found["shuffled_workers"] = shuffled.prefetch(_AHEAD * workers, workers=workers)
+    found["in_order"] = ref.stream().batch(batch, epochs=None)
+    return {name: iter(loader) for name, loader in found.items()}
 
 
 def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, bar: Bar) -> _Measured:
-    """Read batches, of so many records an epoch, for that long."""
+    """Read batches, of so many records an epoch, for that long, once the first is there."""
     count, disk_before = 0, _read_blocks()
+    next(batches)  # for which threads and processes are started
     started = shown = time.perf_counter()
     until = started + seconds
     for _ in batches:
@@ -143,8 +172,15 @@ def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, b
             shown = now
     bar.add(until - shown)
     disk_bytes = (_read_blocks() - disk_before) * _BLOCK_BYTES if sys.platform == "linux" else None
-    epochs, rest = divmod(count, -(-records // batch))  # an epoch's last batch is short
-    return _Measured(epochs * records + rest * batch, now - started, disk_bytes)
+    return _Measured(
+        _delivered(count + 1, records, batch) - _delivered(1, records, batch), now - started, disk_bytes
+    )
+
+
+def _delivered(batches: int, records: int, batch: int) -> int:
+    """Count the records of the first batches: an epoch's last one is short."""
+    epochs, rest = divmod(batches, -(-records // batch))
+    return epochs * records + rest * batch
 
 
 def _read_blocks() -> int:

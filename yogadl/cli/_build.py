@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from yogadl._key import AUTO, DatasetKey
+from yogadl._progress import Shown, shown
 from yogadl._provenance.describer import Call, Describer
 from yogadl.cli import _tasks
 from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size
@@ -34,7 +35,6 @@ from yogadl.cli._location import open_or_make
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._building import BuildOptions, replace_version
-from yogadl.storage._progress import Shown, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +148,7 @@ def _build(
 ) -> bool:
     """Return whether the version was built just now: it may be there already."""
     is_new: bool = arguments.replace
-    with shown(None, str(key)) as show:
+    with shown(None, f"building {key}") as show:
 
         def progress(records: int, total: int | None, size_bytes: int) -> None:
             nonlocal is_new

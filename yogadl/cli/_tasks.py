@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from yogadl._key import DatasetKey, new_key
+from yogadl._progress import Tally, shown
 from yogadl._provenance.describer import Call
 from yogadl._sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
@@ -13,7 +14,6 @@ from yogadl.storage import CacheStorage
 from yogadl.storage._begin import begun
 from yogadl.storage._building import warn_if_stale
 from yogadl.storage._partitions import Partitions
-from yogadl.storage._progress import Tally, shown
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from yogadl._key import DatasetKey, is_version
+from yogadl._progress import Progress
 from yogadl._provenance.describer import sha256_of_data
 from yogadl._sources import Source, open_if_any, open_source
 from yogadl.errors import ConfigurationError
 from yogadl.storage._backend import Backend
 from yogadl.storage._build import digest_replaced
 from yogadl.storage._partitions import Partitions
-from yogadl.storage._progress import Progress
 from yogadl.storage._shares import Shares, shares_of
 from yogadl.storage._tags import refuse_tag
 

@@ -21,6 +21,7 @@ from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
 from yogadl._key import DatasetKey
 from yogadl._leaf import Leaf
+from yogadl._progress import Progress
 from yogadl._size import in_words
 from yogadl._sources import Source
 from yogadl._spec import Spec
@@ -29,7 +30,6 @@ from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._locks import BuildLock
-from yogadl.storage._progress import Progress
 from yogadl.storage._publish import Content
 from yogadl.storage._receipts import STATE, Receipt, Receipts, samples_of
 from yogadl.storage._root import Root

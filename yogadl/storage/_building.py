@@ -19,6 +19,7 @@ from yogadl._format.manifest import Manifest
 from yogadl._key import AUTO, DatasetKey, new_key
 from yogadl._partitioned import PartitionedSource
 from yogadl._processes import require_main
+from yogadl._progress import Progress, Tally, both, is_shown, shown
 from yogadl._provenance.builder import Builder
 from yogadl._provenance.describer import Call, Describer, sha256_of_data
 from yogadl._provenance.difference import difference
@@ -35,7 +36,6 @@ from yogadl.storage._exclusion import BuildExclusion, LeaseLostError, reporting_
 from yogadl.storage._exclusive import exclusive_build, exclusive_build_unless
 from yogadl.storage._keeping import clear_spent
 from yogadl.storage._partitions import Partitions
-from yogadl.storage._progress import Progress, Tally, both, is_shown, shown
 from yogadl.storage._publish import clear_attempt, publish
 from yogadl.storage._root import Root
 
@@ -207,7 +207,7 @@ def _build(
         return machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
 
     part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
-    with reporting_loss(exclusion), shown(options.progress, str(key)) as show:
+    with reporting_loss(exclusion), shown(options.progress, f"building {key}") as show:
         writes_itself = hasattr(source, "write_partitions")
         if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
             raise ConfigurationError(

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from yogadl._processes import given_to_worker, report, worker_pool
+from yogadl._progress import Tally
 from yogadl._sending import pickled
 from yogadl._sources import open_if_any
 from yogadl.errors import WorkerDiedError
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._partitions import Partitions
-from yogadl.storage._progress import Tally
 from yogadl.storage._publish import put_aside
 from yogadl.storage._receipts import Receipt
 

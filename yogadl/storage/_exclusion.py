@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Protocol
 
+from yogadl._progress import Progress
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
-from yogadl.storage._progress import Progress
 
 
 class LeaseLostError(LeaseError):

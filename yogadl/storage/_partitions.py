@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from yogadl._key import DatasetKey
+from yogadl._progress import Progress
 from yogadl._sources import Source
 from yogadl._spec import Spec
 from yogadl.errors import (
@@ -26,7 +27,6 @@ from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._keeping import clear_spent
 from yogadl.storage._parts import read_sealed
-from yogadl.storage._progress import Progress
 from yogadl.storage._publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._receipts import Receipt, Receipts, samples_from, samples_to_json
 from yogadl.storage._shares import Only, Shares

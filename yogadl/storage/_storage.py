@@ -17,8 +17,8 @@ from yogadl.storage._storage_reading import ReadingStorage
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from yogadl._progress import Progress
     from yogadl.storage._begin import PartitionedBuild
-    from yogadl.storage._progress import Progress
 
 P = ParamSpec("P")
 

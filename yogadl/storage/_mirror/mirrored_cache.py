@@ -12,6 +12,7 @@ from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl._lock import ProcessLock
+from yogadl._progress import shown_bytes
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
@@ -21,7 +22,6 @@ from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation
 from yogadl.storage._mirror.transfer import Download, Progress, Total, fetch, in_parallel
 from yogadl.storage._parts import open_table, read_index
-from yogadl.storage._progress import shown_bytes
 
 _log = logging.getLogger("yogadl")
 

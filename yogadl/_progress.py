@@ -1,4 +1,4 @@
-"""Show how far a build is, or a transfer."""
+"""Show how far a build is, a transfer, or an iterator."""
 
 import contextlib
 import functools
@@ -33,10 +33,10 @@ def both(one: Progress | None, other: Progress | None) -> Progress | None:
 
 
 class Shown:
-    """A build as it is seen: a bar on a terminal, a line now and then elsewhere.
+    """What is done as it is seen: a bar on a terminal, a line now and then elsewhere.
 
     Args:
-        title: What is built.
+        title: What is done.
         bar: A bar of tqdm's, or ``None``.
         say: What prints a line, where there is no bar.
     """
@@ -47,28 +47,30 @@ class Shown:
         self._say = say
         self._partitions = (0, 0)
         self._began = self._said = time.monotonic()
-        self._last: tuple[int, int | None, int] | None = None
+        self._last: tuple[int, int | None, int, str] | None = None
 
     def partitions(self, done: int, count: int) -> None:
         """Note how many partitions are written, and how many there are."""
         self._partitions = done, count
 
-    def __call__(self, records: int, total: int | None, size_bytes: int) -> None:
-        """Show how far the build is."""
+    def __call__(self, records: int, total: int | None, size_bytes: int, more: str = "") -> None:
+        """Show how far it is, and what more is to be said."""
         now = time.monotonic()
-        self._last = records, total, size_bytes
+        self._last = records, total, size_bytes, more
         if self._bar is not None or now - self._said >= _LINE_EVERY_S:
-            self._show(now, records, total, size_bytes)
+            self._show(now, *self._last)
 
     def end(self) -> None:
         """Show it once more, where there is no bar: a short build has had no line yet."""
         if self._bar is None and self._last is not None:
             self._show(time.monotonic(), *self._last)
 
-    def _show(self, now: float, records: int, total: int | None, size_bytes: int) -> None:
+    def _show(self, now: float, records: int, total: int | None, size_bytes: int, more: str) -> None:
         self._said, elapsed_s = now, max(now - self._began, 1e-6)
         done, count = self._partitions
         found = [f"{size_bytes / 2**20:,.0f} MiB", f"{size_bytes / elapsed_s / 1e6:,.1f} MB/s"]
+        if more:
+            found.append(more)
         if count:
             found.append(f"{done} of {count} partitions")
         if self._bar is None or total is None:  # else the bar says it
@@ -86,24 +88,23 @@ class Shown:
 
 @contextlib.contextmanager
 def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
-    """Give what a build reports to: the caller's function, a bar, lines, or nothing."""
+    """Give what is reported to: the caller's function, a bar, lines, or nothing."""
     if callable(progress):
         yield progress
         return
     if progress is False or not is_shown(progress):
         yield None
         return
-    what = f"building {title}"
     if not sys.stderr.isatty():
-        lines = Shown(what, say=functools.partial(print, file=sys.stderr, flush=True))
+        lines = Shown(title, say=functools.partial(print, file=sys.stderr, flush=True))
         yield lines
         lines.end()
         return
     from tqdm import tqdm
 
     delay_s = 0.0 if progress else _DELAY_S
-    with tqdm(desc=what, unit=" records", unit_scale=True, delay=delay_s) as bar:
-        yield Shown(what, bar)
+    with tqdm(desc=title, unit=" records", unit_scale=True, delay=delay_s) as bar:
+        yield Shown(title, bar)
 
 
 class Tally:

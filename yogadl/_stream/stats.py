@@ -1,0 +1,100 @@
+"""Say what an iterator delivered, what it waited for, and where reading spent the time: sums, no traces."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from yogadl._frozen import frozen
+from yogadl._stream.run import Counters
+
+
+@frozen
+class Stats:
+    """What a loader's newest iterator did so far.
+
+    Attributes:
+        batches: How many it delivered.
+        records: How many records those have.
+        bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
+        seconds: From when the first batch was asked for until the last was delivered.
+        waited_s: How much of that the consumer spent waiting in `next`.
+        stages: The seconds that each stage took: ``read``, and each function by its number and name. Summed
+            over threads and processes, so together they may be more than `seconds`.
+        ready: How many batches were ready when one was asked for, on average; ``None`` if nothing reads
+            ahead.
+    """
+
+    batches: int
+    records: int
+    bytes: int
+    seconds: float
+    waited_s: float
+    stages: Mapping[str, float]
+    ready: float | None
+
+    @property
+    def records_per_s(self) -> float:
+        """Records delivered a second."""
+        return self.records / self.seconds if self.seconds else 0.0
+
+    @property
+    def mb_per_s(self) -> float:
+        """Millions of bytes delivered a second."""
+        return self.bytes / 1e6 / self.seconds if self.seconds else 0.0
+
+    @property
+    def waited_share(self) -> float:
+        """Which share of the time the consumer waited: near 0, reading keeps up; near 1, it does not."""
+        return self.waited_s / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        found = [
+            f"{self.records:,} records in {self.seconds:.3g} s: {self.records_per_s:,.0f} records/s, "
+            f"{self.mb_per_s:,.0f} MB/s",
+            f"waited {self.waited_share:.0%}",
+        ]
+        if self.ready is not None:
+            found.append(f"{self.ready:.1f} batches ready")
+        if self.stages:
+            found.append(", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in self.stages.items()))
+        return "; ".join(found)
+
+
+class Waits:
+    """What one consumer waited for. It counts in its own thread; a pickled one begins anew.
+
+    Attributes:
+        began: When it asked for the first item.
+        ended: When it got the last one.
+        waited_s: How long it waited in between.
+    """
+
+    __slots__ = ("_before", "began", "ended", "waited_s")
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        self.ended = self.waited_s = 0.0
+        self._before: Any = ({}, 0, 0)  # what the counters said then
+
+    def __reduce__(self) -> Any:
+        return Waits, ()
+
+    def begin(self, now: float, counters: Counters) -> None:
+        """Note the first time that an item was asked for."""
+        if self.began is None:
+            self.began, self.ended = now, now
+            self._before = counters.stages(), counters.asked, counters.ready
+
+    def stats(self, counters: Counters, items: int, records: int, size_bytes: int) -> Stats:
+        """Return what was done since it began."""
+        stages, asked, ready = self._before
+        took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in counters.stages().items()}
+        asked = counters.asked - asked
+        return Stats(
+            batches=items,
+            records=records,
+            bytes=size_bytes,
+            seconds=0.0 if self.began is None else self.ended - self.began,
+            waited_s=self.waited_s,
+            stages={stage: seconds for stage, seconds in took.items() if seconds},
+            ready=(counters.ready - ready) / asked if asked else None,
+        )
