@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 
 import numpy as np
 import pytest
@@ -184,6 +185,28 @@ def test_an_error_comes_after_the_batches_before_it(threads, record_bytes):
     assert batches.state_dict()["position"] == 8
     source.fails_at = None
     assert batch_ids(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
+
+
+@SOME
+def test_an_error_is_let_go_of_without_the_collector(threads):
+    class FireError(Exception):
+        pass
+
+    def fails(batch):
+        raise FireError
+
+    batches = iter(stream_of(20).batch(4, collate=fails).prefetch(2, threads=threads))
+    gc.disable()
+    try:
+        try:
+            next(batches)
+        except FireError as error:
+            held = weakref.ref(error)
+        for reader in readers():
+            reader.join(TIMEOUT_S)
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 @SOME

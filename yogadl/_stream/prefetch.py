@@ -69,12 +69,16 @@ def _as_it_is(items: Iterator[Any]) -> _Found:
 def _made(read: Callable[[], Iterator[Any]]) -> _Found:
     """Make all items of a read, up to an error."""
     items: deque[Any] = deque()
-    error = None
     try:
         items.extend(read())
-    except BaseException as caught:  # noqa: BLE001  (the consumer raises it, whatever it is)
-        error = caught
-    return map(deque.popleft, repeat(items, len(items))), error  # each is the consumer's alone then
+    except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+        return _popped(items), error
+    return _popped(items), None
+
+
+def _popped(items: deque[Any]) -> Iterator[Any]:
+    """Yield items that are the consumer's alone from then on."""
+    return map(deque.popleft, repeat(items, len(items)))
 
 
 def _delivered(depth: int, threads: int, jobs: Iterator[_Job], counters: Counters) -> Iterator[Any]:
