@@ -63,6 +63,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many forged caches of each kind the tests of tests/faults/test_foreign_fuzz.py try",
     )
     parser.addoption("--forgery-seed", default="1", help="which ones")
+    parser.addoption(
+        "--worker-chains",
+        type=int,
+        default=50,
+        help="how many chains of stops, kills and resumes tests/faults/test_killed_prefetch.py tries",
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -18,6 +18,7 @@ BUILTINS = {
     "CursorError": ValueError,
     "StageError": RuntimeError,
     "WorkerDiedError": RuntimeError,
+    "WorkerTimeoutError": TimeoutError,
 }
 EVERY = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import pickle
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from yogadl._arguments import whole
 from yogadl._chain import MappedRecords, name_of
+from yogadl._failure import Failure
 from yogadl._interfaces import Column, Indices, RandomAccess
 from yogadl._spec import Spec
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
@@ -147,13 +147,6 @@ def _called(
     return is_true
 
 
-class _Failure(NamedTuple):
-    """Carry an error out of a worker: it and its cause, pickled, and where that was raised."""
-
-    pickled: bytes
-    where: str
-
-
 def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
     """Return the same of all records, worked out by several processes."""
     import cloudpickle
@@ -179,22 +172,22 @@ def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> lis
                     piece = task.result()
                 except WorkerDiedError as error:
                     raise WorkerDiedError(f"filter({name_of(function)}): {error}") from error
-                if isinstance(piece, _Failure):
-                    failed, cause = pickle.loads(piece.pickled)
+                if isinstance(piece, Failure):
+                    failed, cause = piece.load()
                     if cause is not None:
-                        cause.add_note(piece.where)
+                        cause.add_note(f"in a worker process of filter:\n{piece.where}")
                     raise failed from cause
                 found.append(piece)
     return found
 
 
-def _examined(first: int, end: int) -> Indices | _Failure:
+def _examined(first: int, end: int) -> Indices | Failure:
     """Return the same of some records, in a worker."""
     records, function = _given()
     try:
         return np.concatenate(list(_true(records, function, first, end)))
     except StageError as error:
-        return _failure(error)
+        return Failure.of(error)
 
 
 @functools.cache  # of a process that is a worker and nothing else
@@ -202,16 +195,3 @@ def _given() -> Any:
     from yogadl._processes import given_to_worker
 
     return pickle.loads(given_to_worker())
-
-
-def _failure(error: StageError) -> _Failure:
-    import cloudpickle
-
-    where = f"in a worker process of filter:\n{traceback.format_exc()}"
-    cause = error.__cause__
-    try:
-        pickled = cloudpickle.dumps((error, cause))
-        pickle.loads(pickled)
-    except Exception:  # noqa: BLE001  (a user's error may do anything here)
-        pickled = pickle.dumps((error, RuntimeError(f"{type(cause).__name__}: {cause}")))
-    return _Failure(pickled, where)

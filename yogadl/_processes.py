@@ -9,10 +9,10 @@ import pickle
 import queue
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from yogadl._failure import Failure
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:
@@ -74,6 +74,29 @@ def refuse_starting_worker() -> None:
     """
     if multiprocessing.current_process().name == _WORKER:
         require_main()
+
+
+def end_with(parent: int) -> None:
+    """Let this process end when its parent does, whatever it is at.
+
+    The parent's id is looked at, not a pipe: a child that the parent has forked may hold that open.
+    """
+
+    def watch() -> None:
+        waiting = threading.Event()
+        while os.getppid() == parent:
+            waiting.wait(_WATCH_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a process ended, by its exit code; negative is the signal."""
+    if code >= 0:
+        return f"with exit code {code}"
+    hint = ": is there enough memory?" if code == -signal.SIGKILL else ""
+    return f"of {signal.Signals(-code).name}{hint}"
 
 
 class _Call(NamedTuple):
@@ -172,11 +195,10 @@ class _Death(NamedTuple):
     how: str
 
 
-class _Failure(NamedTuple):
-    """What a call raised, and where."""
+class _Raised(NamedTuple):
+    """That a call raised, and what."""
 
-    pickled: bytes
-    where: str
+    failure: Failure
 
 
 class _RemoteError(Exception):
@@ -215,17 +237,13 @@ class _Worker:
                 on_report(found)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return self._death()
-        if isinstance(found, _Failure):
-            raise pickle.loads(found.pickled) from _RemoteError(found.where)
+        if isinstance(found, _Raised):
+            raise found.failure.load()[0] from _RemoteError(found.failure.where)
         return found
 
     def _death(self) -> _Death:
         self._process.join()
-        code = self._process.exitcode or 0
-        if code >= 0:
-            return _Death(f"with exit code {code}")
-        hint = ": is there enough memory?" if code == -signal.SIGKILL else ""
-        return _Death(f"of {signal.Signals(-code).name}{hint}")
+        return _Death(how_it_ended(self._process.exitcode or 0))
 
     def end(self) -> None:
         """Let it end; it does so when nothing is to come any more."""
@@ -256,23 +274,13 @@ _connection: "Connection | None" = None
 
 
 def _work(connection: "Connection", given: bytes) -> None:
-    """Make the calls that come in, until there are no more, or whoever sends them is gone.
-
-    The parent's id is looked at, not its sentinel: a child that the parent has forked may keep that from us.
-    """
+    """Make the calls that come in, until there are no more, or whoever sends them is gone."""
     global _given, _connection
     _given, _connection = given, connection
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one is interrupted as well, and kills it
     parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        waiting = threading.Event()
-        while os.getppid() == parent.pid:
-            waiting.wait(_WATCH_EVERY_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
+    assert parent is not None and parent.pid is not None
+    end_with(parent.pid)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             connection.send_bytes(_made(connection.recv_bytes()))
@@ -284,20 +292,4 @@ def _made(pickled: bytes) -> bytes:
         function, args, kwargs = pickle.loads(pickled)
         return pickle.dumps((function(*args, **kwargs), False))
     except BaseException as error:  # noqa: BLE001  (whoever waits for the call gets it)
-        return pickle.dumps((_failure(error), False))
-
-
-def _failure(error: BaseException) -> _Failure:
-    """Return what is left of an error where it is to be sent to another process."""
-    import cloudpickle
-
-    where = "".join(traceback.format_exception(error))
-    try:
-        pickled: bytes = cloudpickle.dumps(error)
-        pickle.loads(pickled)
-    except Exception:  # noqa: BLE001  (a user's error may do anything here)
-        stands_for = RuntimeError(f"{type(error).__name__}: {error}")
-        for note in getattr(error, "__notes__", ()):
-            stands_for.add_note(note)
-        pickled = pickle.dumps(stands_for)
-    return _Failure(pickled, where)
+        return pickle.dumps((_Raised(Failure.of(error)), False))

@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from yogadl.errors import ConfigurationError, YogaError
 
 
-def pickled(value: Any, *, stays_here: bool) -> bytes:
+def pickled(value: Any, what: str = "the source", *, stays_here: bool, hint: str | None = None) -> bytes:
     """Pickle a source with what else is sent, functions of scripts and notebooks too.
 
     Args:
         value: What is sent.
+        what: What an error calls it.
         stays_here: Whether it is for workers of our own on this machine, which can open the same files, or
             for an engine's tasks.
+        hint: What an error says to do, if that is not to leave workers or the engine out.
 
     Raises:
         ConfigurationError: if it can't be pickled.
@@ -30,13 +32,11 @@ def pickled(value: Any, *, stays_here: bool) -> bytes:
     except YogaError:
         raise  # of a source that says why
     except (TypeError, AttributeError, pickle.PicklingError) as error:
-        whom, what = "workers", "workers"
+        whom, without = "workers", "workers"
         if not stays_here:
-            whom, what = "an engine's tasks, each of which gets a copy, also in a thread", "the engine"
-        raise ConfigurationError(
-            f"the source can't be sent to {whom}: {error}. Leave {what} out, or open what does not pickle "
-            "when it is first read from"
-        ) from error
+            whom, without = "an engine's tasks, each of which gets a copy, also in a thread", "the engine"
+        hint = hint or f"Leave {without} out, or open what does not pickle when it is first read from"
+        raise ConfigurationError(f"{what} can't be sent to {whom}: {error}. {hint}") from error
     return file.getvalue()
 
 

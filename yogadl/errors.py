@@ -12,7 +12,8 @@ Each is also a builtin exception, so that code which does not know yogadl can ca
     |-- LeaseError(TimeoutError)            another process builds: which, since when, how to clear it
     |-- CursorError(ValueError)             a cursor of other data, or not a cursor
     |-- StageError(RuntimeError)            a function given to map failed: which, at which record
-    `-- WorkerDiedError(RuntimeError)       worker processes died, one after the other, at the same work
+    `-- WorkerDiedError(RuntimeError)       a worker process died at its work, or several, one after the other
+        `-- WorkerTimeoutError(TimeoutError)    it took longer than the time-out, and was ended
 
 A source that raises surfaces as its own exception type, with the record's number added as a note.
 All of them pickle.
@@ -71,4 +72,8 @@ class StageError(YogaError, RuntimeError):
 
 
 class WorkerDiedError(YogaError, RuntimeError):
-    """Say at which work worker processes died, one after the other, and how."""
+    """Say at which work a worker process died, or several, one after the other, and how."""
+
+
+class WorkerTimeoutError(WorkerDiedError, TimeoutError):
+    """Say that a worker process took longer than it was given, and was ended."""

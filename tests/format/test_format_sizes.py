@@ -429,9 +429,6 @@ ELSEWHERE = {
         "adapters.torch._iterable._READ_RECORDS",
         "adapters.torch._source._MOST_BYTES",
         "adapters.torch._source._MOST_RECORDS",
-        "adapters.torch._transport._PAGES",
-        "adapters.torch._transport._SMALL_BYTES",
-        "adapters.torch._workers._MOST_BYTES",
     ],
     "format/test_format_sizes.py": [
         "_format.entries.MAX_UNKNOWN_RANK",
@@ -443,6 +440,12 @@ ELSEWHERE = {
         "_columns._UNSEEN_RECORDS",
         "_spec.MAX_DEPTH",
         "_spec.MAX_FIELDS",
+    ],
+    "stream/test_stream_workers.py": [
+        "_stream.transport._PAGES",
+        "_stream.transport._SMALL_BYTES",
+        "_stream.workers._CALLED_RECORDS",
+        "_stream.workers._CHUNK_BYTES",
     ],
     "storage/test_storage_export.py": ["storage._export._CHUNK_BYTES"],
     "storage/test_storage_shares.py": [

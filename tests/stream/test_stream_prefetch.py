@@ -344,11 +344,6 @@ def test_a_depth_that_makes_no_sense_is_refused(arguments):
         stream_of(10).batch(2).prefetch(*arguments)
 
 
-def test_workers_are_not_there_yet():
-    with pytest.raises(ConfigurationError, match="no process workers yet"):
-        stream_of(10).batch(2).prefetch(2, workers=2)
-
-
 @SOME
 @pytest.mark.parametrize("ends", ["batches.close()", "del batches", "pass"])
 def test_a_function_that_is_being_called_is_waited_for_at_exit(ends, threads):

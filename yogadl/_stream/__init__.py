@@ -2,11 +2,14 @@
 
 The one door: adapters take all that they need from here. Behind it, one idea a module, each standing on
 those before it. Integers: `shard` which positions are whose, `cut` how they make batches, `cursor` a place
-as JSON, `skipped` what is left out, `numbering` items by number. Reading: `rows` which records come where,
-`run` reads them and counts what that takes, `ahead` announces them, `items` makes records or batches of them,
-`prefetch` is a stage, `stats` what it all took, `recipe` all of it together.
-Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` what users hold and adapters take,
-`given` what adapters check, `opening` how users get it, `numbered` batches by number, for callers that count.
+as JSON, `skipped` what is left out, `numbering` items by number, `pieces` the rows of each item. Reading:
+`rows` which records come where, `run` reads them and counts what that takes, `ahead` announces them, `blocks`
+them in any order, `items` makes records or batches of them, `prefetch` is a stage, `stats` what it all took,
+`recipe` all of it together. Worker processes: `worker` is one, `transport` its memory, `channel` its socket,
+`pool` asks them, `workers` makes items so.
+Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` and `loader` what users hold and
+adapters take, `given` what adapters check, `opening` how users get it, `numbered` batches by number, for
+callers that count.
 """
 
 from yogadl._stream.ahead import Ahead
@@ -16,6 +19,7 @@ from yogadl._stream.cut import Cut, Span
 from yogadl._stream.given import as_order, as_stream
 from yogadl._stream.items import Batches, Finish, Pending, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
+from yogadl._stream.loader import Loader
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.numbering import Numbering
 from yogadl._stream.opening import open_shard, open_stream
@@ -25,7 +29,8 @@ from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Counters, Run
 from yogadl._stream.shard import Point, Shard, walk
 from yogadl._stream.stats import Stats
-from yogadl._stream.stream import Loader, Plan, RecordStream
+from yogadl._stream.stream import Plan, RecordStream
+from yogadl._stream.workers import InWorkers, WorkerOptions
 
 __all__ = [
     "Ahead",
@@ -37,6 +42,7 @@ __all__ = [
     "Flags",
     "ForkedError",
     "INDICES",
+    "InWorkers",
     "Identity",
     "Loader",
     "Make",
@@ -58,6 +64,7 @@ __all__ = [
     "Stats",
     "ItemStage",
     "StreamIterator",
+    "WorkerOptions",
     "as_order",
     "as_stream",
     "begin",

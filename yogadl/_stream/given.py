@@ -3,7 +3,8 @@
 from typing import Any
 
 from yogadl._interfaces import DataRef, Stream
-from yogadl._stream.stream import Loader, RecordStream
+from yogadl._stream.loader import Loader
+from yogadl._stream.stream import RecordStream
 from yogadl.errors import ConfigurationError
 
 

@@ -8,6 +8,7 @@ gathered two at a time: one that is kept then keeps no more than twice its bytes
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from yogadl._interfaces import Column
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.cut import Cut
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import Run
+from yogadl._stream.run import Counters, Run
 from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError
 
@@ -66,6 +67,25 @@ class Records:
 
     def _read(self, rows: Rows) -> Iterator[Any]:
         return iter(self.run.spec.records(self.run.read(rows), len(rows)))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether they are made of their columns by no function of the user's."""
+        return True
+
+    @property
+    def stages(self) -> tuple["Stage", ...]:
+        """Functions that each item is passed through: those of records are of the run."""
+        return ()
+
+    def item(self, rows: Rows) -> Any:
+        """Return the record of one row."""
+        [record] = self.cut(self.run.read(rows), rows.padding, 1)
+        return record
+
+    def cut(self, columns: Sequence[Column], flags: Flags, _: int) -> Iterator[Any]:
+        """Make records of their columns."""
+        return iter(self.run.spec.records(columns, len(flags)))
 
 
 @frozen
@@ -115,7 +135,7 @@ class Batches:
                 for item in self._one_by_one(rows, flags, batch, finish):
                     yield 1, iter([item])
                     del item
-            elif not self._has_functions:
+            elif self.is_plain:
                 yield -(-len(rows) // batch), _cut(columns, flags, batch, finish)
             else:
                 # Functions of the user's run where the reading does, which may be another thread, and
@@ -133,10 +153,6 @@ class Batches:
             is_copied = together > 2 or len(rows) % batch > 0  # a short one would keep a whole one
             yield -(-len(rows) // batch), partial(self._owned, rows, flags, batch, finish, is_copied)
 
-    @property
-    def _has_functions(self) -> bool:
-        return self.collate is not None or bool(self.stages)
-
     def _in_threads(self, batch: int) -> int:
         """Return how many batches a thread reads at a time, where there are several threads.
 
@@ -144,7 +160,7 @@ class Batches:
         """
         size = self.run.record_bytes
         alone, unlocked = size * batch, 1 if size >= UNLOCKED_BYTES else -(-UNLOCKED_RECORDS // batch)
-        if self.run.calls_functions or self._has_functions or (alone >= ALONE_BYTES and unlocked == 1):
+        if self.run.calls_functions or not self.is_plain or (alone >= ALONE_BYTES and unlocked == 1):
             return 1
         if alone >= PAIR_BYTES and unlocked <= 2:
             return 2
@@ -175,12 +191,26 @@ class Batches:
             return _cut(columns, flags, batch, lambda parts, padding: finish(_copies(parts), padding.copy()))
         return _cut(columns, flags.copy(), batch, finish)
 
+    def then(self, function: Callable[..., Any], seed: int | None) -> "Batches":
+        """Return the same with one more function that each batch is passed through."""
+        return replace(self, stages=self.run.then(self.stages, function, seed))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether they are made of their columns by no function of the user's."""
+        return self.collate is None and not self.stages
+
+    def item(self, rows: Rows) -> Any:
+        """Return the batch of some rows."""
+        return self._passed(self.finish()(self.run.read(rows), rows.padding), rows[:1])
+
+    def cut(self, columns: Sequence[Column], flags: Flags, size: int) -> Iterator[Any]:
+        """Make batches of the columns of several, one after another."""
+        return _cut(columns, flags, size, self.finish())
+
     def _passed(self, batch: Any, first: Rows) -> Any:
         """Return what the functions make of the batch that begins with this row."""
-        for stage in self.stages:
-            what, took = "the batch that begins with record", self.run.counters.add
-            [batch] = stage.call([batch], first.indices, first.pieces, took, what)
-        return batch
+        return passed(self.stages, batch, first, "the batch that begins with record", self.run.counters)
 
     def finish(self) -> Finish:
         """Return what makes a batch of its columns and padding flags."""
@@ -208,6 +238,13 @@ class Batches:
                 return assemble(columns)
 
         return finish
+
+
+def passed(stages: "tuple[Stage, ...]", item: Any, first: Rows, what: str, counters: Counters) -> Any:
+    """Return what functions make of the item that begins with this row."""
+    for stage in stages:
+        [item] = stage.call([item], first.indices, first.pieces, counters.add, what)
+    return item
 
 
 def _parts(

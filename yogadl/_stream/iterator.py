@@ -46,7 +46,7 @@ class StreamIterator(Iterator[Item_co]):
     __slots__ = ("__weakref__", "_claims", "_items", "_progress", "_recipe")
 
     def __init__(self, recipe: Recipe, progress: Progress, claims: Claims | None) -> None:
-        self._recipe = recipe
+        self._recipe = recipe.begun()
         self._progress = progress
         self._claims = claims
         self._items: Iterator[Item_co] | None = None

@@ -3,21 +3,15 @@
 tf.data, Keras, Grain and the worker processes of PyTorch say which batch they want; nothing here keeps count.
 """
 
-from collections import OrderedDict
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from yogadl._interfaces import Column, Memory
-from yogadl._lock import ProcessLock
-from yogadl._stream.ahead import Ahead
+from yogadl._stream.blocks import RowBlocks
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import INDICES
-from yogadl._stream.shard import Point
 from yogadl._stream.stream import RecordStream
-
-_KEPT: Final = 4  # blocks of rows
 
 
 class NumberedBatches:
@@ -65,10 +59,7 @@ class NumberedBatches:
         self.numbering = run.numbering(cut)
         self._finish = Batches(run, padding_field=padding_field).finish()
         self._padding_field = padding_field
-        self._block = max(1, INDICES // self.size) * self.size
-        # By (epoch, block): the block's rows, and what announces them.
-        self._kept: OrderedDict[tuple[int, int], tuple[Rows, Ahead]] = OrderedDict()
-        self._lock = ProcessLock()
+        self._blocks = RowBlocks(run, self.size)
 
     def __reduce__(self) -> Any:
         make = partial(NumberedBatches, padding_field=self._padding_field)
@@ -104,22 +95,7 @@ class NumberedBatches:
         count = self.numbering.count(epoch)
         if not 0 <= number < count:
             raise IndexError(f"epoch {epoch} has no batch {number}: it has {count}")
-        block, within = divmod(number * self.size, self._block)
-        rows, ahead = self._rows(epoch, block)
-        last = min(len(rows), within + self.size)
-        ahead.of(within, last)
-        return rows[within:last]
-
-    def _rows(self, epoch: int, block: int) -> tuple[Rows, Ahead]:
-        key = (epoch, block)
-        with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                origin = self._run.origin(epoch)
-                first = block * self._block
-                last = min(first + self._block, self._run.shard.own(origin))
-                rows = self._run.rows(Point(epoch, origin), first, last)
-                found = self._kept[key] = rows, Ahead(self._run, rows.indices)
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            return found
+        origin = self._run.origin(epoch)
+        first = number * self.size
+        last = min(first + self.size, self._run.shard.own(origin))
+        return self._blocks.rows(epoch, origin, first, last)

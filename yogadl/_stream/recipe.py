@@ -9,12 +9,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
 from yogadl._stream.cut import Cut, Span
-from yogadl._stream.items import Pending, Read
+from yogadl._stream.items import Batches, Pending, Read, Records
 from yogadl._stream.prefetch import Prefetch
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
 from yogadl._stream.stats import Stats, Waits
+from yogadl._stream.workers import InWorkers, WorkerOptions
 from yogadl.errors import ConfigurationError
 
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
@@ -85,14 +86,12 @@ class Recipe:
         """Which records are read."""
         return self.make.run
 
-    def ahead(self, depth: int, workers: int = 0, threads: int = 1) -> "Recipe":
+    def ahead(self, depth: int, threads: int = 1) -> "Recipe":
         """Return the recipe with one more stage, which reads ahead.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        if whole("prefetch's workers", workers):
-            raise ConfigurationError("prefetch has no process workers yet: pass workers=0 for a thread")
         depth, threads = whole("prefetch's n", depth, 1), whole("prefetch's threads", threads, 1)
         stages: tuple[ItemStage, ...] = (*self.stages, Prefetch(depth))
         if threads > 1:
@@ -104,6 +103,22 @@ class Recipe:
             # Those that were there before take items one by one, in one thread.
             stages = (Prefetch(depth, threads), *(stages if self.stages else ()))
         return replace(self, stages=stages)
+
+    def in_workers(self, options: WorkerOptions) -> "Recipe":
+        """Return the recipe by which everything so far happens in worker processes.
+
+        Raises:
+            ConfigurationError: if it does already.
+        """
+        if not isinstance(self.make, Batches | Records):
+            raise ConfigurationError(
+                f"{options.called} has workers already: pass all functions to it before, and call it once"
+            )
+        return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
+
+    def begun(self) -> "Recipe":
+        """Return the recipe for one iterator more."""
+        return replace(self, make=self.make.begun()) if isinstance(self.make, InWorkers) else self
 
     @property
     def changing(self) -> tuple[ItemStage, ...]:
@@ -154,7 +169,13 @@ class Recipe:
             spans, number = divmod(number - first, full)
             assert span.end is not None and cut.epochs is not None
             span = self.span(Point(span.end + spans * cut.epochs, 0))
-        return next(replace(self, stages=self.changing).open(cut.reach(shard, span, number), span.end))
+        start, made = cut.reach(shard, span, number), self.make
+        if isinstance(made, InWorkers):
+            items = made.here(cut, start, span.end)
+            for stage in self.changing:
+                items = stage(items)
+            return next(items)
+        return next(replace(self, stages=self.changing).open(start, span.end))
 
     def reach(self, progress: Progress) -> Point:
         """Return where a cursor of this progress stands."""

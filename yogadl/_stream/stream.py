@@ -1,4 +1,4 @@
-"""Hold what users hold: a stream of records, and a loader of its batches."""
+"""Hold what users hold: a stream of records."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +15,12 @@ from yogadl._stream.cursor import write_cursor
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.iterator import Restartable, begin
+from yogadl._stream.loader import Loader
 from yogadl._stream.recipe import Recipe
 from yogadl._stream.run import Counters, Run
 from yogadl._stream.shard import Point, Shard
 from yogadl._stream.skipped import Skipped
-from yogadl._stream.stats import Stats
+from yogadl._stream.workers import InWorkers, given_workers
 from yogadl.errors import ConfigurationError
 
 
@@ -34,144 +35,6 @@ class Plan:
 
     records: int
     bytes: int
-
-
-class Loader(Restartable[Item_co]):
-    """Deliver a stream's records in batches, or what later stages make of them.
-
-    Immutable but for its count of epochs: each `iter` claims the next ones for itself at its first
-    `next`, starting where the stream starts. Thread-safe, though each iterator belongs to one thread;
-    safe to carry across a fork; pickles if its source and its functions do.
-
-    Example:
-        >>> import yogadl
-        >>> loader = yogadl.from_source([10, 11, 12, 13, 14]).stream().batch(2)
-        >>> [batch.tolist() for batch in loader]
-        [[10, 11], [12, 13], [14]]
-        >>> batches = loader.at(epoch=1, position=2)
-        >>> next(batches).tolist()
-        [12, 13]
-        >>> cursor = batches.state_dict()
-        >>> cursor["epoch"], cursor["position"]
-        (1, 4)
-
-    Attributes:
-        stream: The stream that it reads.
-    """
-
-    def __init__(self, stream: "RecordStream", recipe: Recipe) -> None:
-        self.stream = stream
-        self._read_by(recipe)
-
-    def __len__(self) -> int:
-        """Count the batches of whole epochs, however much of the first one a cursor skips.
-
-        Raises:
-            TypeError: if it is endless.
-        """
-        count = self._recipe.cut.count(self.stream.shard)
-        if count is None:
-            raise TypeError("an endless loader (epochs=None) has no length")
-        return count
-
-    def __repr__(self) -> str:
-        cut, stages = self._recipe.cut, getattr(self._recipe.make, "stages", ())
-        passed = "".join(f", {stage}" for stage in stages)
-        return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}{passed}>"
-
-    @property
-    def batch_size(self) -> int:
-        """How many records a full batch has."""
-        return self._recipe.cut.size
-
-    @property
-    def epochs(self) -> int | None:
-        """How many epochs an iterator reads; None: for ever."""
-        return self._recipe.cut.epochs
-
-    @explains_names()
-    def map(self, fn: Callable[[Item_co], Made]) -> "Loader[Made]":
-        """Return a loader that delivers ``fn(batch)``, whatever that is.
-
-        The function is called once a batch, in order, in the thread that iterates; with `prefetch`, before
-        or after, in the thread that reads ahead, or in several at once. Cursors stay the same. Where it
-        raises, a `StageError` comes after the batches before, and the next `next` tries again.
-
-        Raises:
-            ConfigurationError: if `fn` can't be called.
-        """
-        return self._through(fn, None)
-
-    @explains_names()
-    def random_map(
-        self, fn: Callable[[Item_co, "np.random.Generator"], Made], *, seed: int | None = None
-    ) -> "Loader[Made]":
-        """Return a loader that delivers ``fn(batch, rng)``; see `map`.
-
-        The `numpy.random.Generator` depends on the seed, the epoch and the position of the batch's first
-        record: so on the batch size and the shards, but not on where a job went on. What shall depend on
-        neither is `RecordStream.random_map`.
-
-        Args:
-            fn: The function.
-            seed: Any integer; the stream's `shuffle_seed` if not given, or 0.
-
-        Raises:
-            ConfigurationError: if an argument makes no sense.
-        """
-        return self._through(fn, self.stream.run.stage_seed(seed))
-
-    def _through(self, function: Callable[..., Any], seed: int | None) -> "Loader":
-        made = self._recipe.make
-        if not isinstance(made, Batches) or self._recipe.changing:
-            raise ConfigurationError(
-                "this loader's batches are made in worker processes, or passed through transform= already: "
-                "pass one function as transform=, or map the stream's records"
-            )
-        recipe = replace(self._recipe, make=replace(made, stages=made.run.then(made.stages, function, seed)))
-        return Loader(self.stream, recipe)
-
-    def batch_at(self, step: int) -> Item_co:
-        """Read one batch again, as it was delivered, random functions included: the one after `step` others.
-
-        They are counted from where the stream starts, over all epochs. Claims nothing.
-
-        Raises:
-            ConfigurationError: if `step` is negative or no whole number.
-            IndexError: if there is no such batch.
-        """
-        found: Item_co = self._recipe.item_at(whole("step", step))
-        return found
-
-    def stats(self) -> Stats:
-        """Return what the newest iterator did so far: how fast it was, and what it waited for.
-
-        It is counted all the time, at next to no cost. Printed, it is one line.
-        """
-        return self._recipe.stats(self._claims.newest())
-
-    @explains_names()
-    def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "Loader[Item_co]":
-        """Return a loader that reads up to `n` batches ahead, in a thread, or in several.
-
-        The batches, their order and every cursor stay the same: a cursor counts what was delivered.
-        The threads start at an iterator's first `next` and end when the iterator is closed or dropped.
-        An error in one comes after the batches before it.
-
-        With `threads`, so many read at once, each the next piece: then functions of the user's are called in
-        so many threads at once. In flight are at most ``n + threads - 1`` batches; where several make a
-        piece, since they are small (below 1 MB), ``threads + 1`` pieces, mostly of 1.5 MB. A batch that is
-        kept holds at most twice its bytes; with one thread, up to 1.5 MB where it is smaller.
-
-        Args:
-            n: How many batches to keep ready, at least 1.
-            workers: Processes to read in; there are none yet.
-            threads: How many threads read; not with `workers`.
-
-        Raises:
-            ConfigurationError: if one of them makes no sense, or the batches are made in worker processes.
-        """
-        return Loader(self.stream, self._recipe.ahead(n, workers, threads))
 
 
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
@@ -279,6 +142,11 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return self._over(self._run.through(function, seed, spec))
 
     def _over(self, run: Run) -> "RecordStream":
+        if isinstance(self._recipe.make, InWorkers):
+            raise ConfigurationError(
+                "these records come from worker processes: call prefetch last, after map, random_map and "
+                "skip_ranges"
+            )
         return RecordStream(run, replace(self._recipe, make=Records(run)))
 
     def skip_ranges(self, ranges: Any) -> "RecordStream[Item_co]":
@@ -343,8 +211,20 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return Loader(self, Recipe(made, cut, is_shown=flag("progress", progress)))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
-    def prefetch(self, n: int, workers: int = 0, threads: int = 1) -> "RecordStream[Item_co]":
-        """Return a stream that reads up to `n` records ahead, in a thread or several; see `Loader.prefetch`.
+    def prefetch(
+        self,
+        n: int,
+        workers: int = 0,
+        threads: int = 1,
+        *,
+        worker_init: Callable[[int], object] | None = None,
+        timeout_s: float | None = None,
+        start_method: str | None = None,
+        worker_threads: int = 1,
+    ) -> "RecordStream[Item_co]":
+        """Return a stream that reads up to `n` records ahead, in threads or in worker processes.
+
+        The arguments are those of `Loader.prefetch`. Workers are asked for some records at a time.
 
         For throughput use `batch` first: handing over costs more than reading a small record. Batches
         of the returned stream are not read ahead.
@@ -352,7 +232,9 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        return RecordStream(self._run, self._recipe.ahead(n, workers, threads))
+        options = given_workers(n, workers, threads, worker_init, timeout_s, start_method, worker_threads)
+        ahead = self._recipe.ahead(n, threads) if options is None else self._recipe.in_workers(options)
+        return RecordStream(self._run, ahead)
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Indices:
         """Return which records this shard reads in an epoch, in order, without reading any.

@@ -27,14 +27,14 @@ SMALLER = SCALED | {
     "adapters.torch._iterable._READ_RECORDS": 30,
     "adapters.torch._source._MOST_BYTES": 2**14,
     "adapters.torch._source._MOST_RECORDS": 70,
-    "adapters.torch._workers._MOST_BYTES": 2**13,
+    "_stream.workers._CHUNK_BYTES": 2**13,
 }
 OF_VALUES = [
     "adapters.torch._iterable._READ_BYTES",
     "adapters.torch._source._MOST_BYTES",
-    "adapters.torch._transport._PAGES",
-    "adapters.torch._transport._SMALL_BYTES",
-    "adapters.torch._workers._MOST_BYTES",
+    "_stream.transport._PAGES",
+    "_stream.transport._SMALL_BYTES",
+    "_stream.workers._CHUNK_BYTES",
 ]
 OF_RECORDS = ["adapters.torch._iterable._READ_RECORDS", "adapters.torch._source._MOST_RECORDS"]
 

@@ -1,8 +1,9 @@
 """Make a DataLoader of a stream: whole batches of tensors, from this process or from workers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Unpack
 
 import torch
 
@@ -13,9 +14,7 @@ from yogadl._stream import (
     Batches,
     Finish,
     Flags,
-    ItemStage,
     Loader,
-    Make,
     Prefetch,
     Recipe,
     RecordStream,
@@ -25,21 +24,10 @@ from yogadl.adapters._checks import cut_of
 from yogadl.adapters._trees import map_leaves
 from yogadl.adapters.torch._shards import warn_of_shards
 from yogadl.adapters.torch._tensors import converters
-from yogadl.adapters.torch._workers import WorkerBatches
+from yogadl.adapters.torch._workers import LoaderOptions, reduce_tensor, worker_options
 from yogadl.errors import ConfigurationError
 
 _PINNED_AHEAD: Final = 2
-
-
-class WorkerOptions(TypedDict, total=False):
-    """What is handed on to `torch.utils.data.DataLoader`, under its own names."""
-
-    prefetch_factor: int | None
-    persistent_workers: bool
-    multiprocessing_context: Any  # a start method's name, or a context
-    worker_init_fn: Callable[[int], None] | None
-    timeout: float
-    generator: Any  # a torch.Generator
 
 
 def make_dataloader(
@@ -53,7 +41,7 @@ def make_dataloader(
     pin_memory: bool = False,
     transform: Callable[[Any], Any] | None = None,
     skip_finished_epoch: bool = False,
-    **options: Unpack[WorkerOptions],
+    **options: Unpack[LoaderOptions],
 ) -> Loader:
     """Return what a training loop iterates over: batches of tensors, each gathered in one step.
 
@@ -104,22 +92,18 @@ def make_dataloader(
     if transform is not None and not callable(transform):
         raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
     given = _checked(options, workers)
-    make: Make = batches
-    stages: tuple[ItemStage, ...] = ()
+    recipe = Recipe(batches, cut, () if transform is None else (partial(map, transform),))
     if workers:
-        make = WorkerBatches(batches, transform, workers, given)
-    elif transform is not None:
-        stages = (partial(map, transform),)
+        recipe = recipe.in_workers(worker_options(workers, given, transform))
     if flag("pin_memory", pin_memory) and _can_pin():
-        stages = (*stages, partial(map, _pinned), Prefetch(_PINNED_AHEAD))
-    recipe = Recipe(make, cut, stages)
+        recipe = replace(recipe, stages=(*recipe.stages, partial(map, _pinned), Prefetch(_PINNED_AHEAD)))
     warn_of_shards(stream, cut)
     return Loader(stream, recipe)
 
 
 def _checked(options: Any, workers: int) -> dict[str, Any]:
     """Return the options of DataLoader that were given a value, after checking them."""
-    known = (*names_of(make_dataloader), *WorkerOptions.__annotations__)
+    known = (*names_of(make_dataloader), *LoaderOptions.__annotations__)
     for name in options.keys() - known:
         raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
     given = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -131,7 +115,9 @@ def _checked(options: Any, workers: int) -> dict[str, Any]:
 
 @frozen
 class TensorBatches(Batches):
-    """Make items that are batches of tensors, in this process."""
+    """Make items that are batches of tensors."""
+
+    reduce = staticmethod(reduce_tensor)
 
     def finish(self) -> Finish:
         """Return what makes a batch of its columns and padding flags."""

@@ -1,0 +1,439 @@
+"""Workers of `prefetch` that are killed, hang or lose their owner: nothing is lost, repeated or left."""
+
+import contextlib
+import functools
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from processes import Process, fork, in_child, in_fork, wait, wait_until
+
+import yogadl
+from yogadl.errors import WorkerDiedError, WorkerTimeoutError
+
+COUNT = 60
+SIZE = 5
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("caches")
+    storage = yogadl.open_storage(folder)
+    storage.submit({"id": np.arange(COUNT), "x": np.ones((COUNT, 3000))}, "set", "1")
+    return folder
+
+
+def stream_of(root, **options):
+    return yogadl.open_storage(root).fetch("set", "1").stream(shuffle=True, shuffle_seed=5, **options)
+
+
+def ids(batches):
+    return [number for batch in batches for number in batch["id"].tolist()]
+
+
+def order(root, *epochs):
+    return [number for epoch in epochs or (0,) for number in stream_of(root).indices(epoch).tolist()]
+
+
+def with_pid(batch):
+    return {**batch, "pid": os.getpid()}
+
+
+def trap(path, how, batch):
+    """Do something to this process at the batch that begins an epoch's tenth position, if a file is there."""
+    number = int(batch["id"][0])
+    if path.exists() and str(number) in path.read_text().split():
+        how(path)
+    return with_pid(batch)
+
+
+def die(path):
+    with path.with_suffix(".deaths").open("a") as file:
+        file.write(".")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(path):
+    os._exit(7)
+
+
+def hang(path):
+    path.with_suffix(".hangs").touch()
+    threading.Event().wait()
+
+
+def fork_and_die(path):
+    """Leave behind a process that holds everything open."""
+    child = os.fork()
+    if not child:
+        time.sleep(100)
+        os._exit(0)
+    path.with_suffix(".child").write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "trap"
+
+
+def trapped(root, path, how, position, **options):
+    """Return a loader whose workers meet the trap at the batch of one position."""
+    path.write_text(str(order(root)[position]))
+    loader = stream_of(root).batch(SIZE, epochs=2).map(functools.partial(trap, path, how))
+    return loader.prefetch(3, **{"workers": 2, **options})
+
+
+def deaths(path):
+    found = path.with_suffix(".deaths")
+    return len(found.read_text()) if found.exists() else 0
+
+
+# In the middle of a function: at the first batch, in the middle, at an epoch's last.
+@pytest.mark.parametrize("position", [0, 20, COUNT - SIZE])
+@pytest.mark.parametrize("how", [die, leave, fork_and_die])
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_a_worker_that_dies_ends_the_iteration_after_what_came_before(root, path, how, position, method):
+    batches = iter(trapped(root, path, how, position, start_method=method))
+    found = []
+    ending = "with exit code 7" if how is leave else "of SIGKILL: is there enough memory"
+    with pytest.raises(
+        WorkerDiedError, match=f"of prefetch died {ending}.*epoch 0, position {position}"
+    ) as caught:
+        found.extend(batches)
+    assert ids(found) == order(root)[:position]
+    assert "next() tries again" in caught.value.__notes__[0]
+    path.unlink()
+    assert batches.state_dict()["position"] == position
+    assert ids([*found, *batches]) == order(root, 0, 1)
+    child = path.with_suffix(".child")
+    if child.exists():
+        os.kill(int(child.read_text()), signal.SIGKILL)
+
+
+def test_a_batch_that_kills_twice_is_final(root, path):
+    loader = trapped(root, path, die, 20)
+    batches = iter(loader)
+    assert ids(itertools.islice(batches, 4)) == order(root)[:20]
+    raised = []
+    for _ in range(5):
+        with pytest.raises(WorkerDiedError) as caught:
+            next(batches)
+        raised.append(caught.value)
+    assert deaths(path) == 2
+    assert len(set(map(id, raised[1:]))) == 1
+    assert "2 died, so it is not tried again" in raised[1].__notes__[-1]
+    assert batches.state_dict()["position"] == 20
+    batches.load_state_dict(stream_of(root).cursor(25))  # around it
+    assert ids(batches) == order(root, 0, 1)[25:]
+    again = loader.at(epoch=0, position=20)  # another iterator tries it
+    with pytest.raises(WorkerDiedError):
+        next(again)
+    assert deaths(path) == 3
+    path.unlink()
+    assert ids(again) == order(root, 0, 1)[20:]
+
+
+def test_deaths_at_several_batches_are_each_tried_again(root, path):
+    batches = iter(trapped(root, path, die, 20))
+    for position in (20, 25, 40):
+        path.write_text(str(order(root)[position]))
+        with pytest.raises(WorkerDiedError, match=f"position {position}"):
+            list(batches)
+        assert batches.state_dict()["position"] == position
+    path.unlink()
+    assert ids(batches) == order(root, 0, 1)[40:]
+
+
+def test_a_worker_that_is_killed_between_batches(root):
+    loader = stream_of(root).batch(SIZE, epochs=3).map(with_pid).prefetch(1, workers=1)
+    batches = iter(loader)
+    found = [next(batches), next(batches)]
+    os.kill(found[-1]["pid"], signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        found.extend(batches)
+    assert ids([*found, *batches]) == order(root, 0, 1, 2)
+
+
+def test_workers_that_are_killed_at_an_iterators_end_are_replaced_at_the_next(root):
+    loader = stream_of(root).batch(SIZE).map(with_pid).prefetch(2, workers=2)
+    for epoch in range(3):
+        batches = list(loader)
+        assert ids(batches) == order(root, epoch)
+        for pid in {batch["pid"] for batch in batches}:
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: not psutil.pid_exists(pid), "it is reaped")
+
+
+def test_the_process_that_starts_them_is_killed(root):
+    loader = stream_of(root).batch(SIZE).map(with_pid).prefetch(2, workers=2)
+    batches = iter(loader)
+    found = [next(batches)]
+    os.kill(psutil.Process(found[0]["pid"]).ppid(), signal.SIGKILL)
+    with contextlib.suppress(WorkerDiedError):  # they may have been faster
+        found.extend(batches)
+    assert ids([*found, *batches]) == order(root)
+
+
+def test_a_function_that_hangs_is_timed_out(root, path):
+    batches = iter(trapped(root, path, hang, 20, timeout_s=0.5))
+    found = []
+    with pytest.raises(WorkerTimeoutError, match=r"timed out after 0\.5 seconds.*position 20") as caught:
+        found.extend(batches)
+    assert isinstance(caught.value, TimeoutError)
+    assert ids(found) == order(root)[:20]
+    path.unlink()
+    assert ids([*found, *batches]) == order(root, 0, 1)
+
+
+def test_a_forked_process_goes_on_with_workers_of_its_own(root):
+    loader = stream_of(root).batch(SIZE, epochs=2).map(with_pid).prefetch(2, workers=2)
+    batches = iter(loader)
+    first = ids([next(batches), next(batches)])
+    rest = in_fork(lambda: ids(batches))
+    assert first + rest == order(root, 0, 1)
+    assert first + ids(batches) == order(root, 0, 1)
+    assert in_fork(lambda: ids(loader)) == ids(loader) == order(root, 2, 3)
+
+
+def test_a_forked_process_that_ends_leaves_the_workers_alone(root):
+    loader = stream_of(root).batch(SIZE, epochs=2).map(with_pid).prefetch(2, workers=2)
+    batches = iter(loader)
+    pid = next(batches)["pid"]
+    assert wait(fork(batches.close)) == 0
+    assert psutil.pid_exists(pid)
+    assert ids(batches) == order(root, 0, 1)[SIZE:]
+
+
+def family(*batches):
+    """Return all processes below this one."""
+    return [child.pid for child in psutil.Process().children(recursive=True)]
+
+
+def gone(pids):
+    def ended(pid):
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    return lambda: all(map(ended, pids))
+
+
+@pytest.mark.parametrize("ends", ["close and drop", "drop the loader first", "read to the end"])
+def test_nothing_is_left_when_all_is_dropped(root, ends):
+    before = set(family())
+    loader = stream_of(root).batch(SIZE).map(with_pid).prefetch(2, workers=2)
+    batches = iter(loader)
+    next(batches)
+    pids = set(family()) - before
+    assert len(pids) == 3
+    if ends == "close and drop":
+        batches.close()
+        assert set(family()) - before == pids  # for the next iterator
+    elif ends == "drop the loader first":
+        del loader
+        next(batches)
+    else:
+        assert len(ids(batches)) == COUNT - SIZE
+    loader = batches = None
+    assert not set(family()) & pids
+
+
+def slow(batch):
+    if batch["id"][0] == order(Path(os.environ["ROOT"]))[10]:
+        time.sleep(1000)
+    return with_pid(batch)
+
+
+def leave_open(root, path, method, waits):
+    """Be in the middle of an epoch, with one worker in a function that takes long."""
+    os.environ["ROOT"] = str(root)
+    tempfile.tempdir = str(path.parent / "temporary")
+    os.mkdir(tempfile.tempdir)
+    options = {"start_method": method}
+    batches = iter(stream_of(root).batch(SIZE).map(slow).prefetch(3, workers=2, **options))
+    next(batches)
+    path.with_suffix(".tmp").write_text(" ".join(map(str, family())))
+    path.with_suffix(".tmp").rename(path)
+    if waits == "in next":
+        list(batches)
+    elif waits == "beside a child":
+        fork(time.sleep, 20)
+        time.sleep(1000)
+    elif waits == "in the loop":
+        time.sleep(1000)
+    return [batch["id"] for batch in batches] if waits == "never" else None
+
+
+def shared_files():
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+@pytest.mark.parametrize("waits", ["in next", "in the loop", "beside a child"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_nothing_is_left_when_the_owner_is_killed(root, path, method, waits):
+    before = shared_files()
+    with Process(leave_open, root, path, method, waits) as owner:
+        wait_until(path.exists, "the first batch")
+        pids = [int(pid) for pid in path.read_text().split()]
+        assert len(pids) == 3
+        os.kill(owner.pid, signal.SIGKILL)
+        wait_until(gone(pids), "all to end", 20)
+    assert os.listdir(path.parent / "temporary") == []
+    assert shared_files() <= before
+
+
+def interrupted(root, path):
+    """Be interrupted as the whole group of the terminal is."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setpgid(0, 0)
+    try:
+        leave_open(root, path, "forkserver", "in next")
+    except KeyboardInterrupt:
+        wait_until(lambda: not family(), "all to end", 20)
+        return "interrupted"
+
+
+def test_an_interrupt_of_the_group_ends_all(root, path):
+    with Process(interrupted, root, path) as owner:
+        wait_until(path.exists, "the first batch")
+        pids = [int(pid) for pid in path.read_text().split()]
+        os.killpg(owner.pid, signal.SIGINT)
+        assert owner.result(60) == "interrupted"
+        assert gone(pids)()
+
+
+def talkative(batch):
+    """Print, fork and start threads, as users' functions may."""
+    print("in a worker", flush=False)
+    if (child := os.fork()) == 0:
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    found = []
+    thread = threading.Thread(target=found.append, args=(batch,))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def talk(root):
+    return ids(stream_of(root).batch(SIZE).map(talkative).prefetch(2, workers=2))
+
+
+def test_a_function_may_print_fork_and_start_threads(root):
+    assert in_child(talk, root) == order(root)
+
+
+SCRIPT = """
+import os, sys, yogadl
+
+class Own:
+    def __init__(self, number):
+        self.number = number
+
+def own(batch):
+    return Own(batch["id"])
+
+loader = yogadl.open_storage(sys.argv[1]).fetch("set", "1").stream().batch(50).map(own).prefetch(2, workers=2)
+for found in loader:
+    assert type(found) is Own
+    print(*found.number[:2])
+batches = iter(loader)
+next(batches)
+"""
+
+
+def test_a_script_needs_no_guard_and_ends_with_them_open(root, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), str(root)], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 1\n50 51\n", "")
+
+
+def in_a_daemon(root):
+    import multiprocessing
+
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=lambda: queue.put(talk_less(root)), daemon=True)
+    process.start()
+    found = queue.get()
+    process.join()
+    return found
+
+
+def talk_less(root):
+    return ids(stream_of(root).batch(SIZE).prefetch(2, workers=2))
+
+
+def test_a_daemonic_process_may_have_them(root):
+    assert in_child(in_a_daemon, root) == order(root)
+
+
+def killing(odds, seed, batch):
+    """Die now and then: not always at the same batch."""
+    if random.Random(f"{seed} {os.getpid()} {batch['id'][0]}").random() < odds:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+
+
+def noisy(record, rng):
+    return {"id": record["id"], "noise": rng.integers(1000)}
+
+
+def taken_of(stream, size, taken, dice):
+    """Return the records of so many batches of a shard, whose workers may die again and again."""
+    loader = stream.batch(size)
+    if dice.random() < 0.5:
+        loader = loader.map(functools.partial(killing, dice.choice([0, 0, 0.05]), dice.random()))
+    workers, method = dice.choice([1, 2, 3]), dice.choice(["fork", "fork", "fork", None])
+    items = iter(loader.prefetch(dice.randint(1, 4), workers=workers, start_method=method))
+    found = []
+    for _ in range(taken):
+        batch = None
+        while batch is None:
+            try:
+                batch = next(items)
+            except StopIteration:
+                return found
+            except WorkerDiedError as error:
+                if "not tried again" in "".join(error.__notes__):
+                    state = items.state_dict()
+                    items = iter(stream.batch(size))
+                    items.load_state_dict(state)
+        found += zip(batch["id"].tolist(), batch["noise"].tolist(), strict=True)
+    return found
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_any_chain_of_stops_kills_and_resumes_reads_each_record_once(root, request, part):
+    """Over numbers of workers, batches, shards and functions; with the randomness of who never stopped."""
+    for seed in range(part, request.config.getoption("--worker-chains"), 5):
+        dice = random.Random(seed)
+        wanted = [(int(record["id"]), int(record["noise"])) for record in stream_of(root).random_map(noisy)]
+        found, cursor = [], None
+        while cursor is None or cursor["epoch"] == 0:
+            ranks, size = dice.randint(1, 3), dice.choice([1, 2, 7, 20])
+            taken, rows = dice.randint(1, 5), []
+            for rank in range(ranks):
+                stream = stream_of(root, shard_rank=rank, num_shards=ranks, cursor=cursor).random_map(noisy)
+                rows.append(taken_of(stream, size, taken, dice))
+            found += [one for row in itertools.zip_longest(*rows) for one in row if one is not None]
+            first = stream_of(root, num_shards=ranks, cursor=cursor)  # which has as many as any
+            cursor = first.cursor(len(rows[0]), epoch=0)
+            if cursor["position"] == COUNT:
+                break
+        assert found == wanted, seed

@@ -1,0 +1,55 @@
+"""Work out rows that are asked for in any order, a block of them at a time; the next ones are announced."""
+
+from collections import OrderedDict
+from typing import Final
+
+from yogadl._lock import ProcessLock
+from yogadl._stream.ahead import Ahead
+from yogadl._stream.rows import Rows, joined
+from yogadl._stream.run import INDICES, Run
+from yogadl._stream.shard import Point
+
+_KEPT: Final = 4  # blocks of rows
+
+
+class RowBlocks:
+    """Work out rows of a run, asked for in any order, a block at a time, and announce those to come.
+
+    Safe to use from any number of threads and after a fork.
+
+    Args:
+        run: Whose rows.
+        size: How many are mostly asked for at a time.
+    """
+
+    def __init__(self, run: Run, size: int) -> None:
+        self._run = run
+        self._block = max(1, INDICES // size) * size
+        # By (epoch, origin, block): the block's rows, and what announces them.
+        self._kept: OrderedDict[tuple[int, int, int], tuple[Rows, Ahead]] = OrderedDict()
+        self._lock = ProcessLock()
+
+    def rows(self, epoch: int, origin: int, first: int, last: int) -> Rows:
+        """Return rows `first` to `last - 1` of an epoch, counted from a position; at least one."""
+        found = []
+        while first < last:
+            block, within = divmod(first, self._block)
+            rows, ahead = self._rows(epoch, origin, block)
+            end = min(within + last - first, self._block)
+            ahead.of(within, end)
+            found.append(rows[within:end])
+            first += end - within
+        return joined(found)
+
+    def _rows(self, epoch: int, origin: int, block: int) -> tuple[Rows, Ahead]:
+        key = (epoch, origin, block)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                first = block * self._block
+                last = min(first + self._block, self._run.shard.own(origin))
+                rows = self._run.rows(Point(epoch, origin), first, last)
+                found = self._kept[key] = rows, Ahead(self._run, rows.indices)
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            return found

@@ -1,0 +1,90 @@
+"""Send messages with descriptors of memory between two processes, over a socket that has no name."""
+
+import pickle
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from yogadl._fork_server import received
+
+_HEADER: Final = struct.Struct("=QI")  # how many bytes follow, and how many descriptors came along
+_READ_AT_ONCE: Final = 2**16
+
+
+class Channel:
+    """One end of a socket. What has half arrived is kept: nobody waits for the rest of one who has died.
+
+    Args:
+        connection: The socket; it is closed with this.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._arrived = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for those who wait."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._connection.close()
+
+    def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
+        """Send what pickles.
+
+        Raises:
+            OSError: if the other end is gone.
+        """
+        pickled = pickle.dumps(message, 5)
+        data = memoryview(_HEADER.pack(len(pickled), len(descriptors)) + pickled)
+        if descriptors:
+            data = data[socket.send_fds(self._connection, [data], descriptors) :]
+        self._connection.sendall(data)
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Wait for a message; return it, and the descriptors that came along.
+
+        Raises:
+            EOFError: if the other end is gone.
+        """
+        while (found := self._next()) is None:
+            self._read(0)
+        return found
+
+    def arrived(self) -> tuple[Any, list[int]] | None:
+        """Return the next message, if there is one already.
+
+        Raises:
+            EOFError: if there is none and the other end is gone.
+        """
+        while (found := self._next()) is None:
+            try:
+                self._read(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+        return found
+
+    def _next(self) -> tuple[Any, list[int]] | None:
+        if len(self._arrived) < _HEADER.size:
+            return None
+        size, count = _HEADER.unpack_from(self._arrived)
+        end = _HEADER.size + size
+        if len(self._arrived) < end:
+            return None
+        message = pickle.loads(memoryview(self._arrived)[_HEADER.size : end])
+        self._arrived = self._arrived[end:]
+        return message, [self._descriptors.popleft() for _ in range(count)]
+
+    def _read(self, flags: int) -> None:
+        try:
+            data, descriptors = received(self._connection, _READ_AT_ONCE, flags)
+        except ConnectionError:
+            data, descriptors = b"", []
+        if not data:
+            raise EOFError("the other end is gone")
+        self._arrived += data
+        self._descriptors += descriptors

@@ -1,0 +1,324 @@
+"""Ask worker processes for rows, several ahead, and deliver what comes back in order."""
+
+import contextlib
+import mmap
+import os
+import select
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from yogadl._failure import Failure
+from yogadl._fork_server import Workers
+from yogadl._stream.channel import Channel
+from yogadl._stream.pieces import Pieces, count_of
+from yogadl._stream.prefetch import ForkedError
+from yogadl._stream.shard import Point
+from yogadl._stream.transport import MOST_SEGMENTS, Unpacker, shared_memory
+from yogadl._stream.worker import Answer, Request, Task, forked, work
+from yogadl.errors import WorkerDiedError, WorkerTimeoutError
+
+# Requests that a worker has not answered: so many fit into a socket.
+_MOST_ASKED: Final = 64
+
+_DIED: Final = "If it was killed, it is often memory that it lacked: try fewer workers or smaller batches"
+_LATE: Final = (
+    "The source or a function takes longer, or hangs, as it may on a lock that was held when the process was "
+    "forked. Give it more time, or none to wait for as long as it takes"
+)
+_AGAIN: Final = (
+    "Nothing that was not delivered is lost: next() tries again, and state_dict() stands after the last "
+    "item delivered"
+)
+
+
+class Parts(NamedTuple):
+    """What a request gave: parts, and the error that comes after them."""
+
+    parts: list[Any]
+    error: BaseException | None
+
+
+class _Worker:
+    """One worker process, seen from here."""
+
+    def __init__(self, number: int, serial: int, channel: Channel) -> None:
+        self.number, self.serial, self.channel = number, serial, channel
+        self.unpacker = Unpacker()
+        self.asked: list[int] = []  # requests of this iteration that are not answered
+        self.begun_s: float | None = None
+        self.iteration = 0  # that it has begun with
+
+
+class WorkerPool:
+    """Worker processes, used by one iterator at a time, in the process that started them.
+
+    They end when the last reference to this object goes away.
+
+    Args:
+        task: What they do.
+        given: The same, pickled; empty for "fork".
+        workers: How many.
+        method: How they are started; see `yogadl._fork_server.Workers`.
+        called: What messages call this.
+        environment: More variables of their environment.
+        preload: Modules that they share.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        given: bytes,
+        workers: int,
+        *,
+        method: str,
+        called: str,
+        environment: Mapping[str, str],
+        preload: tuple[str, ...],
+    ) -> None:
+        self.task = task
+        self._given, self._count, self._called = given, workers, called
+        self._processes = Workers(
+            forked(task) if method == "fork" else work, method, preload, environment=environment
+        )
+        self._workers: dict[int, _Worker] = {}  # by serial
+        weakref.finalize(self, _close, self._workers)
+        self._serial = 0
+        self._is_over = False
+        self._iteration = 0
+        self._poll = select.poll()
+        self._poll.register(self._processes.control, select.POLLIN)
+        self._pieces: dict[int, Pieces] = {}  # of what was asked for and is not delivered
+        self._ready: dict[int, Parts] = {}
+        self._lost: dict[int, str] = {}  # by which death
+        self._again: list[int] = []  # requests to be made again
+        self._requests: Iterator[Pieces] = iter(())
+        self._most = self._asked = self._delivered = 0
+        self._is_all = True
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started them."""
+        return self._processes.pid == os.getpid()
+
+    def can_begin(self) -> bool:
+        """Return whether it is of use for one iterator more, after taking note of who died meanwhile."""
+        control = self._processes.control.fileno()
+        while self.is_ours and not self._is_over and control in dict(self._poll.poll(0)):
+            self._bury()
+        return self.is_ours and not self._is_over
+
+    def end(self) -> None:
+        """End the processes now."""
+        self._is_over = True
+        _close(self._workers)
+        self._workers.clear()
+        self._processes.end()
+
+    def answers(self, requests: Iterator[Pieces], most: int, timeout_s: float | None) -> Iterator[Parts]:
+        """Yield what requests give, in order; at most so many are asked for and not delivered.
+
+        Raises:
+            WorkerDiedError: if a worker died at what comes next.
+            WorkerTimeoutError: if it takes too long.
+        """
+        self._begin(requests, min(most, _MOST_ASKED * self._count))
+        found: Parts | None = None
+        while True:
+            self._ask()
+            if found is not None:
+                yield found
+            if not self.is_ours:
+                raise ForkedError  # the iterator then goes on with workers of its own
+            self._count_ready()
+            if not self._wait(self._delivered, timeout_s):
+                return
+            found = self._ready.pop(self._delivered)
+            del self._pieces[self._delivered]
+            self._delivered += 1
+
+    def _begin(self, requests: Iterator[Pieces], most: int) -> None:
+        """Begin an iteration; what is left of the one before is not waited for."""
+        self._iteration += 1
+        self._requests, self._most = requests, most
+        self._asked = self._delivered = 0
+        self._is_all = False
+        self._pieces.clear()
+        self._ready.clear()
+        self._lost.clear()
+        self._again.clear()
+        for worker in self._workers.values():
+            worker.asked.clear()
+        self._start()
+
+    def _start(self) -> None:
+        """Start the processes that there are not."""
+        missing = set(range(self._count)) - {worker.number for worker in self._workers.values()}
+        if not missing:
+            return
+        descriptors = [_written(self._given)] if self._given else []
+        try:
+            for number in sorted(missing):
+                self._serial += 1
+                channel = Channel(self._processes.start(self._serial))
+                self._workers[self._serial] = worker = _Worker(number, self._serial, channel)
+                with contextlib.suppress(OSError):  # it is dead already: we are told
+                    channel.send(number, descriptors)
+                self._poll.register(worker.channel, select.POLLIN)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _ask(self) -> None:
+        """Ask for as much as may be; those who have begun, and have least to do."""
+        share = -(-self._most // self._count)
+        while not self._lost and (
+            self._again or (not self._is_all and self._asked - self._delivered < self._most)
+        ):
+            begun = [worker for worker in self._workers.values() if worker.begun_s is not None]
+            worker = min(begun, key=lambda worker: len(worker.asked), default=None)
+            if worker is None or len(worker.asked) >= share:
+                return
+            if self._again:
+                number = self._again.pop(0)
+            else:
+                pieces = next(self._requests, None)
+                if pieces is None:
+                    self._is_all = True
+                    return
+                number = self._asked
+                self._asked += 1
+                self._pieces[number] = pieces
+            worker.asked.append(number)
+            pieces = self._pieces[number]
+            with contextlib.suppress(OSError):  # see `_start`
+                worker.channel.send(Request(self._iteration, number, pieces, worker.unpacker.returned()))
+
+    def _wait(self, number: int, timeout_s: float | None) -> bool:
+        """Wait until a request is answered; return False if there is no such request."""
+        since_s = time.monotonic()
+        while number not in self._ready:
+            self._ask()
+            if self._is_all and number == self._asked:
+                return False
+            if number in self._lost:
+                raise self._error(WorkerDiedError, f"died {self._lost[number]}", number, _DIED)
+            left_ms = None
+            for worker in list(self._workers.values()):
+                if timeout_s is not None and worker.begun_s is not None and number in worker.asked:
+                    left_ms = 1000 * (max(since_s, worker.begun_s) + timeout_s - time.monotonic())
+                    if left_ms <= 0:
+                        self._processes.kill(worker.serial)
+                        self._remove(worker)
+                        what = f"timed out after {timeout_s:g} seconds"
+                        raise self._error(WorkerTimeoutError, what, number, _LATE)
+            self._look(left_ms)
+        return True
+
+    def _look(self, left_ms: float | None) -> None:
+        """Take what has come, or comes within a while."""
+        for descriptor, _ in self._poll.poll(left_ms):
+            if descriptor == self._processes.control.fileno():
+                self._bury()
+            else:
+                for worker in list(self._workers.values()):
+                    if worker.channel.fileno() == descriptor:
+                        self._take(worker)
+
+    def _count_ready(self) -> None:
+        """Count the items that are there before they are asked for."""
+        self._look(0)
+        counters, size, number = self.task.make.run.counters, self.task.cut.size, self._delivered
+        counters.asked += 1
+        while number in self._ready:
+            counters.ready += -(-count_of(self._pieces[number]) // size)
+            number += 1
+
+    def _take(self, worker: _Worker) -> None:
+        """Take what a worker has sent."""
+        try:
+            while (arrived := worker.channel.arrived()) is not None:
+                self._keep(worker, *arrived)
+        except EOFError:  # of its death we are told, how it came about
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(worker.channel)
+
+    def _keep(self, worker: _Worker, answer: Answer, descriptors: list[int]) -> None:
+        error = None if answer.failure is None else self._raised(worker, answer.failure)
+        if answer.number is None:
+            if error is not None:
+                raise error
+            worker.begun_s = worker.begun_s or time.monotonic()
+            worker.iteration = answer.iteration
+            return
+        parts: list[Any] = []
+        if answer.parts is not None:
+            mapped = sum(len(worker.unpacker) for worker in self._workers.values())
+            try:
+                parts = worker.unpacker.unpack(answer.parts, descriptors, mapped > MOST_SEGMENTS)
+            except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
+                error = failed
+        for stage, seconds in answer.took.items():
+            self.task.make.run.counters.add(stage, seconds)
+        if answer.iteration == self._iteration:
+            worker.asked.remove(answer.number)
+            self._ready[answer.number] = Parts(parts, error)
+
+    def _raised(self, worker: _Worker, failure: Failure) -> BaseException:
+        error, cause = failure.load()
+        if cause is not None:
+            error.__cause__ = cause
+        error.add_note(f"in worker process {worker.number} of {self._called}:\n{failure.where}")
+        return error
+
+    def _bury(self) -> None:
+        """Take note of a death."""
+        serial, how = self._processes.death()
+        died = [one for one in self._workers.values() if serial in (None, one.serial)]
+        for worker in died:
+            self._take(worker)
+            self._remove(worker)
+            if worker.asked and worker.iteration != self._iteration and serial is not None:
+                self._again += worker.asked  # it was at something of the iteration before
+                self._start()
+                continue
+            # The first is what it was at, and the end of this iteration.
+            self._lost |= dict.fromkeys(worker.asked, how)
+            # Where it was at nothing, the others do what is left; not if it dies wherever it begins.
+            if worker.begun_s is None or not self._workers:
+                self._lost.setdefault(self._asked, how)
+        if serial is None:
+            self._lost.setdefault(self._asked, how)
+            self.end()
+
+    def _remove(self, worker: _Worker) -> None:
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(worker.channel)
+        worker.channel.close()
+        del self._workers[worker.serial]
+
+    def _error(self, kind: type[WorkerDiedError], what: str, number: int, hint: str) -> WorkerDiedError:
+        # One that died before it was asked would have been.
+        piece = (self._pieces.get(number) or next(self._requests))[0]
+        rows = self.task.make.run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
+        [(epoch, [position])] = rows.pieces
+        error = kind(
+            f"a worker process of {self._called} {what}, at epoch {epoch}, position {position} (record "
+            f"{rows.indices[0]})"
+        )
+        error.add_note(f"{hint}. {_AGAIN}")
+        return error
+
+
+def _close(workers: dict[int, _Worker]) -> None:
+    for worker in workers.values():
+        worker.channel.close()
+
+
+def _written(data: bytes) -> int:
+    """Return the descriptor of memory that others can map, with this in it."""
+    descriptor = shared_memory(len(data))
+    with mmap.mmap(descriptor, len(data)) as memory:
+        memory[:] = data
+    return descriptor

@@ -1,0 +1,220 @@
+"""Be a worker: read the rows that are asked for, call the functions, and send what comes of it."""
+
+import contextlib
+import functools
+import mmap
+import os
+import pickle
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from yogadl._failure import Failure
+from yogadl._fork_server import Work
+from yogadl._interfaces import Column
+from yogadl._memory import settle_allocator
+from yogadl._stream.blocks import RowBlocks
+from yogadl._stream.channel import Channel
+from yogadl._stream.cut import Cut
+from yogadl._stream.items import Batches, Records
+from yogadl._stream.pieces import Pieces, count_of
+from yogadl._stream.rows import Flags, Rows, joined
+from yogadl._stream.transport import Packer, SharedBatch
+from yogadl.errors import ConfigurationError
+
+# By which libraries are told how many threads to have, before they are loaded.
+THREADS: Final = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
+    *("VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "OPENCV_FOR_THREADS_NUM"),
+)
+
+ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+class Task(NamedTuple):
+    """What all workers of a pool do.
+
+    Args:
+        make: What makes the items.
+        stages: What the items are passed through.
+        cut: How many records make an item.
+        begin: Called first, with the worker's number.
+        threads: How many threads numerical libraries may have.
+    """
+
+    make: Batches | Records
+    stages: tuple[ItemStage, ...]
+    cut: Cut
+    begin: Callable[[int], object] | None
+    threads: int
+
+    @property
+    def sends_columns(self) -> bool:
+        """Whether columns are sent, of which the items are made where they arrive: no function is called."""
+        return self.make.is_plain and not self.stages
+
+
+class Request(NamedTuple):
+    """Ask for some rows, and return segments."""
+
+    iteration: int
+    number: int
+    pieces: Pieces
+    returned: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """What comes back: parts, and perhaps an error at what would have come after those.
+
+    The number is that of the request; None: that the worker has begun, at first and with each iteration.
+    """
+
+    iteration: int
+    number: int | None
+    parts: SharedBatch | None = None
+    failure: Failure | None = None
+    took: Mapping[str, float] = {}  # the seconds of each stage
+
+
+def forked(task: Task) -> Work:
+    """Return what a worker does that is forked from the process that has the task."""
+    return functools.partial(_work, task)
+
+
+def work(connection: socket.socket, _: int) -> None:
+    """Be a worker that was started empty, and is sent its task."""
+    _work(None, connection, 0)
+
+
+def _work(task: Task | None, connection: socket.socket, _: int) -> None:
+    channel = Channel(connection)
+    # EOFError or OSError: who asks is gone.
+    with contextlib.suppress(EOFError, OSError):
+        number, descriptors = channel.receive()
+        try:
+            if task is None:
+                task = _loaded(descriptors[0])
+            _limit_threads(task.threads)
+            if "numpy.random" in sys.modules:
+                np.random.seed()  # or all workers would draw the same
+            if task.begin is not None:
+                task.begin(number)
+            settle_allocator()
+        except Exception as error:  # noqa: BLE001  (of the user's own: whatever it is, it is sent)
+            channel.send(Answer(0, None, None, Failure.of(error)))
+            return
+        channel.send(Answer(0, None))
+        _answer(channel, _Reader(task))
+
+
+def _loaded(descriptor: int) -> Task:
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as memory:
+        os.close(descriptor)
+        task: Task = pickle.loads(memory)
+    return task
+
+
+def _limit_threads(threads: int) -> None:
+    """Tell those libraries that are loaded already, as in a forked process."""
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None:
+        cv2.setNumThreads(threads)
+    if os.environ.get(THREADS[0]) != str(threads):
+        with contextlib.suppress(ImportError):
+            import threadpoolctl
+
+            threadpoolctl.threadpool_limits(threads)
+
+
+def _answer(channel: Channel, reader: "_Reader") -> None:
+    """Answer requests, in order; those of an iteration that is over are left out."""
+    waiting: deque[Request] = deque()
+    iteration = 0
+    while True:
+        arrived = channel.arrived() if waiting else channel.receive()
+        while arrived is not None:
+            request: Request = arrived[0]
+            reader.packer.take_back(request.returned)
+            if waiting and waiting[-1].iteration != request.iteration:
+                waiting.clear()
+            waiting.append(request)
+            arrived = channel.arrived()
+        request = waiting.popleft()
+        if request.iteration != iteration:
+            iteration = request.iteration
+            channel.send(Answer(iteration, None))
+        parts, descriptors, failure = reader.packed(request.pieces)
+        answer = Answer(request.iteration, request.number, parts, failure, reader.took())
+        channel.send(answer, descriptors)
+        reader.packer.sent()
+
+
+class _Reader:
+    """Read rows, and make of them what is sent."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._run = task.make.run
+        self._size = task.cut.size
+        self._blocks = RowBlocks(self._run, self._size)
+        self._gathers = self._run.chain is None  # functions return arrays of their own
+        self._counted = self._run.counters.stages()
+        self.packer = Packer(getattr(task.make, "reduce", None))
+
+    def packed(self, pieces: Pieces) -> tuple[SharedBatch | None, list[int], Failure | None]:
+        """Return the parts that some rows make, what maps them, and the error that came after them."""
+        parts, error = self._parts(pieces)
+        shared: SharedBatch | None = None
+        descriptors: list[int] = []
+        if parts:
+            try:
+                shared, descriptors = self.packer.pack(parts)
+            except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
+                error = ConfigurationError(
+                    f"what a function returned can't be sent from a worker process: {failed}. Return "
+                    "arrays, or what pickles; or call the function after prefetch, which is in this process"
+                )
+                error.__cause__ = failed
+        self.packer.forget()
+        return shared, descriptors, None if error is None else Failure.of(error)
+
+    def took(self) -> dict[str, float]:
+        """Return the seconds that each stage took since the last call."""
+        before, self._counted = self._counted, self._run.counters.stages()
+        return {stage: seconds - before.get(stage, 0.0) for stage, seconds in self._counted.items()}
+
+    def _parts(self, pieces: Pieces) -> tuple[list[Any], Exception | None]:
+        try:
+            rows = joined([self._blocks.rows(*piece) for piece in pieces])
+            if not self._task.sends_columns:
+                return [self._item(rows)], None
+        except Exception as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+            return [], error
+        try:
+            return [self._columns(rows)], None
+        except Exception as error:  # noqa: BLE001  (see above)
+            self.packer.forget()
+            if count_of(pieces) <= self._size:
+                return [], error
+        # One item after another: those before the one that fails are delivered.
+        parts: list[Any] = []
+        try:
+            for first in range(0, len(rows), self._size):
+                parts.append(self._columns(rows[first : first + self._size]))
+        except Exception as error:  # noqa: BLE001  (see above)
+            return parts, error
+        return parts, None
+
+    def _columns(self, rows: Rows) -> tuple[list[Column], Flags]:
+        columns = self._run.read(rows, None, self.packer) if self._gathers else self._run.read(rows)
+        return list(columns), rows.padding
+
+    def _item(self, rows: Rows) -> Any:
+        items = iter([self._task.make.item(rows)])
+        for stage in self._task.stages:
+            items = stage(items)
+        return next(items)

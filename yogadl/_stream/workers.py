@@ -1,0 +1,318 @@
+"""Make items in worker processes: the same, in the same order, as in this one."""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from yogadl._arguments import whole
+from yogadl._frozen import frozen
+from yogadl._stream.cut import Cut
+from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
+from yogadl._stream.pieces import Piece, pieces_of
+from yogadl._stream.run import Run
+from yogadl._stream.shard import Point
+from yogadl.errors import ConfigurationError, WorkerDiedError
+
+if TYPE_CHECKING:
+    from yogadl._chain import Stage
+    from yogadl._stream.pool import WorkerPool
+    from yogadl._stream.worker import ItemStage, Task
+
+# Small batches are sent in chunks of about this size, since sending costs some 0.1 ms, whatever is sent
+# (benchmarks/torch_loader.py).
+_CHUNK_BYTES: Final = 1_000_000
+_CHUNKS: Final = 4  # the least number of chunks of an epoch for each worker, if there are as many batches
+_CALLED_RECORDS: Final = 16  # at a time, of those that a function is called with
+_MOST_DEATHS: Final = 2  # at the same item: the first may be somebody else's accident
+
+
+@frozen
+class WorkerOptions:
+    """How worker processes are started, and what they are given.
+
+    Args:
+        workers: How many.
+        ahead: How many items are kept ready, beside what the workers are at.
+        begin: Called first in each, with its number.
+        timeout_s: How long an item may take.
+        method: How they are started; see `yogadl._fork_server.Workers`.
+        threads: How many threads numerical libraries may have in each.
+        is_persistent: Whether they stay for the next iterator.
+        factor: Instead of `ahead`: how many requests there are for each worker.
+        is_begun_by_pool: Whether `begin` is called here for each pool, and returns what is called there.
+        named: Functions by the names of the user's arguments, for messages.
+        preload: Modules that they share.
+        called: What messages call this.
+
+    Raises:
+        ConfigurationError: if one of them makes no sense.
+    """
+
+    workers: int
+    ahead: int = 1
+    begin: Callable[..., Any] | None = None
+    timeout_s: float | None = None
+    method: str | None = None
+    threads: int = 1
+    is_persistent: bool = True
+    factor: int | None = None
+    is_begun_by_pool: bool = False
+    named: tuple[tuple[str, Any], ...] = ()
+    preload: tuple[str, ...] = ()
+    called: str = "prefetch"
+
+    def __post_init__(self) -> None:
+        from yogadl._fork_server import METHODS
+
+        if self.begin is not None and not callable(self.begin):
+            raise ConfigurationError(
+                f"worker_init must be a function of a worker's number, not {self.begin!r}"
+            )
+        limit: Any = self.timeout_s
+        is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+        if limit is not None and not (is_number and limit > 0):
+            raise ConfigurationError(f"timeout_s must be a number of seconds above 0, not {limit!r}")
+        if self.method not in (None, *METHODS):
+            raise ConfigurationError(f"start_method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        whole("worker_threads", self.threads, 1)
+
+    def most(self, each: int) -> int:
+        """Return how many requests there are at a time, of so many items each."""
+        if self.factor is not None:
+            return self.factor * self.workers
+        return self.workers + -(-self.ahead // each)
+
+
+def given_workers(
+    n: Any,
+    workers: Any,
+    threads: Any,
+    worker_init: Any,
+    timeout_s: Any,
+    start_method: Any,
+    worker_threads: Any,
+) -> WorkerOptions | None:
+    """Return what `prefetch` was told about worker processes; ``None`` if there are to be none.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+    """
+    ahead, count = whole("prefetch's n", n, 1), whole("prefetch's workers", workers)
+    named = (("worker_init", worker_init),)
+    options = WorkerOptions(count, ahead, worker_init, timeout_s, start_method, worker_threads, named=named)
+    if count and threads != 1:
+        raise ConfigurationError(
+            f"workers={workers} and threads={threads}: pass one or the other. Threads read in this process; "
+            "workers are processes that read and call functions"
+        )
+    if count:
+        return options
+    if options != WorkerOptions(0, ahead, named=(("worker_init", None),)):
+        raise ConfigurationError(
+            "worker_init, timeout_s, start_method and worker_threads are about worker processes: pass "
+            "workers=1 or more with them"
+        )
+    return None
+
+
+class _Attempts:
+    """What an iterator remembers of workers that died: at the same item they do so only so often."""
+
+    def __init__(self) -> None:
+        self.deaths = 0  # since an item was delivered
+        self._final: tuple[Point, WorkerDiedError] | None = None
+
+    def check(self, start: Point) -> None:
+        """Raise what is not to be tried again."""
+        if self._final is not None and self._final[0] == start:
+            raise self._final[1].with_traceback(None)
+        self._final = None
+
+    def failed(self, start: Point, error: WorkerDiedError) -> None:
+        """Note a death at the item that comes next."""
+        if isinstance(error, TimeoutError):
+            return
+        self.deaths += 1
+        if self.deaths >= _MOST_DEATHS:
+            self._final = start, error
+            error.add_note(f"At this item {self.deaths} died, so it is not tried again")
+
+
+@frozen
+class InWorkers:
+    """Make items in worker processes. Pickles without them; of no cost until it is iterated over.
+
+    Args:
+        make: What makes the items.
+        item_stages: What they are passed through in the workers.
+        options: Which workers.
+        after: Functions that each item is passed through in this process.
+    """
+
+    make: Batches | Records
+    item_stages: "tuple[ItemStage, ...]"
+    options: WorkerOptions
+    after: "tuple[Stage, ...]" = ()
+    _idle: "list[WorkerPool]" = field(default_factory=list, compare=False, repr=False)
+    _attempts: _Attempts = field(default_factory=_Attempts, compare=False, repr=False)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.make, self.item_stages, self.options, self.after)
+
+    @property
+    def run(self) -> Run:
+        """Whose records."""
+        return self.make.run
+
+    @property
+    def stages(self) -> "tuple[Stage, ...]":
+        """Functions that each item is passed through, there and here."""
+        return (*self.make.stages, *self.after)
+
+    def then(self, function: Callable[..., Any], seed: int | None) -> "InWorkers":
+        """Return the same with one more function, which is called in this process."""
+        more = self.run.then(self.stages, function, seed)[-1]
+        return InWorkers(self.make, self.item_stages, self.options, (*self.after, more))
+
+    def begun(self) -> "InWorkers":
+        """Return the same for another iterator."""
+        return replace(self, _attempts=_Attempts())
+
+    def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
+        """Yield the items, made in this process."""
+        items = (item for _, items in self.make.reads(cut, start, end) for item in items)
+        for stage in self.item_stages:
+            items = stage(items)  # type: ignore[assignment]
+        return self._passed(items, cut, start, end)
+
+    def _passed(self, items: Iterator[Any], cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
+        """Pass items through the functions that come after."""
+        if not self.after:
+            return items
+        what = "the batch that begins with record" if isinstance(self.make, Batches) else "record"
+        first = (pieces[0] for pieces in pieces_of(self.run.shard, cut, start, end))
+
+        def called(item: Any, piece: Piece) -> Any:
+            return passed(self.after, item, self.run.rows(*_row(piece)), what, self.run.counters)
+
+        return map(called, items, first)
+
+    def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
+        """Yield the items from `start` to the epoch `end`, as they come back from the workers."""
+        made = self._reads(cut, start, end)
+        if not self.after:
+            yield from made
+            return
+        try:
+            for item in self._passed((item for _, items in made for item in items), cut, start, end):
+                yield 1, iter((item,))
+        finally:
+            made.close()  # not when an error's traceback is let go of
+
+    def _reads(self, cut: Cut, start: Point, end: int | None) -> Generator[Read, None, None]:
+        attempts, options, make = self._attempts, self.options, self.make
+        attempts.check(start)
+        pool = self._pool(cut)
+        each, sends_columns = self._each(cut), pool.task.sends_columns
+        requests = pieces_of(self.run.shard, cut, start, end, each)
+        is_reusable = False
+        try:
+            for parts, error in pool.answers(requests, options.most(each), options.timeout_s):
+                while parts:
+                    if sends_columns:
+                        columns, flags = parts.pop(0)
+                        yield -(-len(flags) // cut.size), make.cut(columns, flags, cut.size)
+                        del columns, flags
+                    else:
+                        yield 1, iter([parts.pop(0)])
+                    attempts.deaths = 0
+                if error is not None:
+                    is_reusable = True
+                    raise error
+            is_reusable = True
+        except GeneratorExit:
+            is_reusable = True  # the iterator was closed, nothing failed
+            raise
+        except WorkerDiedError as error:
+            is_reusable = True
+            attempts.failed(start, error)
+            raise
+        finally:
+            if is_reusable and options.is_persistent and pool.can_begin():
+                self._idle[:] = [pool]
+            else:
+                pool.end()
+
+    def _each(self, cut: Cut) -> int:
+        """Return how many items are asked for at a time."""
+        run, size = self.run, cut.size
+        if isinstance(self.make, Records):
+            most = max(1, min(MOST_RECORDS, RECORDS_BYTES // run.record_bytes))
+            return min(most, _CALLED_RECORDS) if run.calls_functions or self.item_stages else most
+        if run.calls_functions or self.item_stages or not self.make.is_plain:
+            return 1
+        spread = -(-cut.items(run.shard.own(0)) // (_CHUNKS * self.options.workers))
+        return max(1, min(_CHUNK_BYTES // (run.record_bytes * size), spread))
+
+    def _pool(self, cut: Cut) -> "WorkerPool":
+        """Return the processes that are idle, or new ones."""
+        from yogadl._stream.pool import WorkerPool  # loads what only those need who have workers
+        from yogadl._stream.worker import THREADS, Task
+
+        while self._idle:  # `pop`, so that two iterators never share one pool
+            pool = self._idle.pop()
+            if pool.can_begin():
+                return pool
+        options = self.options
+        method, begin = options.method or "forkserver", options.begin
+        if begin is not None and options.is_begun_by_pool:
+            begin = begin()
+        task = Task(self.make, self.item_stages, cut, begin, options.threads)
+        return WorkerPool(
+            task,
+            b"" if method == "fork" else self._sent(task),
+            options.workers,
+            method=method,
+            called=options.called,
+            environment=dict.fromkeys(THREADS, str(options.threads)),
+            preload=options.preload + _modules(),
+        )
+
+    def _sent(self, task: "Task") -> bytes:
+        """Return the task, pickled.
+
+        Raises:
+            ConfigurationError: if something of it can't be; says what.
+        """
+        from yogadl._sending import pickled
+
+        try:
+            return pickled(task, "the stream's source", stays_here=True, hint=_UNSENDABLE)
+        except ConfigurationError:
+            for name, function in self._functions():
+                pickled(function, f"{name}={function!r}", stays_here=True, hint=_UNSENDABLE)
+            raise
+
+    def _functions(self) -> Iterator[tuple[str, Any]]:
+        yield from self.options.named
+        yield "collate", getattr(self.make, "collate", None)
+        for called in (*(self.run.chain.stages if self.run.chain else ()), *self.make.stages):
+            yield str(called).partition("(")[0], called.function
+
+
+_UNSENDABLE: Final = (
+    "Pass a function that makes what does not pickle when it is first called, or a cache (storage.submit) "
+    'instead of another source; or start_method="fork", whose processes begin with all that this one has'
+)
+
+
+def _row(piece: Piece) -> tuple[Point, int, int]:
+    return Point(piece.epoch, piece.origin), piece.first, piece.first + 1
+
+
+def _modules() -> tuple[str, ...]:
+    """Return what this process has loaded of what reads: each worker will need it, too."""
+    import sys
+
+    ours = [name for name in sys.modules if name.startswith("yogadl.") and ".adapters" not in name]
+    return ("yogadl._stream.worker", *ours, *({"lmdb", "cloudpickle"} & set(sys.modules)))
