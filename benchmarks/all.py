@@ -21,6 +21,7 @@ OPTIONAL = {
     "ray_builds": "ray",
     "tf_data": "tensorflow",
     "torch_loader": "torch",
+    "workers": "grain",
     "transfer": "boto3",
 }
 
