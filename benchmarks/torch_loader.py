@@ -1,7 +1,7 @@
 """Compare `make_dataloader` with PyTorch's DataLoader over tensors in RAM.
 
 Run ``python benchmarks/torch_loader.py``; needs PyTorch. (Not called torch.py: a script's own folder is the
-first place where it looks for imports.) It justifies the shared memory of `yogadl.adapters.torch._transport`.
+first place where it looks for imports.) It justifies the shared memory of `yogadl._stream.transport`.
 """
 
 import itertools
@@ -12,6 +12,7 @@ from typing import Any
 
 import _sets
 import numpy as np
+import psutil
 import torch
 from _measure import (
     Settings,
@@ -229,7 +230,8 @@ def memory_of(loader: Iterable[Any]) -> dict[str, float]:
     """Return what an average worker has once an epoch was read."""
     batches = iter(loader)
     drain(batches)
-    workers = [process.pid for process in torch.multiprocessing.active_children()]
+    children = psutil.Process().children(recursive=True)
+    workers = [process.pid for process in children if not process.children()]
     if len(workers) != WORKERS:
         raise SystemExit(f"there are {len(workers)} workers, not {WORKERS}")
     shares = [pss(pid) for pid in workers]

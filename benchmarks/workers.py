@@ -214,7 +214,9 @@ def measure_way_back(settings: Settings) -> None:
         loader = stream.batch(LARGE_BATCH).prefetch(AHEAD, workers=workers)
         found = speeds({"ours": functools.partial(iter, loader)}, settings.rounds)["ours"]
         what = f"batches of 64 x uint8[224,224,3] from {workers} worker{'s' * (workers > 1)}"
-        settings.row(what, at_least(2.5, " GB/s"), [LARGE_BATCH * np.prod(SHAPE) * one / 1e9 for one in found])
+        settings.row(
+            what, at_least(2.5, " GB/s"), [LARGE_BATCH * np.prod(SHAPE) * one / 1e9 for one in found]
+        )
     clear(settings.path("cache"))
 
 
