@@ -7,6 +7,7 @@ again in `yogadl._stream.transport`, and that PyTorch's `make_dataloader` stands
 import functools
 import io
 import itertools
+import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -50,7 +51,6 @@ Function = Callable[[dict[str, Any]], dict[str, Any]]
 
 def measure(settings: Settings) -> None:
     """Measure functions of several costs, the way back, the start, and memory."""
-    flags.FLAGS.mark_as_parsed()  # which Grain's workers ask for
     measure_busy(settings)
     against(settings, "JPEG by Pillow", jpegs(settings.scaled(2_000)), decoded, 1.0)
     against(settings, "zlib of 100 KB", compressed(settings.scaled(4_000)), inflated, 1.0)
@@ -151,17 +151,18 @@ def steady(batches: Iterator[Any]) -> float:
     return count / (time.perf_counter() - started)
 
 
-def speeds(works: dict[str, Callable[[], Iterator[Any]]], rounds: int) -> dict[str, list[float]]:
-    """Return how many batches a second each gives, in each round; they take turns."""
-    found: dict[str, list[float]] = {name: [] for name in works}
-    names = list(works)
-    for number in range(rounds + 1):
-        for name in names:
-            speed = steady(works[name]())
-            if number:
-                found[name].append(speed)
-        names.append(names.pop(0))
-    return found
+def speed(which: str, function: str, folder: str) -> float:
+    """Return how many batches a second one of the three gives, in a process where the others never were."""
+    called: Function = globals()[function]
+    if which == "ours":
+        stream = yogadl.open_storage(f"{folder}/cache").fetch("set", "1").stream(shuffle=True)
+        return steady(iter(stream.map(called).batch(BATCH).prefetch(AHEAD, workers=WORKERS)))
+    columns = pickle.loads(Path(folder, "columns").read_bytes())
+    if which == "Grain":
+        flags.FLAGS.mark_as_parsed()  # which Grain's workers ask for
+        return steady(iter(grain_loader(columns, called)))
+    theirs = torch.utils.data.DataLoader(InRam(columns, called), BATCH, shuffle=True, num_workers=WORKERS)
+    return steady(iter(theirs))
 
 
 def measure_busy(settings: Settings) -> None:
@@ -182,27 +183,23 @@ def measure_busy(settings: Settings) -> None:
 def against(settings: Settings, what: str, columns: _sets.Columns, function: Function, bar: float) -> None:
     """Measure a function of records against the other two."""
     say(what)
-    stream = cached(settings, columns).stream(shuffle=True, shuffle_seed=1)
-    ours = stream.map(function).batch(BATCH).prefetch(AHEAD, workers=WORKERS)
-    first = ours.batch_at(0)
+    stream = cached(settings, columns).stream(shuffle=True).map(function)
+    first = stream.batch(BATCH).prefetch(AHEAD, workers=WORKERS).batch_at(0)
     for number, index in enumerate(stream.indices(0, 0, BATCH).tolist()):
         wanted = function({name: column[index] for name, column in columns.items()})
         check_equal({name: column[number] for name, column in first.items()}, wanted, what)
-    theirs = torch.utils.data.DataLoader(
-        InRam(columns, function), BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True
-    )
-    found = speeds(
-        {
-            "ours": lambda: iter(ours),
-            "Grain": lambda: iter(grain_loader(columns, function)),
-            "torch": lambda: iter(theirs),
-        },
-        settings.rounds,
-    )
+    settings.path("columns").write_bytes(pickle.dumps(columns))
+    names = ["ours", "Grain", "torch"]
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(settings.rounds):
+        for name in names:
+            arguments = {"which": name, "function": function.__name__, "folder": str(settings.folder)}
+            found[name].append(in_child(__file__, "speed", **arguments))
+        names.append(names.pop(0))
     best = max(("Grain", "torch"), key=lambda name: float(np.median(found[name])))
     details = "; ".join(f"{name} {BATCH * np.median(one) / 1e3:.2f} k/s" for name, one in found.items())
     what = f"{what}, batch {BATCH}, {WORKERS} workers, against the better of Grain and PyTorch ({best})"
-    settings.row(what, at_least(bar), ratios(found["ours"], found[best]), details)  # fmt: skip
+    settings.row(what, at_least(bar), ratios(found["ours"], found[best]), details)
     clear(settings.path("cache"))
 
 
@@ -212,7 +209,7 @@ def measure_way_back(settings: Settings) -> None:
     stream = cached(settings, _sets.large_images(records)).stream(shuffle=True)
     for workers in (1, WORKERS):
         loader = stream.batch(LARGE_BATCH).prefetch(AHEAD, workers=workers)
-        found = speeds({"ours": functools.partial(iter, loader)}, settings.rounds)["ours"]
+        found = [steady(iter(loader)) for _ in range(settings.rounds)]
         what = f"batches of 64 x uint8[224,224,3] from {workers} worker{'s' * (workers > 1)}"
         settings.row(
             what, at_least(2.5, " GB/s"), [LARGE_BATCH * np.prod(SHAPE) * one / 1e9 for one in found]
@@ -222,6 +219,7 @@ def measure_way_back(settings: Settings) -> None:
 
 def measure_start(settings: Settings) -> None:
     """Measure from a loader that nobody has iterated over to its first batch."""
+    flags.FLAGS.mark_as_parsed()  # which Grain's workers ask for
     columns = _sets.small_images(settings.scaled(10_000))
     stream = cached(settings, columns).stream(shuffle=True).map(kept)
     times = interleave(
@@ -272,4 +270,4 @@ def worker_memory(root: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(__file__, measure, {"worker_memory": worker_memory})
+    main(__file__, measure, {"speed": speed, "worker_memory": worker_memory})

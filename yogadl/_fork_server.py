@@ -29,6 +29,8 @@ METHODS: Final = ("forkserver", "spawn", "fork")
 _LOOK_EVERY_MS: Final = 100
 _MESSAGE: Final = struct.Struct("=ii")  # START and a number; KILL and a number; a number and how it ended
 _START, _KILL, _END = 0, 1, 2
+# A descriptor that is on its way may be closed by the kernel of macOS when its sender closes it.
+KEEPS_DESCRIPTORS: Final = sys.platform == "darwin"
 _DESCRIPTOR: Final = struct.Struct("=i")
 _MOST_DESCRIPTORS: Final = 64
 _CLOSED_AT_EXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -58,6 +60,7 @@ class Workers:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.pid = os.getpid()
+        self._kept: list[socket.socket] = []
         self.control, theirs = socket.socketpair()
         with theirs:
             # What is interrupted from the keyboard is this process, which then ends them.
@@ -70,7 +73,7 @@ class Workers:
                                       environment or {})  # fmt: skip
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._end = weakref.finalize(self, _end, self.control, server, self.pid)
+        self._end = weakref.finalize(self, _end, self.control, self._kept, server, self.pid)
 
     def _fork(self, theirs: socket.socket, work: Work) -> int:
         flush()
@@ -90,11 +93,15 @@ class Workers:
         """
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                socket.send_fds(self.control, [_MESSAGE.pack(_START, number)], [theirs.fileno()])
+            socket.send_fds(self.control, [_MESSAGE.pack(_START, number)], [theirs.fileno()])
         except BaseException:
             ours.close()
             raise
+        finally:
+            if KEEPS_DESCRIPTORS:
+                self._kept.append(theirs)
+            else:
+                theirs.close()
         return ours
 
     def kill(self, number: int) -> None:
@@ -121,7 +128,9 @@ class Workers:
         self._end()
 
 
-def _end(control: socket.socket, server: int, pid: int) -> None:
+def _end(control: socket.socket, kept: list[socket.socket], server: int, pid: int) -> None:
+    for connection in kept:
+        connection.close()
     with control:
         if os.getpid() != pid:
             return

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from yogadl._failure import Failure
-from yogadl._fork_server import Workers
+from yogadl._fork_server import KEEPS_DESCRIPTORS, Workers
 from yogadl._stream.channel import Channel
 from yogadl._stream.pieces import Pieces, count_of
 from yogadl._stream.prefetch import ForkedError
@@ -83,7 +83,9 @@ class WorkerPool:
             forked(task) if method == "fork" else work, method, preload, environment=environment
         )
         self._workers: dict[int, _Worker] = {}  # by serial
+        self._kept: list[int] = []
         weakref.finalize(self, _close, self._workers)
+        weakref.finalize(self, _close_all, self._kept)
         self._serial = 0
         self._is_over = False
         self._iteration = 0
@@ -157,7 +159,7 @@ class WorkerPool:
         missing = set(range(self._count)) - {worker.number for worker in self._workers.values()}
         if not missing:
             return
-        descriptors = [_written(self._given)] if self._given else []
+        descriptors = self._kept or ([_written(self._given)] if self._given else [])
         try:
             for number in sorted(missing):
                 self._serial += 1
@@ -167,8 +169,10 @@ class WorkerPool:
                     channel.send(number, descriptors)
                 self._poll.register(worker.channel, select.POLLIN)
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            if KEEPS_DESCRIPTORS:
+                self._kept[:] = descriptors
+            else:
+                _close_all(descriptors)
 
     def _ask(self) -> None:
         """Ask for as much as may be; those who have begun, and have least to do."""
@@ -314,6 +318,11 @@ class WorkerPool:
 def _close(workers: dict[int, _Worker]) -> None:
     for worker in workers.values():
         worker.channel.close()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _written(data: bytes) -> int:

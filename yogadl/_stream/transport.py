@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import pickle
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._fork_server import KEEPS_DESCRIPTORS
 from yogadl._leaf import dtype_named
 
 _ALIGNED: Final = 64
@@ -34,8 +34,6 @@ _MOST_ALONE: Final = 16
 # batches the arrays are copied.
 MOST_SEGMENTS: Final = 256
 _NO_BUFFER: Final = "VMm"  # kinds of dtypes that numpy exports no buffer of: ml_dtypes' and dates
-# A descriptor that is on its way may be closed by the kernel of macOS when its sender closes it.
-_KEEPS_DESCRIPTORS: Final = sys.platform == "darwin"
 
 Buffers = list[NDArray[np.uint8]]
 # Says how to pickle an object, as `pickle.Pickler.reducer_override` does, given what may be shared.
@@ -82,7 +80,7 @@ class Packer:
         self._gathered: dict[int, _Segment] = {}  # by address: not sent yet
         self._new: dict[int, int] = {}  # descriptors by number: never sent
         self._going: dict[int, int] = {}  # those that are sent with the batch
-        self._kept: dict[int, int] = {}  # descriptors by number; see `_KEEPS_DESCRIPTORS`
+        self._kept: dict[int, int] = {}  # descriptors by number; see `KEEPS_DESCRIPTORS`
         self._dropped: list[int] = []
 
     def take_back(self, numbers: Sequence[int]) -> None:
@@ -124,7 +122,7 @@ class Packer:
 
     def sent(self) -> None:
         """Let go of the descriptors: they were sent."""
-        if _KEEPS_DESCRIPTORS:
+        if KEEPS_DESCRIPTORS:
             self._kept |= self._going
         else:
             for descriptor in self._going.values():
