@@ -1,5 +1,6 @@
 """Turn records into columns: one array or list a field, a chunk of records at a time."""
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -47,15 +48,96 @@ def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any
         raise
 
 
-def chunks(spec: Spec, records: Iterator[Any], first_record: int) -> Iterator[Columns]:
+def chunks(
+    spec: Spec, records: Iterator[Any], first_record: int, *, are_constant: bool = False
+) -> Iterator[Columns]:
+    """Yield the columns of records, a chunk of them at a time.
+
+    Args:
+        spec: What the records are like.
+        records: Each is copied as it comes.
+        first_record: The number of the first.
+        are_constant: Whether they need no copy.
+    """
     # Large records come in small chunks: start with one, and go by what they took.
     count, first = 1, first_record
+    if not are_constant:
+        records = map(keeper_of(spec.tree), records)
     while chunk := _taken(spec, records, count):
         columns = columns_of(spec, chunk, first)
         yield columns
         first += len(chunk)
         size = sum(size_of(column) for column in columns) // len(chunk)
         count = max(1, min(16 * count, CHUNK_RECORDS, CHUNK_BYTES // max(size, 1)))
+
+
+class Pickled:
+    """An object as it was when it was read."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, value: Any) -> None:
+        import cloudpickle
+
+        self.data: bytes = cloudpickle.dumps(value)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def keeper_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
+    """Return what makes of a record one that nobody else can change: sources fill one array again and again.
+
+    A record of another structure is left as it is: what stores it will refuse it.
+
+    Args:
+        node: What records are like.
+        keep_object: What makes such a thing of an object that is to be pickled.
+    """
+    if isinstance(node, Leaf):
+        return keep_object if node.dtype == OBJECT else _owned
+    keepers = [keeper_of(child, keep_object) for child in node.children]
+    if isinstance(node, DictNode):
+        by_key = dict(zip(node.keys, keepers, strict=True))
+
+        def keep_dict(record: Any) -> Any:
+            if not isinstance(record, dict) or record.keys() != by_key.keys():
+                return record
+            return {key: by_key[key](value) for key, value in record.items()}
+
+        return keep_dict
+
+    def keep_sequence(record: Any) -> Any:
+        if not isinstance(record, list | tuple) or len(record) != len(keepers):
+            return record
+        kept = [keep(value) for keep, value in zip(keepers, record, strict=True)]
+        if isinstance(record, list):
+            return kept
+        make: Any = getattr(record, "_make", tuple)  # of a namedtuple
+        return make(kept)
+
+    return keep_sequence
+
+
+# What can't be changed, of what values are mostly.
+_CONSTANT: Final = frozenset({*PYTHON_SCALARS, str, bytes, *(np.dtype(name).type for name in NUMPY_DTYPES)})
+
+
+def _owned(value: Any) -> Any:
+    """Return a value that nobody else can change."""
+    kind = type(value)
+    if kind in _CONSTANT:
+        return value
+    if kind is np.ndarray:
+        return value if value.nbytes > MAX_LEAF_BYTES else value.copy()  # such a one will be refused
+    if isinstance(value, np.generic):
+        return value
+    if kind is memoryview:
+        return bytes(value)
+    try:
+        return copy.deepcopy(value)  # a tensor, or an array of another kind
+    except Exception:  # noqa: BLE001  (whatever it is, and whatever it says to that: it will be looked at)
+        return value
 
 
 def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:

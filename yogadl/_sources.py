@@ -5,12 +5,22 @@ import importlib
 import itertools
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import cached_property
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from yogadl._columns import CHUNK_BYTES, CHUNK_RECORDS, Columns, chunks, field_column, numbered, size_of
+from yogadl._columns import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Columns,
+    chunks,
+    field_column,
+    keeper_of,
+    numbered,
+    size_of,
+)
 from yogadl._leaf import OBJECT, Leaf, is_masked, leaf_at
 from yogadl._spec import Keys, Node, Spec, node_of
 from yogadl.errors import UnsupportedDataError
@@ -317,6 +327,10 @@ class IterableSource:
         return chunks(self.spec, self._records, start)
 
 
+def _itself(value: Any) -> Any:
+    return value
+
+
 class ItemsSource:
     """Any object with ``__len__`` and ``__getitem__``, read by position.
 
@@ -331,7 +345,17 @@ class ItemsSource:
         self._data = data
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
+        self._keep = _itself
         self.spec = Spec.of_record(self.items([0])[0], 0, allow_pickle)
+        del self._keep
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_keep"}
+
+    @cached_property
+    def _keep(self) -> Callable[[Any], Any]:
+        """What makes of a record one that the next call does not change."""
+        return keeper_of(self.spec.tree, _itself) if self.is_costly else _itself
 
     def items(self, indices: Sequence[int]) -> list[Any]:
         """Return these records."""
@@ -344,7 +368,7 @@ class ItemsSource:
         found: list[Any] = []
         try:
             for index in indices:
-                found.append(self._data[index])
+                found.append(self._keep(self._data[index]))
         except Exception as error:
             error.add_note(f"while reading record {indices[len(found)]} of the source")
             raise
@@ -366,7 +390,7 @@ class ItemsSource:
             records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
         else:
             records = numbered(lambda: (self._data[i] for i in range(start, self.length)), start)
-        return chunks(self.spec, records, start)
+        return chunks(self.spec, records, start, are_constant=not self.is_costly)
 
 
 class RecordsSource:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._columns import check_size, shape_of, widen
+from yogadl._columns import Pickled, check_size, shape_of, widen
 from yogadl._format.entries import ENTRY_DTYPE, MAX_UNKNOWN_RANK
 from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
 from yogadl._frozen import frozen
@@ -173,10 +173,7 @@ def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 def _encoded(leaf: Leaf, value: Any) -> bytes:
     """Return the stored bytes of bytes, str or an object: a scalar as it is, an array with its lengths."""
     if leaf.dtype == OBJECT:
-        import cloudpickle
-
-        pickled: bytes = cloudpickle.dumps(value)
-        return pickled
+        return value.data if isinstance(value, Pickled) else Pickled(value).data
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

@@ -12,7 +12,7 @@ from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._interfaces import Column
-from yogadl._leaf import OBJECT, BadValueError, Leaf, refuse
+from yogadl._leaf import BadValueError, Leaf, refuse
 from yogadl._memory import settle_allocator
 from yogadl._spec import Field, Spec
 from yogadl.errors import ConfigurationError
@@ -84,18 +84,14 @@ class CacheWriter:
         """Append records, one column a field as `column_of` makes them, after those of the last call.
 
         They are written while the caller goes on: what is wrong with them is raised by the next call, or by
-        `finish`. Nobody may change the arrays. Objects are pickled at once, since whoever made them may.
+        `finish`. Nobody may change them.
 
         Raises:
             UnsupportedDataError: if a value can't be stored; names field and record.
             StorageError: if the disk fails or is full.
         """
         self.wait()
-        given = [
-            self._stored(field, column)[0] if field.leaf.dtype == OBJECT else column
-            for field, column in zip(self.spec.fields, columns, strict=True)
-        ]
-        self._writing = self._writer.submit(self._write, given)
+        self._writing = self._writer.submit(self._write, columns)
 
     def wait(self) -> None:
         """Wait until all that was given is written.
