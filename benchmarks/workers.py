@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import _sets
-import grain
 import numpy as np
 import psutil
-import torch
 from _measure import (
     Settings,
     at_least,
@@ -32,7 +30,6 @@ from _measure import (
     ratios,
     say,
 )
-from absl import flags
 from PIL import Image
 
 import yogadl
@@ -41,7 +38,7 @@ WORKERS = 2
 BATCH = 32
 LARGE_BATCH = 64
 AHEAD = 4
-BEGUN = 4  # batches of an epoch before workers are in their stride
+EPOCHS = 3  # of which the first does not count: workers come into their stride
 MANY = 1_000_000
 BUSY_S = 0.002
 SHAPE = (224, 224, 3)
@@ -101,7 +98,7 @@ def compressed(records: int) -> _sets.Columns:
     return {"data": data, "id": np.arange(records)}
 
 
-class InRam(torch.utils.data.Dataset):  # type: ignore[misc]  # torch may not be there to check
+class InRam:
     """Records in RAM, passed through a function: a dataset for PyTorch; without one, a source for Grain."""
 
     def __init__(self, columns: _sets.Columns, function: Function | None = None) -> None:
@@ -115,25 +112,36 @@ class InRam(torch.utils.data.Dataset):  # type: ignore[misc]  # torch may not be
         return record if self.function is None else self.function(record)
 
 
-class Mapped(grain.transforms.Map):  # type: ignore[misc]  # see above
-    """A function as Grain takes it."""
-
-    def __init__(self, function: Function) -> None:
-        self.function = function
-
-    def map(self, element: Any) -> Any:
-        return self.function(element)
+# The other two are imported only where they are measured: no worker imports what it does not need.
 
 
 def grain_loader(columns: _sets.Columns, function: Function) -> Iterable[Any]:
-    """Return Grain's loader of one shuffled epoch."""
-    sampler = grain.samplers.IndexSampler(len(columns["id"]), shuffle=True, seed=1, num_epochs=1)
+    """Return Grain's loader of shuffled epochs."""
+    import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # which Grain's workers ask for
+
+    class Mapped(grain.transforms.Map):  # type: ignore[misc]  # Grain may not be there to check
+        def map(self, element: Any) -> Any:
+            return function(element)
+
+    sampler = grain.samplers.IndexSampler(len(columns["id"]), shuffle=True, seed=1, num_epochs=EPOCHS)
     return grain.DataLoader(  # type: ignore[no-any-return]
         data_source=InRam(columns),
         sampler=sampler,
-        operations=[Mapped(function), grain.transforms.Batch(BATCH)],
+        operations=[Mapped(), grain.transforms.Batch(BATCH)],
         worker_count=WORKERS,
     )
+
+
+def torch_loader(columns: _sets.Columns, function: Function) -> Iterable[Any]:
+    """Return PyTorch's loader of shuffled epochs."""
+    import torch
+
+    data: Any = InRam(columns, function)
+    sampler = torch.utils.data.RandomSampler(data, num_samples=EPOCHS * len(data))
+    return torch.utils.data.DataLoader(data, BATCH, sampler=sampler, num_workers=WORKERS)
 
 
 def cached(settings: Settings, columns: _sets.Columns) -> yogadl.RecordsRef:
@@ -143,9 +151,9 @@ def cached(settings: Settings, columns: _sets.Columns) -> yogadl.RecordsRef:
     return storage.fetch("set", "1")
 
 
-def steady(batches: Iterator[Any]) -> float:
-    """Return how many batches a second come after the first few."""
-    drain(itertools.islice(batches, BEGUN))
+def steady(batches: Iterator[Any], records: int, batch: int) -> float:
+    """Return how many batches a second come after the first of the epochs."""
+    drain(itertools.islice(batches, records // batch))
     started = time.perf_counter()
     count = sum(1 for _ in batches)
     return count / (time.perf_counter() - started)
@@ -156,13 +164,11 @@ def speed(which: str, function: str, folder: str) -> float:
     called: Function = globals()[function]
     if which == "ours":
         stream = yogadl.open_storage(f"{folder}/cache").fetch("set", "1").stream(shuffle=True)
-        return steady(iter(stream.map(called).batch(BATCH).prefetch(AHEAD, workers=WORKERS)))
+        loader = stream.map(called).batch(BATCH, epochs=EPOCHS).prefetch(AHEAD, workers=WORKERS)
+        return steady(iter(loader), len(stream), BATCH)
     columns = pickle.loads(Path(folder, "columns").read_bytes())
-    if which == "Grain":
-        flags.FLAGS.mark_as_parsed()  # which Grain's workers ask for
-        return steady(iter(grain_loader(columns, called)))
-    theirs = torch.utils.data.DataLoader(InRam(columns, called), BATCH, shuffle=True, num_workers=WORKERS)
-    return steady(iter(theirs))
+    theirs = {"Grain": grain_loader, "torch": torch_loader}[which](columns, called)
+    return steady(iter(theirs), len(columns["id"]), BATCH)
 
 
 def measure_busy(settings: Settings) -> None:
@@ -208,8 +214,8 @@ def measure_way_back(settings: Settings) -> None:
     records = settings.scaled(3_000)
     stream = cached(settings, _sets.large_images(records)).stream(shuffle=True)
     for workers in (1, WORKERS):
-        loader = stream.batch(LARGE_BATCH).prefetch(AHEAD, workers=workers)
-        found = [steady(iter(loader)) for _ in range(settings.rounds)]
+        loader = stream.batch(LARGE_BATCH, epochs=EPOCHS).prefetch(AHEAD, workers=workers)
+        found = [steady(iter(loader), records, LARGE_BATCH) for _ in range(settings.rounds)]
         what = f"batches of 64 x uint8[224,224,3] from {workers} worker{'s' * (workers > 1)}"
         settings.row(
             what, at_least(2.5, " GB/s"), [LARGE_BATCH * np.prod(SHAPE) * one / 1e9 for one in found]
@@ -219,20 +225,34 @@ def measure_way_back(settings: Settings) -> None:
 
 def measure_start(settings: Settings) -> None:
     """Measure from a loader that nobody has iterated over to its first batch."""
-    flags.FLAGS.mark_as_parsed()  # which Grain's workers ask for
-    columns = _sets.small_images(settings.scaled(10_000))
-    stream = cached(settings, columns).stream(shuffle=True).map(kept)
-    times = interleave(
-        {
-            "ours": lambda: next(iter(stream.batch(BATCH).prefetch(AHEAD, workers=WORKERS))),
-            "Grain": lambda: next(iter(grain_loader(columns, kept))),
-        },
-        settings.rounds,
-    )
+    columns = _sets.small_images(settings.scaled(2_000))
+    cached(settings, columns)
+    settings.path("columns").write_bytes(pickle.dumps(columns))
+    names = ["ours", "Grain"]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(settings.rounds):
+        for name in names:
+            times[name].append(in_child(__file__, "start", which=name, folder=str(settings.folder)))
+        names.reverse()
     details = "; ".join(f"{name} {1000 * np.median(one):.0f} ms" for name, one in times.items())
     settings.row(f"{WORKERS} workers, from the start until the first batch, against Grain's", at_most(0.8),
                  ratios(times["ours"], times["Grain"]), details)  # fmt: skip
     clear(settings.path("cache"))
+
+
+def start(which: str, folder: str) -> float:
+    """Return how long the first batch takes in a fresh process, once all is imported."""
+    if which == "ours":
+        stream = yogadl.open_storage(f"{folder}/cache").fetch("set", "1").stream(shuffle=True)
+        loader: Iterable[Any] = stream.map(kept).batch(BATCH).prefetch(AHEAD, workers=WORKERS)
+    else:
+        loader = grain_loader(pickle.loads(Path(folder, "columns").read_bytes()), kept)
+    started = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    elapsed_s = time.perf_counter() - started
+    drain(batches)  # Grain's workers would not end otherwise
+    return elapsed_s
 
 
 def measure_memory(settings: Settings) -> None:
@@ -270,4 +290,4 @@ def worker_memory(root: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(__file__, measure, {"speed": speed, "worker_memory": worker_memory})
+    main(__file__, measure, {"speed": speed, "start": start, "worker_memory": worker_memory})

@@ -186,3 +186,16 @@ def test_a_dropped_iterator_leaves_no_bar(monkeypatch):
 def test_progress_is_yes_or_no():
     with pytest.raises(ConfigurationError, match="progress"):
         stream_of(10).batch(4, progress=np.arange(3))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_it_counts_what_workers_did(workers):
+    stream = open_stream(MemorySource(40)).map(lambda record: time.sleep(0.001) or record)
+    loader = stream.batch(4).map(lambda batch: batch).prefetch(3, workers=workers).map(lambda batch: batch)
+    for _ in range(2):
+        assert len(list(loader)) == 10
+        found = loader.stats()
+        assert (found.batches, found.records) == (10, 40)
+        assert list(found.stages) == ["read", "1 map(<lambda>)", "2 map(<lambda>)", "3 map(<lambda>)"]
+        assert 0.04 <= found.stages["1 map(<lambda>)"] < 40
+        assert 0 <= found.ready <= 3 + workers
