@@ -64,6 +64,21 @@ def test_the_base_may_be_a_tag(append, storage):
     assert storage.info("d", "2").earlier[-1].version == "1"
 
 
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(append, storage):
+    storage.tag("d", "latest", "1")
+    assert append("items", base="latest").code == 0
+    storage.tag("d", "latest", "2")
+    before = storage.info("d", "2").digest
+    ended = append("items", base="latest")
+    assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it anew\n")
+    ended = append("items", "--replace", base="latest")
+    assert ended.code == 1
+    assert "can't be appended to version '2' (the tag 'latest'), which is that" in ended.err
+    assert storage.info("d", "2").digest == before
+    assert append("items", "--replace").code == 0
+
+
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [

@@ -229,6 +229,57 @@ def test_a_version_is_not_appended_to_itself(base):
     check_whole(base, "1", 97)
 
 
+@pytest.fixture
+def grown(base):
+    """Versions "2", appended to "1", and "3", appended to "2"."""
+    base.append(records(97, 99), "d", "2", base_version="1")
+    base.append(records(99, 101), "d", "3", base_version="2")
+    return base
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("2", r"version '2' \(the tag 'latest'\), which is that"),
+        ("3", r"version '3' \(the tag 'latest'\), which has all of that"),
+    ],
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_job_that_is_repeated_after_its_tag_was_moved_appends_nothing_twice(grown, named, says, is_there):
+    grown.tag("d", "latest", named)
+    if not is_there and named == "3":
+        grown.delete("d", "2")
+    before = {version: grown.info("d", version).digest for version in grown.versions("d")}
+    with pytest.raises(ConfigurationError, match=says):
+        grown.append(records(97, 99), "d", "2", base_version="latest")
+    assert {version: grown.info("d", version).digest for version in grown.versions("d")} == before
+    check_whole(grown, "3", 101)
+    assert grown.unfinished() == []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_was_compacted_since_under_another_name_is_not_appended_to_once_more(grown, goes_on):
+    grown.compact("d", "2 compact", base_version="2")
+    if goes_on:
+        grown.append(records(99, 101), "d", "3", base_version="2 compact")
+    with pytest.raises(ConfigurationError, match="has all of that: the new records would be in it twice"):
+        grown.append(records(97, 99), "d", "2", base_version="3" if goes_on else "2 compact")
+    check_whole(grown, "2", 99)
+
+
+def test_a_version_that_was_not_appended_may_be_replaced_by_more_of_the_same(base):
+    base.compact("d", "other", base_version="1")
+    base.append(records(97, 99), "d", "other", base_version="1")
+    check_whole(base, "other", 99)
+
+
+def test_a_damaged_version_is_appended_anew(grown):
+    path = Path(grown.location, "d", "versions", "2.json")
+    path.write_bytes(path.read_bytes()[:-8])
+    grown.append(records(97, 99), "d", "2", base_version="1")
+    check_whole(grown, "2", 99)
+
+
 @pytest.mark.parametrize("verb", ["append", "compact"])
 def test_a_base_that_is_not_there_is_not_found(base, verb):
     data = (records(0, 1),) if verb == "append" else ()

@@ -4,6 +4,7 @@ The other version is read once this process alone builds the new one. From then 
 the dataset is pruned, so its parts stay, whatever becomes of that version meanwhile.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._parts import open_table, read_index
 from yogadl.storage._publish import Content
 from yogadl.storage._receipts import Receipt
+from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
 
@@ -66,7 +68,7 @@ def append(
             "failure would append twice; give the new version a name of its own"
         )
     try:
-        replace_version(backend, key, lambda: _appended(backend, base, data), options, call)
+        replace_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
     except UnsupportedDataError as error:
         if str(error) != NO_RECORDS:
             raise
@@ -80,8 +82,16 @@ def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     replace_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
 
 
-def _appended(backend: Backend, base: DatasetKey, data: Callable[[], Any]) -> Planned:
+def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> Planned:
     manifest = _newest(backend.catalogue, base).manifest
+    if _has(manifest, key, _built(backend.catalogue.root, key)):
+        which = f"{manifest.key.version!r}" + (f" (the tag {base.version!r})" if base != manifest.key else "")
+        what = "is that" if manifest.key == key else "has all of that"
+        raise ConfigurationError(
+            f"{key} can't be appended to version {which}, which {what}: the new records would be in it "
+            "twice. If this call was made before, it is done; to build the version anew, name one that was "
+            "there before it"
+        )
     before = _receipts(backend, manifest)
 
     def content(receipts: list[Receipt]) -> Content:
@@ -99,19 +109,52 @@ def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
     return (*base.earlier, this)[-MOST_EARLIER:]
 
 
+def _has(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
+    """Return whether a base has in it what is appended to make this version: the call is a repeated one.
+
+    Args:
+        base: What the version is to begin with.
+        key: The version.
+        built: What is there of it.
+    """
+    chain = earlier_of(base)
+    if any(each.version == key.version for each in chain):
+        return True
+    # By another name, too: it may have been compacted since.
+    return built is not None and built.earlier != () and any(_is(each, built) for each in chain)
+
+
+def _is(earlier: Earlier, manifest: Manifest) -> bool:
+    return (earlier.records, earlier.fingerprint) == (manifest.records, manifest.fingerprint)
+
+
 def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:
     """Return a version, or what a tag names, as it is in the storage now, whatever this machine's mirror has.
 
     Raises:
         DatasetNotFoundError: if there is none.
     """
-    content = catalogue.root.read(_names.manifest(key))
-    if content is None:
-        key, found = catalogue.named(key)
-        content = catalogue.root.read(_names.manifest(key)) or found.content
+    found = _read(catalogue.root, key)
+    if found is None:
+        key, known = catalogue.named(key)
+        found = _read(catalogue.root, key) or known
+    return found
+
+
+def _read(root: Root, key: DatasetKey) -> Published | None:
     name = _names.manifest(key)
-    manifest = read_manifest(content, key, catalogue.root.where(name))
-    return Published(manifest, digest_of(content), content)
+    content = root.read(name)
+    if content is None:
+        return None
+    return Published(read_manifest(content, key, root.where(name)), digest_of(content), content)
+
+
+def _built(root: Root, key: DatasetKey) -> Manifest | None:
+    """Return what is there of a version that is to be built; nothing if that is damaged, and mended so."""
+    with contextlib.suppress(CacheFormatError):
+        found = _read(root, key)
+        return None if found is None else found.manifest
+    return None
 
 
 def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
