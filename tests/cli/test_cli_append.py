@@ -79,6 +79,38 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(
     assert append("items", "--replace").code == 0
 
 
+@pytest.mark.filterwarnings("always::UserWarning")
+@pytest.mark.parametrize(
+    ("before", "asked", "says"),
+    [
+        ("", "1", ""),
+        ("", "same", ""),
+        ("delete", "1", ""),
+        ("", "other", "continues version '1', and it is asked for with the base 'other'."),
+        ("", "tag", "continues version '1', and it is asked for with the base 'other'."),
+        ("", "absent", "continues version '1', and it is asked for with the base 'absent'."),
+        ("submit", "1", "continues version '1' as it was before that was built anew, and it is asked"),
+        ("whole", "1", "was not appended to any version, and it is asked for with the base '1'."),
+    ],
+)
+def test_a_version_that_continues_another_base_is_served_with_a_warning(append, storage, before, asked, says):
+    storage.compact("d", "same", base_version="1")
+    storage.submit([{"n": 7, "square": 49}], "d", "other")
+    storage.tag("d", "tag", "other")
+    append("items")
+    if before == "delete":
+        storage.delete("d", "1")
+    elif before:
+        storage.submit([{"n": 7, "square": 49}], "d", "1" if before == "submit" else "2")
+    digest = storage.info("d", "2").digest
+    ended = append("items", base=asked)
+    assert ended.code == 0
+    assert storage.info("d", "2").digest == digest
+    told = [line for line in ended.err.splitlines() if "the base" in line]
+    assert len(told) == bool(says)
+    assert all(f"'d' version '2' {says}" in line for line in told)
+
+
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [

@@ -2,7 +2,8 @@
 
 Only what the function in a Python file returns is read and written: the files of the other version, BASE,
 become files of this one, too. If there is such a version already, it is served and not built, and a warning
-says if other code or arguments built it; --replace builds it anew. All options are as for `yogadl build`.
+says if other code or arguments built it, or if it continues another version than BASE; --replace builds it
+anew. All options are as for `yogadl build`.
 
 Example:
   yogadl append data.py:squares squares 2 1 --arg first=1000 -s /data/caches
@@ -18,7 +19,7 @@ from yogadl.cli._build import add_options, add_target, make, options_of
 from yogadl.cli._location import open_existing
 from yogadl.storage import CacheStorage
 from yogadl.storage._building import BuildOptions, warn_if_stale
-from yogadl.storage._growth import append
+from yogadl.storage._growth import append, warn_if_other_base
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,7 @@ def _append(
     published = storage._backend.catalogue.find(key)
     if published is not None and key != base and not arguments.replace:
         warn_if_stale(published.manifest, call.builder.to_json(), set())
+        warn_if_other_base(storage._backend.catalogue, published.manifest, base)
         return False
     append(storage._backend, key, lambda: function(**values), base, options, call)
     return True

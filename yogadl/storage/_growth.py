@@ -6,6 +6,7 @@ the dataset is pruned, so its parts stay, whatever becomes of that version meanw
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._caller import users_level
 from yogadl._columns import CHUNK_BYTES, Columns
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import fingerprint_of
@@ -26,7 +28,12 @@ from yogadl._leaf import BYTES, OBJECT, Leaf
 from yogadl._provenance.describer import Call
 from yogadl._sources import NO_RECORDS, Source
 from yogadl._spec import DictNode, Spec
-from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    DatasetNotFoundError,
+    UnsupportedDataError,
+)
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._build import Planned, content_of, describe_machine
@@ -126,6 +133,35 @@ def _has(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
 
 def _is(earlier: Earlier, manifest: Manifest) -> bool:
     return (earlier.records, earlier.fingerprint) == (manifest.records, manifest.fingerprint)
+
+
+def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) -> None:
+    """Warn that a version which is served continues another one than it is asked for with.
+
+    Args:
+        catalogue: Where both are.
+        built: The version.
+        base: What it is asked for with: a version, or a tag of one.
+    """
+    last = built.earlier[-1] if built.earlier else None
+    given = base.version
+    try:
+        found = _newest(catalogue, base).manifest
+    except DatasetNotFoundError:  # deleted since, perhaps
+        is_same = last is not None and last.version == given
+    else:
+        given = found.key.version
+        is_same = _has(found, built.key, built) or (last is not None and _is(last, found))
+    if is_same:
+        return
+    continues = "was not appended to any version" if last is None else f"continues version {last.version!r}"
+    if last is not None and last.version == given:
+        continues += " as it was before that was built anew"
+    warnings.warn(
+        f"{built.key} {continues}, and it is asked for with the base {given!r}. It is served as it is.",
+        UserWarning,
+        stacklevel=users_level(),
+    )
 
 
 def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:

@@ -128,7 +128,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             DatasetNotFoundError: if there is no such version to begin with.
             UnsupportedDataError: if the new records have another structure or dtype, which names the field;
                 or if there are none.
-            ConfigurationError: if both versions are one.
+            ConfigurationError: if the other version is this one, or has all of it: the call is repeated.
         """
         from yogadl.storage._building import BuildOptions
         from yogadl.storage._growth import append
