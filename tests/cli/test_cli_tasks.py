@@ -155,6 +155,37 @@ def test_a_version_is_replaced_by_the_tasks_of_a_run(build, storage):
     assert storage.unfinished() == []
 
 
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        ([], "none of 7 partitions is written yet"),
+        (["2/2"], "4 of 7 partitions are not written yet: run the tasks 1/2"),
+    ],
+)
+def test_what_another_run_has_built_of_the_same_is_not_what_this_one_has(build, storage, tasks, says):
+    for run in ("j1", "j2", "j3"):
+        again = ["--replace", "--run", run]
+        for task in tasks if run == "j2" else ["1/1"]:
+            build("numbers", "--task", task, *again)
+        ended = build("numbers", "--commit", *again)
+        assert ended.code == (1 if run == "j2" else 0)
+        assert (says in ended.err) == (run == "j2")
+    ended = build("numbers", "--commit", "--replace", "--run", "j1")  # replaced since
+    assert ended.code == 1
+    assert "it is what the run j3 has built" in build("numbers", "--commit", *again).err
+    assert storage.info("d", "1").builder["run"] == "j3"
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_a_run_that_is_published_is_served_with_a_warning_if_its_code_is_another_now(build, file):
+    again = ["--replace", "--run", "job-7"]
+    build("numbers", "--task", "1/1", *again)
+    build("numbers", "--commit", *again)
+    assert "warning" not in build("numbers", "--commit", *again).err
+    file.write_text(CODE.replace("count=7", "count=8 - 1"))
+    assert "was built by other code or arguments" in build("numbers", "--commit", *again).err
+
+
 def test_tasks_work_out_the_same_automatic_version(yoga, file, root, storage):
     for words in (["--task", "1/2"], ["--task", "2/2"], ["--commit"]):
         assert yoga("build", f"{file}:numbers", "d", "auto", *words, "-s", root).code == 0

@@ -125,8 +125,9 @@ def run_task(
         allow_pickle=arguments.allow_pickle,
         origin=origin,
     )
-    if build._all.is_published():
-        return False  # by this run, which an earlier commit of it has ended
+    if build._all.is_published():  # by this run, which an earlier commit of it has ended
+        warn_if_stale(storage._backend.catalogue.published(key).manifest, call.builder.to_json(), set())
+        return False
     if arguments.commit:
         builder = getattr(data, "provenance", {}) | call.manifest()
         return build._all.commit(builder, replaces=arguments.replace)

@@ -167,8 +167,10 @@ def begun(
                 f"together: give run, a job's id say, or make it possible: {error}"
             ) from error
         found = known()
-    run = run or run_of(backend, key, shares, found)
-    return PartitionedBuild(Partitions(backend, key, shares.count, run, shares, found))
+    name = run or run_of(backend, key, shares, found)
+    return PartitionedBuild(
+        Partitions(backend, key, shares.count, name, shares, found, is_named=run is not None)
+    )
 
 
 def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:

@@ -50,6 +50,7 @@ class Partitions:
         origin: The hash of what decides the records of those; empty where that has to be compared.
         is_shared_out: Whether all are written for one process, which holds the right to build. Then what was
             written of other records is written anew.
+        is_named: Whether the run was named by who begins it, not after what the source is.
     """
 
     backend: Backend
@@ -59,6 +60,7 @@ class Partitions:
     shares: Shares | Only | None = None
     origin: str = ""
     is_shared_out: bool = False
+    is_named: bool = False
 
     @property
     def where(self) -> str:
@@ -279,8 +281,9 @@ class Partitions:
             try:
                 receipts = self.receipts(stamps)
             except ConfigurationError:
-                # Once published, the receipts are cleared away, and the same source's run has another name.
-                if self.is_published(made_of):
+                # Once published, the receipts are cleared away, and a run that is named after the source has
+                # another name. One that was named by the user is no other, whatever that was made of.
+                if self.is_published("" if self.is_named else made_of):
                     return False
                 raise
             is_new = self.publish(
