@@ -5,11 +5,13 @@ import functools
 import importlib.util
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent
+DAY_S = 86_400
 
 try:
     import hypothesis
@@ -29,6 +31,20 @@ def storage(tmp_path):
     import yogadl
 
     return yogadl.open_storage(tmp_path / "caches")
+
+
+@pytest.fixture
+def days_go_by(monkeypatch):
+    """Let days go by: nobody can set back both times of a file, so the clock goes on."""
+    from yogadl.storage._folder import Folder
+
+    gone = []
+
+    def go(days):
+        gone.append(days)
+        monkeypatch.setattr(Folder, "now", lambda _: time.time() + sum(gone) * DAY_S)
+
+    return go
 
 
 @pytest.fixture

@@ -27,6 +27,12 @@ class Items:
 def items():
     return Items()
 
+def one(number):
+    return read(number)[number:7]
+
+def fewer():
+    return yogadl.partitioned.of(range(8), one)
+
 def iterated():
     yield from ({"n": n} for n in range(70))
 """
@@ -184,6 +190,33 @@ def test_a_run_that_is_published_is_served_with_a_warning_if_its_code_is_another
     assert "warning" not in build("numbers", "--commit", *again).err
     file.write_text(CODE.replace("count=7", "count=8 - 1"))
     assert "was built by other code or arguments" in build("numbers", "--commit", *again).err
+
+
+@pytest.mark.parametrize("words", [[], ["--commit"]])
+def test_what_tasks_left_of_a_version_that_is_there_is_told_as_that(
+    build, storage, yoga, root, days_go_by, words
+):
+    build("numbers", "--task", "1/2", "--run", "other")
+    build("numbers", "--task", "1/1")
+    assert "d 1 is not finished: its builds hold" in yoga("ls", "-s", root).err
+    build("numbers", *words)
+    shown = yoga("ls", "-s", root).err
+    assert "d 1 is there; builds of it that were not published hold" in shown
+    assert "not finished" not in shown
+    assert "or tasks wrote within a day" in shown
+    freed = yoga("prune", "--unfinished", "-s", root)
+    assert freed.out.startswith("Nothing is removed: what tasks wrote stays for a day")
+    days_go_by(1.1)
+    assert yoga("prune", "--unfinished", "-s", root).out.startswith("Removed ")
+    assert yoga("prune", "--unfinished", "-s", root).out.startswith("There is nothing to remove")
+    assert yoga("ls", "-s", root).err == ""
+    assert numbers(storage) == list(range(70))
+
+
+@pytest.mark.parametrize(("name", "task"), [("numbers", "8/8"), ("fewer", "8/8"), ("fewer", "9/9")])
+def test_of_which_version_a_task_is_that_has_nothing_to_write_is_known(build, storage, name, task):
+    build(name, "--task", task)
+    assert [left.version for left in storage.unfinished()] == ["1"]
 
 
 def test_tasks_work_out_the_same_automatic_version(yoga, file, root, storage):

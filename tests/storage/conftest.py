@@ -1,12 +1,6 @@
-"""Caches of any source, and a clock that can be set forward."""
-
-import time
+"""Caches of any source."""
 
 import pytest
-
-from yogadl.storage._folder import Folder
-
-DAY_S = 86_400
 
 
 @pytest.fixture
@@ -20,15 +14,3 @@ def built(storage):
         return storage.fetch("data", version, allow_pickle=options.get("allow_pickle", False))
 
     return build
-
-
-@pytest.fixture
-def days_go_by(monkeypatch):
-    """Let days go by: nobody can set back both times of a file, so the clock goes on."""
-    gone = []
-
-    def go(days):
-        gone.append(days)
-        monkeypatch.setattr(Folder, "now", lambda _: time.time() + sum(gone) * DAY_S)
-
-    return go

@@ -53,12 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
             say(line)
     else:
         note(f"there are no datasets in {storage.location}")
+    there = {(one.id, one.version) for one in found}
     for build in unfinished:
         version = build.version or "(of a version that is not known)"
-        what = f"its builds hold {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
-        note(f"{build.id} {version} is not finished: {what}")
+        what = f"hold {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
+        if (build.id, build.version) in there:
+            note(f"{build.id} {version} is there; builds of it that were not published {what}")
+        else:
+            note(f"{build.id} {version} is not finished: its builds {what}")
     if unfinished:
-        note("`yogadl prune --unfinished` frees that, but not what is built now, or tasks wrote today")
+        note("`yogadl prune --unfinished` frees that, but not what is built now, or tasks wrote within a day")
     return int(bool(problems))
 
 

@@ -59,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0
     if not pruned.files:
+        if unfinished and storage.unfinished():
+            say("Nothing is removed: what tasks wrote stays for a day, and what is built now stays.")
+            return 0
         what = "unfinished builds hold" if unfinished else f"is older than {arguments.grace:g} days"
         say(f"There is nothing to remove that {what}.")
         return 0

@@ -41,6 +41,13 @@ _log = logging.getLogger("yogadl")
 _SAY_AFTER_S: Final = 10.0
 
 
+def note_version(root: Root, key: DatasetKey) -> None:
+    """Note which version is built in the folder of its builds, whose name does not say it."""
+    note = _names.version_note(_names.builds(key))
+    if root.size(note) is None:
+        root.write(note, key.version.encode())
+
+
 @dataclass(frozen=True)
 class Build:
     """Turn one source into parts below a storage's root, going on where a killed build stopped.
@@ -68,9 +75,7 @@ class Build:
 
     def run(self, source: Source, where: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order."""
-        note = _names.version_note(_names.builds(self.key))
-        if self.root.size(note) is None:
-            self.root.write(note, self.key.version.encode())
+        note_version(self.root, self.key)
         kept = Receipts(self.root, self.key, where, source, self._terms(source), self._origin(source))
         receipts = kept.read()
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0

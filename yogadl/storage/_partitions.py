@@ -22,7 +22,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
-from yogadl.storage._build import Build, content_of, describe_machine, require_like
+from yogadl.storage._build import Build, content_of, describe_machine, note_version, require_like
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._keeping import clear_spent
@@ -139,6 +139,8 @@ class Partitions:
         where = f"{self.where}/{partition:08d}-{secrets.token_hex(8)}"
         if source is not None:
             receipts = Build(root, self.key, part_bytes, progress, noted=self._noted).run(source, where)
+        else:
+            note_version(root, self.key)
         parts = [
             [r.part.sha256, r.part.index_sha256, r.spec.to_json(), samples_to_json(r.samples)]
             for r in receipts
@@ -196,6 +198,7 @@ class Partitions:
 
     def note_tasks(self, count: int) -> None:
         """Note that so many tasks write every so-manieth partition each, for who is told what is missing."""
+        note_version(self.backend.root, self.key)
         self.backend.root.write(self._tasks, str(count).encode())
 
     @property
