@@ -41,6 +41,15 @@ def test_there_are_no_tags_of_what_is_not_there(yoga, tagged, root, words):
     assert "'squares'" in ended.err
 
 
+JSON = (
+    ["info", "..."],
+    ["head", "..."],
+    ["verify", "..."],
+    ["export", "...", "out"],
+    ["bench", "...", "--seconds", "0.01"],
+)
+
+
 @pytest.mark.parametrize(
     "name", [["squares@stable"], ["squares", "stable"], ["squares@1+1"], ["squares", "1+1"]]
 )
@@ -49,13 +58,14 @@ def test_there_are_no_tags_of_what_is_not_there(yoga, tagged, root, words):
     [
         (["info", "..."], "12"),
         (["head", "..."], "square"),
-        (["verify", "..."], "is sound: 12 records"),
-        (["export", "...", "out"], "Wrote 12 records"),
+        (["verify", "..."], "squares 1+1 is sound: 12 records"),
+        (["export", "...", "out"], "Wrote 12 records of squares 1+1 to"),
         (["explain", "...", "1"], "version '1+1' has the records of '1', and 1 more"),
         (["push", "...", "other"], "squares 1+1 is in"),
         (["push", "...", "--to", "other"], "squares 1+1 is in"),
         (["pull", "...", "--to", "other"], "squares 1+1 is in"),
-        (["bench", "...", "--seconds", "0.01"], "12 records"),
+        (["bench", "...", "--seconds", "0.01"], "squares 1+1: 12 records"),
+        *(([*words, "--json"], '"version": "1+1"') for words in JSON),
     ],
 )
 def test_a_tag_will_do_wherever_a_version_is_read(

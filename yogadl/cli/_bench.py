@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
-from yogadl.cli._location import open_version
+from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, size, table
 
 _BATCH: Final = 256
@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments)
-    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=arguments.allow_pickle)
+    ref = fetch(storage, arguments, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
     # The cache first, as it was found: the sample would bring some of it into memory.
     ways = _ways(ref, batch, arguments.threads, arguments.workers)

@@ -12,7 +12,7 @@ Example:
 import argparse
 
 from yogadl.cli._arguments import add_json, add_storage, add_tagged
-from yogadl.cli._location import open_version
+from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, size
 from yogadl.storage import export
 from yogadl.storage._export import FORMATS, NPY
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments, "folder")
     # Allowed, but not used: pickled fields are refused before anything is read.
-    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
+    ref = fetch(storage, arguments)
     if arguments.field:
         ref = ref.fields(*arguments.field)
     with Bar("exporting", len(ref), " records") as bar:

@@ -17,7 +17,7 @@ from yogadl._dataref import RecordsRef
 from yogadl._leaf import OBJECT
 from yogadl._spec import Field
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
-from yogadl.cli._location import open_version
+from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, table, width
 from yogadl.cli._values import json_of, text_of
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments)
     # Allowed, but not used: the pickled fields are the ones that are not read.
-    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=True)
+    ref = fetch(storage, arguments)
     count = min(arguments.records, len(ref))
     fields = ref.spec.fields
     if arguments.json:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from yogadl._dataref import RecordsRef
 from yogadl._key import RESERVED_NAMES
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
@@ -68,6 +69,14 @@ def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[st
     for name, value in zip(wanted, given, strict=True):
         setattr(arguments, name, value)
     return storage or open_existing(arguments, *others)
+
+
+def fetch(storage: CacheStorage, arguments: argparse.Namespace, *, allow_pickle: bool = True) -> RecordsRef:
+    """Return the version that the arguments name; if by a tag, they name the version itself from then on."""
+    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=allow_pickle)
+    if ref.lineage is not None:
+        arguments.version = ref.lineage.version
+    return ref
 
 
 def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:

@@ -12,6 +12,7 @@ Example:
 """
 
 import argparse
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.version is not None if arguments.all else not is_named:
         arguments.refuse("give ID and VERSION, or --all, or ID --all")
     storage = open_existing(arguments) if arguments.all else open_version(arguments)
-    keys = _keys(storage, arguments.id) if arguments.all else [(arguments.id, arguments.version)]
+    named = (arguments.id, arguments.version)
+    keys = _keys(storage, arguments.id) if arguments.all else [_version(storage, *named)]
     sizes = [_size(storage, *key) for key in keys]
     checked = []
     with Bar("verifying", sum(sizes)) as bar:
@@ -82,6 +84,13 @@ def _keys(storage: CacheStorage, dataset_id: str | None) -> list[tuple[str, str]
     if dataset_id is not None and not keys:
         raise DatasetNotFoundError(f"there is no dataset {dataset_id!r} in {storage.location}")
     return keys
+
+
+def _version(storage: CacheStorage, dataset_id: str, version: str) -> tuple[str, str]:
+    """Return a version, or that which a tag of this name names."""
+    with contextlib.suppress(YogaError):  # reported when it is checked
+        return dataset_id, storage.info(dataset_id, version).version
+    return dataset_id, version
 
 
 def _size(storage: CacheStorage, dataset_id: str, version: str) -> int:
