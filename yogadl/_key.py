@@ -27,8 +27,8 @@ class DatasetKey:
     version: str
 
     def __post_init__(self) -> None:
-        _check_name("dataset id", self.id)
-        _check_name("dataset version", self.version)
+        check_name("dataset id", self.id)
+        check_name("dataset version", self.version)
 
     def __lt__(self, other: "DatasetKey") -> bool:
         return (self.id, self.version) < (other.id, other.version)
@@ -83,13 +83,20 @@ def is_hash(name: str, digits: int) -> bool:
     return len(name) == digits and not name.strip("0123456789abcdef")
 
 
-def _check_name(what: str, name: object) -> None:
+def check_name(what: str, name: object) -> None:
+    """Refuse what nothing can be called that becomes a part of a path.
+
+    Raises:
+        ConfigurationError: if it is that; says why.
+    """
     if not isinstance(name, str):
         raise ConfigurationError(f"the {what} must be a string, not {type(name).__name__}: {name!r}")
     shown = repr(name if len(name) <= 60 else name[:57] + "...")
     problem = _problem_with(name)
     if problem:
-        raise ConfigurationError(f"the {what} {shown} {problem}; use letters, digits, '-', '_', '.' and '/'")
+        raise ConfigurationError(
+            f"the {what} {shown} {problem}; letters, digits, '-', '_', '.' and '/' are safe"
+        )
 
 
 def _problem_with(name: str) -> str | None:

@@ -189,13 +189,36 @@ def test_no_copy_is_made_under_the_name_of_a_tag(tagged, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a@b", "../x", "/a", "a//b", ".a", "a\nb", "parts", "a\u202eb", "x" * 201, 7]
+    ("name", "why"),
+    [
+        ("", "is empty"),
+        ("a@b", "has an '@', which stands before a tag"),
+        ("../x", "has a path segment that starts with a dot"),
+        ("/a", "has an empty path segment"),
+        ("a//b", "has an empty path segment"),
+        (".a", "has a path segment that starts with a dot"),
+        ("a\nb", "has a control character"),
+        ("a\\b", "has a backslash"),
+        ("parts", "has the reserved path segment 'parts'"),
+        ("a\u202eb", "has a character that is not seen"),
+        ("x" * 201, "has a path segment longer than 200 bytes"),
+        ("x/" * 400 + "x", "is longer than 800 bytes"),
+        (7, "must be a string, not int"),
+    ],
 )
-def test_what_can_be_no_name_is_none_for_a_tag(tagged, name):
+def test_what_can_be_no_name_is_none_for_a_tag_and_the_error_says_why(tagged, name, why):
     for do in (lambda: tagged.tag("d", name, "1"), lambda: tagged.untag("d", name)):
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ConfigurationError, match=why) as caught:
             do()
+        assert len(str(caught.value)) < 250
     assert tagged.tags("d") == {"stable": "1"}
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "-x", "x" * 200, "a/b", "1+1"])
+def test_what_a_version_may_be_called_a_tag_may(tagged, name):
+    tagged.tag("d", name, "1")
+    assert tagged.tags("d") == {"stable": "1", name: "1"}
+    assert len(tagged.fetch("d", name)) == len(tagged.fetch("d", "1"))
 
 
 def test_no_tag_is_called_as_a_version_is(tagged):

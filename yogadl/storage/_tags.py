@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from yogadl._format.manifest import read_manifest
 from yogadl._frozen import frozen
-from yogadl._key import DatasetKey, is_version, new_key
+from yogadl._key import DatasetKey, check_name, is_version, new_key
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
@@ -91,16 +91,15 @@ def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
     _move(backend.root, dataset_id, TagMove(tag, None, backend.root.now()))
 
 
-def _check_tag(dataset_id: str, tag: object) -> None:
+def _check_tag(dataset_id: str, tag: str) -> None:
     """Refuse what can't be the name of a tag.
 
     Raises:
         ConfigurationError: if it is none for a version either, or has an ``@``.
     """
-    if not isinstance(tag, str) or not is_version(tag) or "@" in tag:
-        raise ConfigurationError(
-            f"a tag can't be called {tag!r:.100}: use letters, digits, '-', '_', '.' and '/'"
-        )
+    check_name("tag", tag)
+    if "@" in tag:
+        raise ConfigurationError(f"the tag {tag!r:.100} has an '@', which stands before a tag: leave it out")
     new_key(dataset_id, tag)
 
 
