@@ -84,6 +84,18 @@ def test_an_engine_that_is_no_executor_is_refused(storage, engine):
         storage.submit([1, 2], "d", "1", engine=engine)
 
 
+def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
+    class Client:
+        def submit(self, function, *args):
+            return object()
+
+    with pytest.raises(ConfigurationError, match=r"a Client, .* give client\.get_executor\(\)"):
+        storage.submit([1, 2], "d", "1", engine=Client())
+    assert storage.datasets() == []
+    storage.submit([1, 2], "d", "1")
+    assert storage.unfinished() == []
+
+
 def test_an_engine_and_workers_are_refused_together(storage):
     with (
         ThreadPoolExecutor(1) as engine,

@@ -13,7 +13,7 @@ from yogadl._processes import given_to_worker, report, worker_pool
 from yogadl._progress import Tally
 from yogadl._sending import pickled
 from yogadl._sources import open_if_any
-from yogadl.errors import WorkerDiedError
+from yogadl.errors import ConfigurationError, WorkerDiedError
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._partitions import Partitions
 from yogadl.storage._publish import put_aside
@@ -75,7 +75,7 @@ def write_all(
 
         def submit(partition: int) -> _Sent:
             given = _task(build, partition, part_bytes)
-            return _Sent(tasks.submit(write_partition, given), partition, len(given))
+            return _Sent(_submitted(tasks, given), partition, len(given))
 
         _drive(build, tally, exclusion, submit)
     elif workers == 1:
@@ -92,6 +92,16 @@ def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.E
     module, name = ENGINES[engine]
     found: concurrent.futures.Executor = getattr(importlib.import_module(module), name)()
     return found
+
+
+def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.futures.Future[Written]:
+    task: object = engine.submit(write_partition, given)  # of an engine of the user's: may return anything
+    if not isinstance(task, concurrent.futures.Future):
+        raise ConfigurationError(
+            f"the submit of the engine, a {type(engine).__name__}, returned no concurrent.futures.Future: an "
+            "engine is a concurrent.futures.Executor; of a Client of Dask give client.get_executor()"
+        )
+    return task
 
 
 def written_by_itself(

@@ -55,6 +55,12 @@ def test_dask_builds_the_same_cache(client, storage, tmp_path, kind):
     storage.verify("d", "1")
 
 
+def test_a_client_in_place_of_its_executor_is_refused(client, storage):
+    with pytest.raises(yogadl.errors.ConfigurationError, match=r"give client\.get_executor\(\)"):
+        storage.submit([1, 2], "d", "1", engine=client)
+    assert storage.datasets() == []
+
+
 def test_an_error_of_a_task_of_dasks_is_the_callers(client, storage):
     source = yogadl.partitioned.of(range(4), lambda number: [1 // (number - 2)])
     with pytest.raises(ZeroDivisionError):
