@@ -1,5 +1,7 @@
 """A folder that can only be read is read without a single write; building there is one clear error."""
 
+import contextlib
+import io
 import os
 import pickle
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 from processes import in_child, mounting
 
 import yogadl
+from yogadl.cli import main
 from yogadl.errors import ConfigurationError, DatasetNotFoundError, StorageError
 
 RECORDS = 500
@@ -109,6 +112,17 @@ def filter_in_memory(root: Path, restrict: Callable[[Path], None]) -> None:
     assert snapshot(root) == before
 
 
+def examine(root: Path, restrict: Callable[[Path], None]) -> None:
+    """Have `doctor` examine it, which tells what can't be written, and goes on."""
+    restrict(root)
+    for words, code in (([], 1), (["--read-only"], 0)):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            assert main(["doctor", str(root), *words]) == code, said.getvalue()
+        assert "open files" in said.getvalue()
+        assert (("not writable" in said.getvalue()), ("--read-only" in said.getvalue())) == (code == 1,) * 2
+
+
 def snapshot(root: Path) -> dict[str, tuple[int, int]]:
     return {
         str(path.relative_to(root)): (path.stat().st_mtime_ns, path.stat().st_size)
@@ -120,6 +134,11 @@ def snapshot(root: Path) -> dict[str, tuple[int, int]]:
 def test_a_folder_on_a_read_only_disk_can_be_read_and_nothing_else(tmp_path: Path) -> None:
     make_caches(tmp_path)
     in_child(read_and_fail_to_write, tmp_path, remount, prefix=mounting())
+
+
+@pytest.mark.skipif(mounting() is None, reason="this user may not mount")
+def test_doctor_of_a_read_only_disk_says_so_and_goes_on(tmp_path: Path) -> None:
+    in_child(examine, tmp_path, remount, prefix=mounting())
 
 
 @pytest.mark.skipif(mounting() is None, reason="this user may not mount")

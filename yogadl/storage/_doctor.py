@@ -3,6 +3,7 @@
 Each check makes real requests: it lists, reads, writes, locks. It removes what it writes.
 """
 
+import contextlib
 import errno
 import os
 import resource
@@ -256,11 +257,14 @@ def _locks(what: str, folder: Path) -> Finding:
         opened += [open_lock(path), open_lock(path)]
         first, second = (try_lock(descriptor, path, exclusive=True) for descriptor in opened)
     except StorageError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            mend = "to build, make it writable. To read, this is not needed: --read-only leaves it out"
         return Finding(what, Outcome.PROBLEM, _line(error), mend)
     finally:
         for descriptor in opened:
             os.close(descriptor)
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only disk even if there is none
+            path.unlink()
     if not first or second:
         return Finding(what, Outcome.PROBLEM, f"two could lock one file in {folder}", mend)
     return Finding(what, Outcome.OK, "they work")
