@@ -1,5 +1,6 @@
 """Leases: who may build, who waits, who takes over, and what the others are told."""
 
+import io
 import json
 import logging
 import os
@@ -256,6 +257,16 @@ def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(
         assert second is not None
 
 
+def test_a_builder_that_dies_once_its_lease_has_ended_is_not_said_to_have_failed(
+    leases: Leases, bucket: LocalBucket
+) -> None:
+    with leases.held(KEY) as lease:
+        assert lease is not None
+    nobody = 0
+    heartbeat.main(io.BytesIO(), pickle.dumps((nobody, lease._task)))
+    assert json.loads(read(bucket, lease._task.end_name) or b"") == {"token": lease._token, "failed": None}
+
+
 def test_signs_of_life_import_nothing_of_the_current_folder(
     bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +321,7 @@ def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureF
     with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(wait_s=6)).held(KEY):
         pass
     assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
+    assert "until 600 s after its last sign of life, 6 s at most (wait_s)" in caplog.text
 
 
 def test_who_waits_is_told_why_the_builder_failed(

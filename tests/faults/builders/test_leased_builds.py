@@ -6,6 +6,7 @@ The bucket is a folder, so that this runs everywhere; tests/remote does the same
 import ctypes
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from yogadl._format.manifest import read_manifest
 from yogadl._key import DatasetKey
 from yogadl.errors import LeaseError
 from yogadl.storage import CacheStorage
+from yogadl.storage._buckets.bucket import Object
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.policy import LeasePolicy
@@ -226,23 +228,64 @@ def test_whoever_is_killed_at_any_moment_the_rest_is_served(memory: Path) -> Non
 
 
 class Deadly(LocalBucket):
-    """A bucket whose user is killed as soon as it has taken a lease."""
+    """A bucket whose user, but no process of its own, is killed at a moment of its lease."""
+
+    def __init__(self, folder: Path, moment: str) -> None:
+        super().__init__(folder)
+        self._moment = moment
+        self._pid = os.getpid()
+
+    def put(self, name: str, content: bytes | Path) -> Object:
+        if name.endswith(".end"):
+            self._reached("before it has ended")
+        found = super().put(name, content)
+        if name.endswith(".end"):
+            self._reached("once it has ended")
+        return found
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         is_done = super().put_if_absent(name, content)
         if "/leases/" in name and is_done:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._reached("once it is taken")
         return is_done
 
+    def _reached(self, moment: str) -> None:
+        if (moment, os.getpid()) == (self._moment, self._pid):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def take_and_die(root: Path) -> None:
-    with Leases(Deadly(root / "bucket"), LeasePolicy(600.0, None)).held(KEY):
-        raise AssertionError("it is dead by now")
+
+def take_and_die(root: Path, moment: str) -> None:
+    with Leases(Deadly(root / "bucket", moment), LeasePolicy(600.0, None)).held(KEY):
+        pass
+    raise AssertionError("it is dead by now")
 
 
-def test_who_is_killed_the_moment_that_it_has_the_lease_is_not_waited_for(memory: Path) -> None:
+@pytest.mark.parametrize("moment", ["once it is taken", "before it has ended", "once it has ended"])
+def test_who_is_killed_at_a_moment_of_its_lease_is_not_waited_for(memory: Path, moment: str) -> None:
     (memory / "bucket").mkdir()
     with pytest.raises(AssertionError, match="ended with -9"):
-        Process(take_and_die, memory).result(60)
+        Process(take_and_die, memory, moment).result(60)
     _, records, _ = Process(build, memory, "b", 600.0).result(60)
     assert records == expected()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_to_all_processes_of_a_builder_leaves_nobody_waiting(
+    memory: Path, sent: signal.Signals
+) -> None:
+    first = Process(build, memory, "a", 600.0, 6_000)
+    is_at(memory, "a")
+    for process in helpers(first):
+        process.send_signal(sent)
+    first.kill()
+    assert Process(build, memory, "b", 600.0).result(60)[1] == expected()
+
+
+def build_in_a_thread_that_goes_with_the_process(root: Path) -> None:
+    threading.Thread(target=build, args=(root, "a", 600.0, 6_000), daemon=True).start()
+    is_at(root, "a")
+
+
+def test_a_process_that_ends_while_a_thread_of_it_builds_leaves_nobody_waiting(memory: Path) -> None:
+    Process(build_in_a_thread_that_goes_with_the_process, memory).result(60)
+    assert Process(build, memory, "b", 600.0).result(60)[1] == expected()

@@ -9,12 +9,15 @@ import json
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from yogadl.errors import StorageError
@@ -49,6 +52,10 @@ retry_ending(task)
 """
 _END_AGAIN_EVERY_S: Final = 1.0
 _STOPPED: Final = ("T", "t")
+# What a cluster's or a system's manager sends to every process of a job at once.
+_SENT_TO_ALL: Final = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,16 +95,18 @@ class Heartbeat:
     def _start(self) -> "subprocess.Popen[bytes]":
         # The task may hold credentials: through a pipe no other user can see them.
         command = [*_PYTHON, "-c", _START]
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, bufsize=0)
-        except OSError as error:
-            raise StorageError(
-                error.errno or errno.EAGAIN,
-                f"can't start {sys.executable}, to tell others that this build goes on: {error.strerror}",
-            ) from error
+        with _outliving_signals():
+            try:
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, bufsize=0)
+            except OSError as error:
+                raise StorageError(
+                    error.errno or errno.EAGAIN,
+                    f"can't start {sys.executable}, to tell others that this build goes on: {error.strerror}",
+                ) from error
+            # If this object is dropped, as by an interrupt, the heartbeat must end with it. But at this
+            # process's exit it must not: whatever thread builds then dies, and the heartbeat tells that.
+            weakref.finalize(self, _end, process, self._pid).atexit = False
         assert process.stdin is not None
-        # If this object is dropped, as by an interrupt, the heartbeat must end with it.
-        weakref.finalize(self, _end, process, self._pid)
         start = pickle.dumps((sys.path, min(_FIRST_HEARTBEAT_S, self._task.interval_s)))
         task = pickle.dumps((self._pid, self._task))
         with suppress(BrokenPipeError):
@@ -124,6 +133,20 @@ class Heartbeat:
         _end(self._process, self._pid)
 
 
+@contextmanager
+def _outliving_signals() -> Iterator[None]:
+    """Have processes that are started in this block live through signals to all processes of a job.
+
+    They tell others that this process is dead, so they must not die with it. The signals are blocked, which
+    a child inherits from its first moment on. This process gets them at the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_ALL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
     if os.getpid() != parent:
         return  # in a forked child
@@ -143,10 +166,13 @@ def main(pipe: Any, pickled: bytes) -> None:  # a buffered binary stream has no 
         if is_ours and not _is_stopped(parent):
             count += 1
             heartbeat = {"token": task.token, "count": count, "progress": json.loads(progress)}
-            _try_put(task.bucket, task.heartbeat_name, heartbeat)
+            content = json.dumps(heartbeat).encode()
+            _attempt(partial(task.bucket.put, task.heartbeat_name, content))
         progress = watch.wait(task.interval_s) or progress
     if is_ours or _is_ours(task):
-        _try_put(task.bucket, task.end_name, {"token": task.token, "failed": "its process has died"})
+        ending = {"token": task.token, "failed": "its process has died"}
+        # If absent: the parent may have ended the lease itself right before it died.
+        _attempt(lambda: task.bucket.put_if_absent(task.end_name, json.dumps(ending).encode()))
 
 
 def _is_ours(task: HeartbeatTask) -> bool:
@@ -168,7 +194,7 @@ def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_c
     start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s, may_come))))
     command = [*_PYTHON, "-c", _START_TO_END]
     silent = subprocess.DEVNULL  # a reader of our output would wait for both processes to end
-    with suppress(OSError, subprocess.SubprocessError):
+    with suppress(OSError, subprocess.SubprocessError), _outliving_signals():
         subprocess.run(
             command, input=start, stdout=silent, stderr=silent, start_new_session=True, check=False
         )
@@ -232,9 +258,9 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def _try_put(bucket: Bucket, name: str, document: dict[str, Any]) -> None:
+def _attempt(put: Callable[[], object]) -> None:
     try:
-        bucket.put(name, json.dumps(document).encode())
+        put()
     except StorageError as error:
         # The next write may succeed; if none does another builder takes over, and this one notices.
         sys.stderr.write(f"yogadl: can't tell others that this build goes on: {error}\n")

@@ -267,10 +267,8 @@ class BuildLease:
         if os.getpid() != self._pid:
             return  # a forked child does not hold its parent's lease
         try:
-            self.stop_heartbeat()
-            if not self._is_ours():
-                return  # another builder has taken over
-            self._leases.bucket.put(self._task.end_name, self._ending(failed))
+            if self._is_ours():  # else another builder has taken over
+                self._leases.bucket.put(self._task.end_name, self._ending(failed))
         except BaseException as error:
             self.end_in_background(failed)
             if not isinstance(error, StorageError):
@@ -279,6 +277,8 @@ class BuildLease:
                 "yogadl: can't tell others that %s is built no more; it is tried for another %.0f s: %s",
                 self._key, self._leases.policy.ttl_s, error,
             )  # fmt: skip
+        finally:
+            self.stop_heartbeat()  # last: until then it ends the lease if this process is killed
 
     def end_in_background(self, failed: str | None, *, may_come: bool = False) -> None:
         """Let another process write that the lease has ended, trying for one time to live.

@@ -178,8 +178,10 @@ class LeaseWaiter:
             )
         if waited_s >= self._log_at_s:
             _log.warning(
-                "yogadl: waiting for %s, %s by %s%s",
-                self._key, self._participle, self._describe(state), if_this_process(self._body(state)),
+                "yogadl: waiting for %s, %s by %s, until %.0f s after its last sign of life%s%s",
+                self._key, self._participle, self._describe(state), self._ttl_s(state),
+                "" if wait_s is None else f", {wait_s:.0f} s at most (wait_s)",
+                if_this_process(self._body(state)),
             )  # fmt: skip
             self._log_at_s = waited_s + _LOG_EVERY_S
         self.rest(None if wait_s is None else wait_s - waited_s)
