@@ -1,6 +1,7 @@
 """A disk that is full while a cache is built: an error that says so, nothing half-done, and no crash."""
 
 import contextlib
+import gc
 import os
 import resource
 import secrets
@@ -229,6 +230,44 @@ def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
     assert sum(entry.size_bytes for entry in bucket.list("data/parts/")) > 24 * 2**20
 
 
+def mirrored(folder: Path) -> tuple[CacheStorage, Mirror]:
+    """Open a storage in a bucket with a mirror on a small disk that a cache in it all but fills."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount(disk, 4 * DISK_BYTES)
+    bucket = LocalBucket(folder / "bucket")
+    mirror = Mirror(bucket, disk / "mirror")
+    storage = CacheStorage(remote_backend(bucket, mirror, LeasePolicy()))
+    storage.submit(rows(24), "old", "1", part_bytes=2**20)
+    storage.fetch("old", "1")
+    gc.collect()
+    fill(disk, 2**18)
+    return storage, mirror
+
+
+def build_where_the_mirror_fills_the_disk(folder: Path, name: str) -> None:
+    storage, mirror = mirrored(folder)
+    source, part_bytes = SOURCES[name](40)
+    storage.submit(source, "new", "1", part_bytes=part_bytes or 2**22)
+    assert storage.verify("new", "1").parts > 8
+    assert len(mirror.folder.names("old", ".mdb")) < 24
+
+
+def build_where_all_of_the_mirror_is_read(folder: Path) -> str:
+    storage, mirror = mirrored(folder)
+    ref = storage.fetch("old", "1")
+    with pytest.raises(StorageError) as caught:
+        storage.submit(rows(8), "new", "1", part_bytes=2**20)
+    assert ref[24 * 1024 - 1].tolist() == rows(24)[-1].tolist()
+    assert len(mirror.folder.names("old", ".mdb")) >= 24
+    assert not list((mirror.location.builds).iterdir())
+    del ref
+    gc.collect()
+    storage.submit(rows(8), "new", "1", part_bytes=2**20)
+    assert storage.verify("new", "1").records == 8 * 1024
+    return str(caught.value)
+
+
 def use_up(folder: Path, of: str) -> None:
     """Leave no room on the disk: of bytes, or of files."""
     if of == "bytes":
@@ -364,3 +403,17 @@ def test_a_disk_that_others_fill_again_is_freed_though_nobody_builds_in_between(
 @needs_mount
 def test_a_build_into_a_bucket_may_be_larger_than_the_disk(tmp_path: Path) -> None:
     in_child(build_into_a_bucket_by_a_small_disk, tmp_path, prefix=mounting())
+
+
+@needs_mount
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_build_into_a_bucket_has_the_room_that_caches_in_the_mirror_take(tmp_path: Path, name: str) -> None:
+    in_child(build_where_the_mirror_fills_the_disk, tmp_path, name, prefix=mounting())
+
+
+@needs_mount
+def test_a_build_into_a_bucket_takes_no_room_from_readers_and_says_so(tmp_path: Path) -> None:
+    message = in_child(build_where_all_of_the_mirror_is_read, tmp_path, prefix=mounting())
+    assert "the disk is full" in message
+    assert "MB are being read" in message
+    assert "mirror=" in message

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._columns import widen
+from yogadl._columns import CHUNK_BYTES, Columns, size_of, widen
 from yogadl._format.fingerprint import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
@@ -107,6 +107,7 @@ class Build:
                         writer.wait()
                         if writer.records > first:
                             sizes.check(writer.records, writer.size_bytes, first)
+                        self._make_room(writer.size_bytes, columns)
                         writer.write(columns)
                 writer.finish()
                 if writer.records > first:
@@ -123,6 +124,15 @@ class Build:
         # The last part's spec is the widest: it was widened as shapes turned out to vary.
         receipts[-1] = replace(receipts[-1], spec=writer.spec)
         return receipts
+
+    def _make_room(self, written_bytes: int, columns: Columns) -> None:
+        """Make room for a chunk and for what is still to be written of those before it.
+
+        That is a part at most. Twice: LMDB writes whole pages, and the part before is sealed meanwhile.
+        """
+        if self.root.bucket is not None:
+            held_bytes = min(written_bytes, self.part_bytes or written_bytes)
+            self.root.make_room(CHUNK_BYTES + 2 * (held_bytes + sum(map(_bytes_of, columns))))
 
     def _terms(self, source: Source) -> dict[str, Any]:
         """Return what an earlier build must have had in common with this one for its parts to be used."""
@@ -148,6 +158,14 @@ def digest_replaced(root: Root, key: DatasetKey) -> str | None:
     trashed = trashed_names(root, key)
     before = root.read(_names.manifest(key)) or (root.read(trashed[-1]) if trashed else None)
     return None if before is None else digest_of(before)
+
+
+def _bytes_of(column: Any) -> int:
+    """Return about how many bytes a column of a source takes, which may be as it is to be stored."""
+    if isinstance(column, np.ndarray | list):
+        return size_of(column)
+    sizes = column.sizes()
+    return sizes * len(column) if isinstance(sizes, int) else int(sizes.sum())
 
 
 def _clear_unfinished(work: Path) -> None:

@@ -166,8 +166,13 @@ class MirroredRoot(BucketRoot):
             self._mirror.sweep()
         return contextlib.nullcontext()
 
-    def workplace(self, below: str) -> AbstractContextManager[Path]:
-        return scratch_folder(self._mirror.scratch())
+    def make_room(self, size_bytes: int) -> None:
+        self._mirror.make_room(size_bytes)
+
+    @contextlib.contextmanager
+    def workplace(self, below: str) -> Iterator[Path]:
+        with self._mirror.building(), scratch_folder(self._mirror.scratch()) as folder:
+            yield folder
 
     @contextlib.contextmanager
     def local(self, name: str) -> Iterator[Path]:
@@ -177,6 +182,7 @@ class MirroredRoot(BucketRoot):
             with self._bucket.get(name) as body:
                 if body is None:
                     raise CacheFormatError(f"{self.where(name)} is missing; build the dataset again")
+                self.make_room(body.object.size_bytes)
                 with translated(f"can't write {path}"), path.open("wb") as file:
                     file.writelines(body.chunks)
             yield path

@@ -112,6 +112,10 @@ class Root(Protocol):
             dry_run: Whether nothing is to be removed.
         """
 
+    def make_room(self, size_bytes: int) -> None:
+        """Free so much of the disk where parts are made, as far as what else is there can be had again."""
+        return
+
     def workplace(self, below: str) -> AbstractContextManager[Path]:
         """Give a folder on a local disk for what a build has not finished.
 

@@ -90,6 +90,32 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
             f"{in_words(missing_bytes)} short. Raise mirror_limit, end other readers, or give mirror= a "
             "folder on a larger disk",
         )
+    _evict(location, contents, free, excess_bytes)
+
+
+def evict_to_free(location: MirrorLocation, size_bytes: int) -> None:
+    """Evict files that nothing reads, least recently used first, until the disk has so much free.
+
+    If that can't be, all of them go. The caller holds the gate exclusively.
+    """
+    contents = _contents(location, ())
+    free = contents.present.keys() - contents.in_use
+    _evict(location, contents, free, size_bytes - location.free_bytes())
+
+
+def what_is_there(location: MirrorLocation) -> str:
+    """Say how much a mirror holds, and how much of that can't go."""
+    contents = _contents(location, ())
+    here_bytes = sum(file.st_size for file in contents.present.values())
+    in_use_bytes = sum(file.st_size for name, file in contents.present.items() if name in contents.in_use)
+    return (
+        f"the mirror {location.root} has {in_words(here_bytes)}, of which {in_words(in_use_bytes)} are being "
+        f"read, and its disk has {in_words(location.free_bytes())} free"
+    )
+
+
+def _evict(location: MirrorLocation, contents: _Contents, free: Iterable[str], excess_bytes: int) -> None:
+    """Remove these files, least recently used first, until so much is gone."""
     for name in sorted(free, key=contents.age):
         if excess_bytes <= 0:
             break
@@ -105,7 +131,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
 def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | None) -> tuple[int, str]:
     """Return how many bytes the mirror may have, and why."""
     found = os.statvfs(location.root)
-    disk_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    disk_bytes, free_bytes = found.f_blocks * found.f_frsize, location.free_bytes()
     on_disk_bytes = here_bytes + free_bytes - min(_SPARE_BYTES, disk_bytes // 100)
     if limit_bytes is not None and limit_bytes < on_disk_bytes:
         return limit_bytes, f"its limit is {in_words(limit_bytes)}"

@@ -61,6 +61,11 @@ class MirrorLocation:
         """Return the lock that a reader of the cache with this part table holds."""
         return self.root / "locks" / f"{hashlib.sha256(table_name.encode()).hexdigest()[:32]}.lock"
 
+    def free_bytes(self) -> int:
+        """Return how much of its disk is free for this user."""
+        found = os.statvfs(self.root)
+        return found.f_bavail * found.f_frsize
+
     def limit_bytes(self) -> int | None:
         """Return how many bytes the mirror may hold; ``None`` where only the disk limits it."""
         try:

@@ -6,6 +6,7 @@ nothing reads may be evicted.
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._columns import CHUNK_BYTES
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
@@ -24,7 +26,7 @@ from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._cached import Published
 from yogadl.storage._folder import Folder, made_folder
-from yogadl.storage._mirror.eviction import evict_for
+from yogadl.storage._mirror.eviction import evict_for, evict_to_free, what_is_there
 from yogadl.storage._mirror.location import MirrorLocation, chosen_location, default_location
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.transfer import Progress
@@ -59,6 +61,7 @@ class Mirror:
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._lock = ProcessLock()
         self._found: MirrorLocation | None = None
+        self._looked_at_bytes: int | None = None
 
     def __reduce__(self) -> Any:
         return Mirror, (self._bucket, self._chosen, self._limit_bytes)
@@ -100,6 +103,39 @@ class Mirror:
     def scratch(self) -> Path:
         """Return a folder on the mirror's disk, made if missing, where caches may be built."""
         return made_folder(self.location.builds)
+
+    def make_room(self, size_bytes: int) -> None:
+        """Evict what nothing reads until the disk has so much free, or nothing is left that can go.
+
+        It lists the mirror. If that did not help, a build does it again once half of what was free is gone.
+        """
+        try:
+            location, looked_at_bytes = self.location, self._looked_at_bytes
+            free_bytes = location.free_bytes()
+            if free_bytes < size_bytes and (looked_at_bytes is None or free_bytes < looked_at_bytes // 2):
+                with location.gate(exclusive=True):
+                    evict_to_free(location, size_bytes)
+                free_bytes = location.free_bytes()
+                self._looked_at_bytes = None if free_bytes >= size_bytes else free_bytes
+        except OSError as error:
+            _log.info("yogadl: no room is made in the mirror: %s", error)
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Give a build room to begin, and tell at a full disk what the mirror has there."""
+        self._looked_at_bytes = None
+        self.make_room(CHUNK_BYTES)
+        try:
+            yield
+        except StorageError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise StorageError(
+                error.errno,
+                f"{error.strerror}; {what_is_there(self.location)}. What nothing reads was removed from the "
+                "mirror as far as there was need: end readers, free the disk, or give mirror= a folder on a "
+                "larger one",
+            ) from error
 
     def sweep(self) -> None:
         """Remove leftovers of killed builds on this machine, if there is a mirror."""
