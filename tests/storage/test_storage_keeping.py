@@ -17,6 +17,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundE
 from yogadl.storage import PartitionedBuild, _locks, copy
 from yogadl.storage._local import FolderOpener
 from yogadl.storage._partitions import Partitions
+from yogadl.storage._remote import BucketRoot
 
 DAY_S = 86_400
 
@@ -294,6 +295,45 @@ def test_parts_that_arrive_before_their_manifest_are_kept_whatever_time_they_bri
         assert here.prune().files == ()
     shutil.copytree(tmp_path / "there/d/versions", tmp_path / "here/d/versions")
     here.verify("d", "1")
+
+
+HALF = ".0123456789abcdef.tmp"
+
+
+@pytest.fixture(params=["bucket", "shared"])
+def leased(request, tmp_path):
+    if request.param == "shared":
+        return yogadl.open_storage(tmp_path / "bucket", shared=True)
+    return yogadl.open_storage((tmp_path / "bucket").as_uri(), mirror=tmp_path / "mirror")
+
+
+def half_written(root, *below):
+    for folder in below:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / HALF).write_bytes(b"half")
+
+
+def test_what_was_half_put_into_an_attempt_counts_and_goes_with_it(leased, tmp_path):
+    half_written(tmp_path / "bucket/d", "builds/0123456789abcdef01234567/many-1")
+    assert [(one.id, one.size_bytes) for one in leased.unfinished()] == [("d", 4)]
+    assert leased.prune(unfinished=True).size_bytes == 4
+    assert not list((tmp_path / "bucket").rglob("*.tmp"))
+    assert leased.unfinished() == []
+
+
+def test_what_was_half_put_anywhere_is_pruned_once_it_is_a_day_old(leased, tmp_path, monkeypatch):
+    leased.submit(np.arange(10), "d", "1")
+    leased.delete("d", "1")
+    below = ("parts", "tables", "trash", "versions", "tags/x", "builds/0123456789abcdef01234567/many-1")
+    half_written(tmp_path / "bucket/d", *below)
+    half_written(tmp_path / "bucket/gone", "parts")
+    leases = {path.parent for path in (tmp_path / "bucket/d/leases").rglob("*") if path.is_file()}
+    half_written(tmp_path, *leases)
+    monkeypatch.setattr(BucketRoot, "now", lambda _: time.time() + 3600)
+    assert not any(HALF in name for name in leased.prune(grace_s=0).files)
+    monkeypatch.setattr(BucketRoot, "now", lambda _: time.time() + DAY_S + 3600)
+    assert sum(HALF in name for name in leased.prune(grace_s=0).files) == len(below) + len(leases) + 1
+    assert not list((tmp_path / "bucket").rglob("*.tmp"))
 
 
 def test_prune_keeps_parts_that_another_version_shares(storage):

@@ -203,9 +203,11 @@ def is_ours(dataset_id: str, name: str) -> bool:
 
     The lease on pruning is not among them: it is cleared by the next.
     """
+    if is_unfinished(name):
+        return True
     if name.startswith(f"{leases(WholeDataset(dataset_id))}/"):
         return False
-    return is_unfinished(name) or re.fullmatch(_OURS, name[len(dataset_id) + 1 :]) is not None
+    return re.fullmatch(_OURS, name[len(dataset_id) + 1 :]) is not None
 
 
 def _short(version: str) -> str:

@@ -12,6 +12,7 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion
+from yogadl.storage._folder import Folder
 from yogadl.storage._parts import open_table, part_files
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._trash import trashed
@@ -151,6 +152,9 @@ class Pruning:
 
     def _can_go(self, entry: Entry, kept: set[str]) -> bool:
         least_age_s = max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in entry.name else 0.0)
+        if _names.is_unfinished(entry.name) and not isinstance(self._root, Folder):
+            # Tasks and tags write without a lease: only in a local folder nobody does while this one prunes.
+            least_age_s = max(least_age_s, _GRACE_OF_TASKS_S)
         is_old = self._now - entry.modified >= least_age_s
         is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
         if entry.name.startswith(f"{_names.tags(self._id)}/"):

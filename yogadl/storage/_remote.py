@@ -17,7 +17,8 @@ from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
-from yogadl.storage._buckets.bucket import Bucket, read
+from yogadl.storage._buckets.bucket import Bucket, Object, read
+from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._buckets.retry import UnavailableError
 from yogadl.storage._cached import Published, can_map, checked
@@ -91,16 +92,21 @@ class BucketRoot:
         return True
 
     def names(self, below: str, suffix: str = "") -> list[str]:
-        found = (entry.name for entry in self.entries(below))
+        found = (entry.name for entry in self._bucket.list(f"{below}/"))
         return sorted(name for name in found if name.endswith(suffix))
 
     def entries(self, below: str) -> Iterator[Entry]:
-        for found in self._bucket.list(f"{below}/"):
+        for found in itertools.chain(self._bucket.list(f"{below}/"), self._unfinished(below)):
             yield Entry(found.name, found.size_bytes, found.modified)
+
+    def _unfinished(self, below: str) -> Iterator[Object]:
+        """Yield what killed writers may have left below a folder, if this is one: a store never shows it."""
+        return self._bucket.unfinished(below) if isinstance(self._bucket, LocalBucket) else iter(())
 
     def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
         found, count = set(), 0
-        for entry in itertools.islice(self._bucket.list(), most_files):
+        every = itertools.chain(self._bucket.list(), self._unfinished(""))
+        for entry in itertools.islice(every, most_files):
             count += 1
             segments = entry.name.split("/")[:-1]
             for number, segment in enumerate(segments):
@@ -121,7 +127,11 @@ class BucketRoot:
         return then + time.monotonic() - at
 
     def age_s(self, name: str, now: float) -> float:
-        found = self._bucket.head(name)
+        if _names.is_unfinished(name):
+            those = (one for one in self._unfinished(name.rpartition("/")[0]) if one.name == name)
+            found = next(those, None)
+        else:
+            found = self._bucket.head(name)
         return 0.0 if found is None else now - found.modified
 
     def keep(self, name: str) -> bool:
@@ -130,11 +140,14 @@ class BucketRoot:
         return found is not None and self.now() - found.modified < _DAY_S
 
     def remove(self, name: str) -> None:
-        self._bucket.delete(name)
+        if isinstance(self._bucket, LocalBucket) and _names.is_unfinished(name):
+            self._bucket.delete_unfinished(name)
+        else:
+            self._bucket.delete(name)
 
     def remove_folder(self, name: str) -> None:
         for entry in list(self.entries(name)):
-            self._bucket.delete(entry.name)
+            self.remove(entry.name)
 
 
 class MirroredRoot(BucketRoot):

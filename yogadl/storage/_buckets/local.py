@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
@@ -91,7 +91,7 @@ class LocalBucket(Bucket):
             name
             for name in files_below(self._folder.root, below, refuse_unlisted)
             # Others put files there, too, such as "Icon\r", which no object can be called.
-            if name.startswith(prefix) and is_name(name) and not _TEMPORARY.fullmatch(name.rpartition("/")[2])
+            if name.startswith(prefix) and is_name(name) and not _is_temporary(name)
         ]
         for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores have it
             found = self._found(name, stat_any)  # anything but a file is refused when it is read
@@ -100,6 +100,17 @@ class LocalBucket(Bucket):
 
     def delete(self, name: str) -> None:
         self._folder.remove(_checked(name))
+
+    def unfinished(self, below: str) -> Iterator[Object]:
+        """Yield what killed writers may have left below a folder; it is no object."""
+        for name in files_below(self._folder.root, below, refuse_unlisted):
+            if is_name(name) and _is_temporary(name):
+                with suppress(FileNotFoundError):  # finished or removed meanwhile
+                    yield _object(name, stat_any(self._folder.root, name))
+
+    def delete_unfinished(self, name: str) -> None:
+        """Remove what `unfinished` has found, if it is there."""
+        self._folder.remove(checked_name(name))
 
     def _found(self, name: str, look: Callable[[Path, str], Found]) -> Found | None:
         """Return what `look` returns for a file, ``None`` if there is none."""
@@ -150,9 +161,13 @@ class LocalBucket(Bucket):
         return True
 
 
+def _is_temporary(name: str) -> bool:
+    return _TEMPORARY.fullmatch(name.rpartition("/")[2]) is not None
+
+
 def _checked(name: str) -> str:
     checked_name(name)
-    if _TEMPORARY.fullmatch(name.rpartition("/")[2]):
+    if _is_temporary(name):
         raise ConfigurationError(f"no object can be called {name!r}: unfinished files are")
     return name
 
