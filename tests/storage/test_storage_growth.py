@@ -440,22 +440,23 @@ def test_an_export_has_all_records(base, tmp_path):
 # Cursors.
 
 
-def test_a_cursor_of_the_base_is_refused_and_told_what_continues_it(base):
+@pytest.mark.parametrize(("shuffle", "order"), [(True, "more, in another order"), (False, "more")])
+def test_a_cursor_of_the_base_is_refused_and_told_what_continues_it(base, shuffle, order):
     base.append(records(97, 101), "d", "2", base_version="1")
     base.append(records(101, 102), "d", "3", base_version="2")
-    batches = iter(base.fetch("d", "1").stream(shuffle=True, shuffle_seed=5).batch(10))
+    options = {"shuffle": shuffle, "shuffle_seed": 5 if shuffle else None}
+    batches = iter(base.fetch("d", "1").stream(**options).batch(10))
     next(batches)
     cursor = batches.state_dict()
     for version, more in (("2", 4), ("3", 5)):
-        what = (
-            f"cursor is of 'd' version '1', whose 97 records version '{version}' continues with {more} more"
-        )
+        whose = f"cursor is of 'd' version '1', whose 97 records version '{version}'"
+        what = rf"{whose} continues with {more} {order}\. To go on"
         whole = base.fetch("d", version)
         for ref in (whole, whole.fields("x"), whole.map(dict)):
             for rebind in (False, True):
                 with pytest.raises(CursorError, match=what):
-                    ref.stream(shuffle=True, shuffle_seed=5, cursor=cursor, rebind=rebind)
-        loader = whole.stream(shuffle=True, shuffle_seed=5).batch(10)
+                    ref.stream(**options, cursor=cursor, rebind=rebind)
+        loader = whole.stream(**options).batch(10)
         with pytest.raises(CursorError, match=what):
             loader.load_state_dict(cursor)
 

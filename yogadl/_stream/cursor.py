@@ -162,9 +162,10 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
         if (earlier.fingerprint, earlier.records) == (state["fingerprint"], state["records"]):
             assert lineage is not None
             theirs, count = f"version {earlier.version!r}", earlier.records
+            other = "" if dict(state["order"]).get("name") == "source" else ", in another order"
             raise CursorError(
                 f"the cursor is of {lineage.id!r} {theirs}, whose {count} records version "
-                f"{lineage.version!r} continues with {identity.records - count} more, in another order. "
+                f"{lineage.version!r} continues with {identity.records - count} more{other}. "
                 f"To go on, open {theirs}, or its records here: ref[:{count}].stream(..., cursor=cursor, "
                 "rebind=True). rebind takes other data of equal length only, so not all of this version: "
                 "begin an epoch of that without a cursor"
