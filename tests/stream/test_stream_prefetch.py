@@ -290,6 +290,17 @@ def test_a_forked_process_reads_on_where_it_was(threads):
     assert child.exitcode == 0
 
 
+def ended(program):
+    """Run a program, and return how it ended."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
 @SOME
 def test_a_live_iterator_does_not_hang_the_interpreters_exit(threads):
     program = f"""
@@ -298,13 +309,7 @@ batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2, threads={threads}
 next(batches)
 print("left open")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+    done = ended(program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "left open\n", "")
 
 
@@ -325,13 +330,7 @@ def late():
 batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2, threads={threads}))
 next(batches)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+    done = ended(program)
     assert (done.returncode, done.stderr) == (0, "")
     assert "on its way out" in done.stdout
 
