@@ -101,13 +101,15 @@ class Build:
                 work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first
             )
             sizes = _Sizes(self, source.length, work)
+            has_mirror = self.root.bucket is not None
             try:
                 if first != source.length:
                     for columns in source.chunks(first):
                         writer.wait()
                         if writer.records > first:
                             sizes.check(writer.records, writer.size_bytes, first)
-                        self._make_room(writer.size_bytes, columns)
+                        if has_mirror:
+                            self._make_room(writer.size_bytes, columns)
                         writer.write(columns)
                 writer.finish()
                 if writer.records > first:
@@ -126,13 +128,12 @@ class Build:
         return receipts
 
     def _make_room(self, written_bytes: int, columns: Columns) -> None:
-        """Make room for a chunk and for what is still to be written of those before it.
+        """Make room in the mirror for a chunk and for what is still to be written of those before it.
 
         That is a part at most. Twice: LMDB writes whole pages, and the part before is sealed meanwhile.
         """
-        if self.root.bucket is not None:
-            held_bytes = min(written_bytes, self.part_bytes or written_bytes)
-            self.root.make_room(CHUNK_BYTES + 2 * (held_bytes + sum(map(_bytes_of, columns))))
+        held_bytes = min(written_bytes, self.part_bytes or written_bytes)
+        self.root.make_room(CHUNK_BYTES + 2 * (held_bytes + sum(map(_bytes_of, columns))))
 
     def _terms(self, source: Source) -> dict[str, Any]:
         """Return what an earlier build must have had in common with this one for its parts to be used."""
