@@ -51,14 +51,7 @@ def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any
 def chunks(
     spec: Spec, records: Iterator[Any], first_record: int, *, are_constant: bool = False
 ) -> Iterator[Columns]:
-    """Yield the columns of records, a chunk of them at a time.
-
-    Args:
-        spec: What the records are like.
-        records: Each is copied as it comes.
-        first_record: The number of the first.
-        are_constant: Whether they need no copy.
-    """
+    """Yield the columns of records, a chunk of them at a time; copies each as it comes, if it may change."""
     # Large records come in small chunks: start with one, and go by what they took.
     count, first = 1, first_record
     if not are_constant:
@@ -88,7 +81,7 @@ class Pickled:
 def keeper_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
     """Return what makes of a record one that nobody else can change: sources fill one array again and again.
 
-    A record of another structure is left as it is: what stores it will refuse it.
+    One of another structure is left as it is, and refused later.
 
     Args:
         node: What records are like.

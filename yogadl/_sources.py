@@ -6,7 +6,6 @@ import itertools
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from functools import cached_property
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -150,18 +149,6 @@ def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
         if str(error) != NO_RECORDS:  # as adapters say it, too
             raise
         return None
-
-
-def until(source: Source, end: int) -> Source:
-    """Return a source that reads no further than to record `end`, if it goes by its length; else as it is."""
-    if isinstance(source, Resumable):
-        return source  # which notes where it stands: there is one of it
-    made: Any = copy.copy(source)
-    try:
-        made.length = end
-    except AttributeError:
-        return source
-    return made  # type: ignore[no-any-return]
 
 
 def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
@@ -327,10 +314,6 @@ class IterableSource:
         return chunks(self.spec, self._records, start)
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 class ItemsSource:
     """Any object with ``__len__`` and ``__getitem__``, read by position.
 
@@ -345,20 +328,13 @@ class ItemsSource:
         self._data = data
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
-        self._keep = _itself
-        self.spec = Spec.of_record(self.items([0])[0], 0, allow_pickle)
-        del self._keep
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_keep"}
-
-    @cached_property
-    def _keep(self) -> Callable[[Any], Any]:
-        """What makes of a record one that the next call does not change."""
-        return keeper_of(self.spec.tree, _itself) if self.is_costly else _itself
+        self.spec = Spec.of_record(self._read([0], None)[0], 0, allow_pickle)
 
     def items(self, indices: Sequence[int]) -> list[Any]:
-        """Return these records."""
+        """Return these records, which nothing changes that is read later."""
+        return self._read(indices, keeper_of(self.spec.tree, lambda value: value) if self.is_costly else None)
+
+    def _read(self, indices: Sequence[int], keep: Callable[[Any], Any] | None) -> list[Any]:
         if hasattr(self._data, "__getitems__"):
             try:
                 return list(self._data.__getitems__(list(indices)))
@@ -368,7 +344,8 @@ class ItemsSource:
         found: list[Any] = []
         try:
             for index in indices:
-                found.append(self._keep(self._data[index]))
+                record = self._data[index]
+                found.append(record if keep is None else keep(record))
         except Exception as error:
             error.add_note(f"while reading record {indices[len(found)]} of the source")
             raise

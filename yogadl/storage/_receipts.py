@@ -15,12 +15,13 @@ from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
-from yogadl._sources import Resumable, Source, until
+from yogadl._sources import Resumable, Source
 from yogadl._spec import Spec
 from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._parts import read_sealed
 from yogadl.storage._root import MAX_READ_BYTES, Root
+from yogadl.storage._shares import until
 
 # Compared with the source before a build goes on: so many records at either end of each sealed part, and of
 # large records fewer. Since each may take seconds to work out, no more than one of so many.

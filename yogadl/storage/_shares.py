@@ -1,12 +1,13 @@
 """Cut a source into shares that are read apart, each by any process: the partitions of a build."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from yogadl._columns import Columns
 from yogadl._partitioned import Partition, PartitionedSource
 from yogadl._provenance.describer import sha256_of_data
-from yogadl._sources import Source, until
+from yogadl._sources import Resumable, Source
 from yogadl.errors import ConfigurationError
 
 # A source with random access is cut into so many shares, whatever the number of workers: so a slow one or a
@@ -107,6 +108,18 @@ def cut(length: int, record_bytes: int) -> int:
     records = max(1, length // shares)  # of few records more shares, rather than half as many
     step = 1 << max(0, (records // _ROUNDED_BY).bit_length() - 1)
     return -(-records // step) * step
+
+
+def until(source: Source, end: int) -> Source:
+    """Return a source that reads no further than to record `end`, if it goes by its length; else as it is."""
+    if isinstance(source, Resumable):
+        return source  # which notes where it stands: there is one of it
+    made: Any = copy.copy(source)
+    try:
+        made.length = end
+    except AttributeError:
+        return source
+    return made  # type: ignore[no-any-return]
 
 
 class _Ranges:
