@@ -366,3 +366,27 @@ print("ends", flush=True)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["ends", "left"], "")
+
+
+@pytest.mark.parametrize("ahead", [{}, {"threads": 1}, {"threads": 2}])
+def test_an_iterator_that_several_threads_use_is_an_error_at_worst_and_never_a_crash(ahead):
+    loader = open_stream(MemorySource(400, record_bytes=1_000_000)).batch(4)
+    loader = loader.prefetch(3, **ahead) if ahead else loader
+    errors = []
+
+    def use(batches):
+        try:
+            for _ in batches:
+                pass
+        except ValueError as error:
+            errors.append(str(error))
+
+    for _ in range(20):
+        batches = iter(loader)
+        users = [threading.Thread(target=use, args=(batches,)) for _ in range(3)]
+        for user in users:
+            user.start()
+        for user in users:
+            user.join(TIMEOUT_S)
+        batches.close()
+    assert set(errors) <= {"generator already executing"}

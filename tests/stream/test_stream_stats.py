@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_source import MemorySource, open_stream, stream_of
 
 from yogadl import _chain
-from yogadl._stream import iterator, run
+from yogadl._stream import run, stats
 from yogadl.errors import ConfigurationError
 
 
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    for module in (_chain, iterator, run):
+    for module in (_chain, run, stats):
         monkeypatch.setattr(module, "perf_counter", found)
     return found
 
@@ -78,13 +78,15 @@ def test_it_says_where_the_time_went(clock):
     found = loader.stats()
     assert found.stages == {"read": 4.0, "1 map(<lambda>)": 24.0, "2 random_map(<lambda>)": 40.0}
     assert found.waited_s == 4 + 24 + 40
-    assert found.seconds == found.waited_s + 3 * 4  # to the last batch, and not what came after
+    assert found.seconds == found.waited_s + 4 * 4
+    clock.takes(100)
+    assert loader.stats() == found
     assert found.waited_share == found.waited_s / found.seconds
     assert found.records_per_s == 12 / found.seconds
     assert found.mb_per_s == pytest.approx(12 / found.seconds)
     assert found.ready is None
     assert str(found) == (
-        "12 records in 80 s: 0 records/s, 0 MB/s; waited 85%; "
+        "12 records in 84 s: 0 records/s, 0 MB/s; waited 81%; "
         "read 4 s, 1 map(<lambda>) 24 s, 2 random_map(<lambda>) 40 s"
     )
 

@@ -356,6 +356,8 @@ def test_a_worker_init_that_raises_is_an_error(ref):
         ({"n": 0, "workers": 2}, "prefetch's n"),
         ({"workers": 2, "timeout_s": 0}, "timeout_s must be"),
         ({"workers": 2, "timeout_s": "1"}, "timeout_s must be"),
+        ({"workers": 2, "timeout_s": float("inf")}, "timeout_s must be"),
+        ({"workers": 2, "timeout_s": float("nan")}, "timeout_s must be"),
         ({"workers": 2, "worker_init": 3}, "worker_init must be"),
         ({"workers": 2, "start_method": "thread"}, "start_method must be one of forkserver, spawn, fork"),
         ({"workers": 2, "worker_threads": 0}, "worker_threads must be"),

@@ -55,17 +55,13 @@ class StreamIterator(Iterator[Item_co]):
         return self
 
     def __next__(self) -> Item_co:  # benchmarks/: this runs once a batch of 23 us
-        asked = perf_counter()
-        progress = self._progress
         try:
-            item = next(self._open(asked) if self._items is None else self._items)
-            progress.items += 1
-            waits = progress.waits
-            waits.ended = now = perf_counter()
-            waits.waited_s += now - asked
+            item = next(self._open() if self._items is None else self._items)
+            self._progress.items += 1
             return item
         except StopIteration:
-            progress.is_finished = True
+            self._progress.is_finished = True
+            self._progress.waits.end()
             raise
         except ForkedError:
             self._items = None
@@ -74,14 +70,14 @@ class StreamIterator(Iterator[Item_co]):
             self._items = None  # a generator that raised is over: the next one starts where we stand
             raise
 
-    def _open(self, asked: float) -> Iterator[Item_co]:
+    def _open(self) -> Iterator[Item_co]:
         progress = self._progress
-        progress.waits.begin(asked, self._recipe.run.counters)
+        progress.waits.begin(self._recipe.run.counters)
         span = progress.span
         if span is None:
             assert self._claims is not None
             span = self._claims.claim(progress)
-        self._items = self._recipe.open(self._recipe.reach(progress), span.end)
+        self._items = self._recipe.open(self._recipe.reach(progress), span.end, progress.waits)
         return self._items
 
     @property
@@ -157,7 +153,7 @@ class ShownIterator(StreamIterator[Item_co]):
         except StopIteration:
             self._finish()
             raise
-        if self._progress.waits.ended - self._shown_s >= _SHOW_EVERY_S:
+        if perf_counter() - self._shown_s >= _SHOW_EVERY_S:
             self._update()
         return item
 
@@ -170,7 +166,7 @@ class ShownIterator(StreamIterator[Item_co]):
             stack = contextlib.ExitStack()
             self._show = stack.enter_context(shown(True, "reading"))
             self._end = weakref.finalize(self, stack.close)
-        self._shown_s = progress.waits.ended
+        self._shown_s = perf_counter()
         found = self._recipe.stats(progress)
         waited = f"waited {found.waited_share:.0%}"
         self._show(found.records, self._recipe.total(progress.span), found.bytes, waited)

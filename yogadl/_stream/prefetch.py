@@ -14,6 +14,7 @@ from yogadl._frozen import frozen
 from yogadl._memory import settle_allocator
 from yogadl._stream.items import Pending, Read
 from yogadl._stream.run import Counters
+from yogadl._stream.stats import Waits
 
 _EXIT_TIMEOUT_S = 5.0
 
@@ -46,20 +47,20 @@ class Prefetch:
 
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
         """Yield `items`, read ahead one by one in one thread; an error comes after the items before it."""
-        return self.of_reads(((1, iter((item,))) for item in items), Counters())
+        return self.of_reads(((1, iter((item,))) for item in items), Counters(), Waits())
 
-    def of_reads(self, reads: Iterator[Read], counters: Counters) -> Iterator[Any]:
+    def of_reads(self, reads: Iterator[Read], counters: Counters, waits: Waits) -> Iterator[Any]:
         """Yield the items of `reads`, made in one thread, with whole reads handed over.
 
         Small batches are read many at a time, and handing each over would cost more than reading it.
         """
         jobs = ((count, partial(_as_it_is, items)) for count, items in reads)
-        return _delivered(self.depth, 1, jobs, counters)
+        return _delivered(self.depth, 1, jobs, counters, waits)
 
-    def of_pending(self, pending: Iterator[Pending], counters: Counters) -> Iterator[Any]:
+    def of_pending(self, pending: Iterator[Pending], counters: Counters, waits: Waits) -> Iterator[Any]:
         """Yield the items of reads that are still to be made: each thread makes the next one."""
         jobs = ((count, partial(_made, read)) for count, read in pending)
-        return _delivered(self.depth, self.threads, jobs, counters)
+        return _delivered(self.depth, self.threads, jobs, counters, waits)
 
 
 def _as_it_is(items: Iterator[Any]) -> _Found:
@@ -81,14 +82,18 @@ def _popped(items: deque[Any]) -> Iterator[Any]:
     return map(deque.popleft, repeat(items, len(items)))
 
 
-def _delivered(depth: int, threads: int, jobs: Iterator[_Job], counters: Counters) -> Iterator[Any]:
+def _delivered(
+    depth: int, threads: int, jobs: Iterator[_Job], counters: Counters, waits: Waits
+) -> Iterator[Any]:
     feed = _Feed(depth, threads, jobs)
     del jobs  # the threads' alone: they end with them
     try:
         while True:
             counters.asked += 1
             counters.ready += feed.ready
+            asked = time.perf_counter()
             items, error = feed.take()
+            waits.waited_s += time.perf_counter() - asked
             yield from items
             if error is not None:
                 try:

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
-from operator import itemgetter
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
@@ -19,8 +17,6 @@ from yogadl._stream.workers import InWorkers, WorkerOptions
 from yogadl.errors import ConfigurationError
 
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
-
-_ITEMS: Final = itemgetter(1)  # of a read
 
 
 class Make(Protocol):
@@ -125,22 +121,22 @@ class Recipe:
         """The stages that make other items of those that were made."""
         return tuple(stage for stage in self.stages if not isinstance(stage, Prefetch))
 
-    def open(self, start: Point, end: int | None) -> Iterator[Any]:
-        """Return the items from `start` to the epoch `end`."""
+    def open(self, start: Point, end: int | None, waits: Waits) -> Iterator[Any]:
+        """Return the items from `start` to the epoch `end`; whoever takes them counts what it waits for."""
         make, stages = self.make, self.stages
         first = stages[0] if stages else None
-        if not isinstance(first, Prefetch):
-            # Without a step of Python's for each item.
-            items: Iterator[Any] = chain.from_iterable(map(_ITEMS, make.reads(self.cut, start, end)))
-        else:
+        if isinstance(first, Prefetch):
             stages = stages[1:]
-            if first.threads > 1 and isinstance(make, MakeInThreads):
-                items = first.of_pending(make.pending(self.cut, start, end), self.run.counters)
-            else:
-                items = first.of_reads(make.reads(self.cut, start, end), self.run.counters)
+        inner = Waits() if stages else waits
+        if not isinstance(first, Prefetch):
+            items = _items(make.reads(self.cut, start, end), inner)
+        elif first.threads > 1 and isinstance(make, MakeInThreads):
+            items = first.of_pending(make.pending(self.cut, start, end), self.run.counters, inner)
+        else:
+            items = first.of_reads(make.reads(self.cut, start, end), self.run.counters, inner)
         for stage in stages:
             items = stage(items)
-        return items
+        return waits.each(items) if stages else items
 
     def rows(self, span: Span, number: int) -> Rows:
         """Return the rows of one item of a span."""
@@ -175,7 +171,7 @@ class Recipe:
             for stage in self.changing:
                 items = stage(items)
             return next(items)
-        return next(replace(self, stages=self.changing).open(start, span.end))
+        return next(replace(self, stages=self.changing).open(start, span.end, Waits()))
 
     def reach(self, progress: Progress) -> Point:
         """Return where a cursor of this progress stands."""
@@ -219,3 +215,10 @@ class Recipe:
         span = self.cut.past_finished(self.run.shard, span)
         self.run.shard.require_step(span.start, span.end)
         return span
+
+
+def _items(reads: Iterator[Read], waits: Waits) -> Iterator[Any]:
+    """Yield the items of reads, one after another."""
+    for _, items in waits.each(reads):
+        yield from items
+        del items

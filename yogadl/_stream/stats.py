@@ -1,10 +1,13 @@
 """Say what an iterator delivered, what it waited for, and where reading spent the time: sums, no traces."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from time import perf_counter
+from typing import Any, TypeVar
 
 from yogadl._frozen import frozen
 from yogadl._stream.run import Counters
+
+T = TypeVar("T")
 
 
 @frozen
@@ -15,7 +18,7 @@ class Stats:
         batches: How many it delivered.
         records: How many records those have.
         bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
-        seconds: From when the first batch was asked for until the last was delivered.
+        seconds: From when the first batch was asked for until the iterator ended, or until now.
         waited_s: How much of that the consumer spent waiting in `next`.
         stages: The seconds that each stage took: ``read``, and each function by its number and name. Summed
             over threads and processes, so together they may be more than `seconds`.
@@ -63,26 +66,43 @@ class Waits:
     """What one consumer waited for. It counts in its own thread; a pickled one begins anew.
 
     Attributes:
-        began: When it asked for the first item.
-        ended: When it got the last one.
-        waited_s: How long it waited in between.
+        waited_s: How long, in all.
     """
 
-    __slots__ = ("_before", "began", "ended", "waited_s")
+    __slots__ = ("_before", "_began", "_ended", "waited_s")
 
     def __init__(self) -> None:
-        self.began: float | None = None
-        self.ended = self.waited_s = 0.0
+        self._began: float | None = None  # when it asked for the first item
+        self._ended: float | None = None  # when there were no more
+        self.waited_s = 0.0
         self._before: Any = ({}, 0, 0)  # what the counters said then
 
     def __reduce__(self) -> Any:
         return Waits, ()
 
-    def begin(self, now: float, counters: Counters) -> None:
+    def begin(self, counters: Counters) -> None:
         """Note the first time that an item was asked for."""
-        if self.began is None:
-            self.began, self.ended = now, now
+        self._ended = None
+        if self._began is None:
+            self._began = perf_counter()
             self._before = counters.stages(), counters.asked, counters.ready
+
+    def end(self) -> None:
+        """Note that there are no more."""
+        self._ended = self._ended or perf_counter()
+
+    def each(self, items: Iterator[T]) -> Iterator[T]:
+        """Yield items; the time that each takes is waited for."""
+        while True:
+            asked = perf_counter()
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            finally:
+                self.waited_s += perf_counter() - asked
+            yield item
+            del item
 
     def stats(self, counters: Counters, items: int, records: int, size_bytes: int) -> Stats:
         """Return what was done since it began."""
@@ -93,7 +113,7 @@ class Waits:
             batches=items,
             records=records,
             bytes=size_bytes,
-            seconds=0.0 if self.began is None else self.ended - self.began,
+            seconds=0.0 if self._began is None else (self._ended or perf_counter()) - self._began,
             waited_s=self.waited_s,
             stages={stage: seconds for stage, seconds in took.items() if seconds},
             ready=(counters.ready - ready) / asked if asked else None,

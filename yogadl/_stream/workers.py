@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._arguments import whole
@@ -70,7 +71,7 @@ class WorkerOptions:
             )
         limit: Any = self.timeout_s
         is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-        if limit is not None and not (is_number and limit > 0):
+        if limit is not None and not (is_number and 0 < limit < inf):
             raise ConfigurationError(f"timeout_s must be a number of seconds above 0, not {limit!r}")
         if self.method not in (None, *METHODS):
             raise ConfigurationError(f"start_method must be one of {', '.join(METHODS)}, not {self.method!r}")
