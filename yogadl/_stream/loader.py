@@ -12,7 +12,7 @@ from yogadl._stream.items import Batches
 from yogadl._stream.iterator import Restartable
 from yogadl._stream.recipe import Recipe
 from yogadl._stream.stats import Stats
-from yogadl._stream.workers import InWorkers, given_workers
+from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -174,6 +174,5 @@ class Loader(Restartable[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        options = given_workers(n, workers, threads, worker_init, timeout_s, start_method, worker_threads)
-        ahead = self._recipe.ahead(n, threads) if options is None else self._recipe.in_workers(options)
-        return Loader(self.stream, ahead)
+        asked = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
+        return Loader(self.stream, self._recipe.prefetch(*asked))

@@ -13,7 +13,7 @@ from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
 from yogadl._stream.shard import Point
 from yogadl._stream.stats import Stats, Waits
-from yogadl._stream.workers import InWorkers, WorkerOptions
+from yogadl._stream.workers import InWorkers, WorkerOptions, given_workers
 from yogadl.errors import ConfigurationError
 
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
@@ -111,6 +111,15 @@ class Recipe:
                 f"{options.called} has workers already: pass all functions to it before, and call it once"
             )
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
+
+    def prefetch(self, n: int, workers: int, threads: int, *more: Any) -> "Recipe":
+        """Return the recipe that reads ahead as `Loader.prefetch` was told, whose arguments these are.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        options = given_workers(n, workers, threads, *more)
+        return self.ahead(n, threads) if options is None else self.in_workers(options)
 
     def begun(self) -> "Recipe":
         """Return the recipe for one iterator more."""

@@ -20,7 +20,7 @@ from yogadl._stream.recipe import Recipe
 from yogadl._stream.run import Counters, Run
 from yogadl._stream.shard import Point, Shard
 from yogadl._stream.skipped import Skipped
-from yogadl._stream.workers import InWorkers, given_workers
+from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 
@@ -232,9 +232,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        options = given_workers(n, workers, threads, worker_init, timeout_s, start_method, worker_threads)
-        ahead = self._recipe.ahead(n, threads) if options is None else self._recipe.in_workers(options)
-        return RecordStream(self._run, ahead)
+        asked = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
+        return RecordStream(self._run, self._recipe.prefetch(*asked))
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Indices:
         """Return which records this shard reads in an epoch, in order, without reading any.

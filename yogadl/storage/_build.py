@@ -106,14 +106,12 @@ class Build:
                 if first != source.length:
                     for columns in source.chunks(first):
                         writer.wait()
-                        if writer.records > first:
-                            sizes.check(writer.records, writer.size_bytes, first)
+                        sizes.check(writer.records, writer.size_bytes, first)
                         if has_mirror:
                             self._make_room(writer.size_bytes, columns)
                         writer.write(columns)
                 writer.finish()
-                if writer.records > first:
-                    sizes.check(writer.records, writer.size_bytes, first)
+                sizes.check(writer.records, writer.size_bytes, first)
             except BaseException:
                 writer.abandon()
                 _clear_unfinished(work)
@@ -199,6 +197,9 @@ class _Sizes:
         self._said = False
 
     def check(self, records: int, size_bytes: int, first: int) -> None:
+        written = records - first
+        if not written:
+            return
         if self._build.progress is not None:
             self._build.progress(records, self._length, size_bytes)
         elapsed_s = time.monotonic() - self._started
@@ -206,15 +207,14 @@ class _Sizes:
             return
         self._said = True
         free_bytes = shutil.disk_usage(self._work).free
-        written = records - first
         if self._length is None:
             _log.log(
                 self._build.say_level, "yogadl: %s: %s written, %s free",
                 self._build.key, in_words(size_bytes), in_words(free_bytes),
             )  # fmt: skip
             return
-        rest_bytes = size_bytes * (self._length - records) // max(1, written)
-        rest_s = elapsed_s * (self._length - records) / max(1, written)
+        rest_bytes = size_bytes * (self._length - records) // written
+        rest_s = elapsed_s * (self._length - records) / written
         _log.log(
             self._build.say_level,
             "yogadl: %s: about %s in all, %.0f s left, %s free",
