@@ -428,7 +428,7 @@ def test_hints_name_the_documents_that_chunks_begin_and_end_in(tmp_path):
         def __len__(self):
             return len(self.records)
 
-        def will_need(self, indices):
+        def will_need(self, indices, fields=None):
             told.extend(indices.tolist())
 
     records = chunks._records

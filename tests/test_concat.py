@@ -104,7 +104,7 @@ def test_a_batch_reads_each_parent_once():
             self.calls.append(indices.tolist())
             return ref_of(0, 10).columns(indices, fields, memory)
 
-        def will_need(self, indices):
+        def will_need(self, indices, fields=None):
             self.told.append(indices.tolist())
 
     sources = [Source() for _ in range(3)]

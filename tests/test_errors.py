@@ -14,6 +14,7 @@ BUILTINS = {
     "DatasetNotFoundError": LookupError,
     "CacheFormatError": ValueError,
     "StorageError": OSError,
+    "SpendingError": OSError,
     "LeaseError": TimeoutError,
     "CursorError": ValueError,
     "StageError": RuntimeError,

@@ -230,7 +230,7 @@ class MappedRecords:
         """About how large a record is."""
         return self.chain.record_bytes
 
-    def will_need(self, indices: Indices) -> int:
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; see `announce`."""
         return announce(self.parent, indices)
 

@@ -160,15 +160,23 @@ class ChunkedRecords:
         has_some = stop > start  # between two documents may lie empty ones
         return _Stretches(*(array[has_some] for array in (chunk, document, start, stop)))
 
-    def will_need(self, indices: Indices) -> int:
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these chunks will be read soon; see `announce`."""
+        if self._document_length is None:
+            stretches = self._stretches(indices)
+            found = _stored(self.parent, stretches.document, self._number)
+            if found is not None and found[0].will_need_stretches(
+                *found[1:], stretches.start, stretches.stop
+            ):
+                return 0
         offsets, begin = self._bounds(), indices * self._size
         last = np.minimum(begin + self._size, offsets[-1]) - 1
         # Those that a chunk begins and ends in: what lies between them lies between them in the file, too.
         documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
         lengths = offsets[documents + 1] - offsets[documents]
         documents = documents[lengths <= _ANNOUNCED_CHUNKS * self._size]
-        return announce(self.parent, documents) * len(indices) // max(1, len(documents))
+        numbers = [self._number]
+        return announce(self.parent, documents, numbers) * len(indices) // max(1, len(documents))
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

@@ -12,10 +12,12 @@ from yogadl._interfaces import (
     Indices,
     Item_co,
     Lineage,
+    Locality,
     Made,
     Memory,
     RandomAccess,
     lineage_of,
+    locality_of,
 )
 from yogadl._order import Blocks, Mixture
 from yogadl._spec import Spec
@@ -180,6 +182,19 @@ class RecordsRef(StreamedRef[Item_co]):
             cursor=cursor,
             rebind=rebind,
         )
+
+    def locality(self) -> Locality:
+        """Return where the bytes of the cache are: how many on this machine, and what was read by range.
+
+        Example:
+            >>> import yogadl
+            >>> storage = yogadl.open_storage("caches")
+            >>> storage.submit([1, 2, 3], "numbers", "1")
+            >>> found = storage.fetch("numbers", "1").locality()
+            >>> found.parts, found.parts_here, found.ranges
+            (1, 1, 0)
+        """
+        return locality_of(self._records)
 
     def select(self, indices: Any) -> "RecordsRef[Item_co]":
         """Return a view of these records, in this order; a mask of booleans also does."""

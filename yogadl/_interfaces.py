@@ -180,14 +180,65 @@ class RandomAccess(Protocol):
         """
 
 
-def announce(records: RandomAccess, indices: Indices) -> int:
+def announce(records: RandomAccess, indices: Indices, fields: Sequence[int] | None = None) -> int:
     """Say that these records will be read soon, if `records` has a `will_need` that can make use of it.
+
+    Args:
+        records: What will be read from.
+        indices: Which records.
+        fields: Which of their fields, by number; all if not given.
 
     Returns:
         For how many records after them that need not be said, since these were found in memory.
     """
     will_need = getattr(records, "will_need", None)
-    return 0 if will_need is None else will_need(indices) or 0
+    return 0 if will_need is None else will_need(indices, fields) or 0
+
+
+@frozen
+class Locality:
+    """Where the bytes of a cache are, and what was read of those that are not on this machine.
+
+    Attributes:
+        parts: How many parts the cache has.
+        parts_here: How many of them are on this machine.
+        bytes: The size of all parts.
+        bytes_here: The size of those that are here.
+        ranges: How many requests this process made to read by range.
+        range_bytes: How many bytes it received by them.
+    """
+
+    parts: int = 0
+    parts_here: int = 0
+    bytes: int = 0
+    bytes_here: int = 0
+    ranges: int = 0
+    range_bytes: int = 0
+
+    def __add__(self, other: "Locality") -> "Locality":
+        return Locality(*(mine + its for mine, its in zip(self.values(), other.values(), strict=True)))
+
+    def values(self) -> tuple[int, ...]:
+        """Return all of it, in order."""
+        return tuple(vars(self).values())
+
+
+def will_read(records: Any, count: int) -> None:
+    """Say that a stream of this process is going to read so many of these records an epoch."""
+    for view in views_of(records):
+        if hasattr(view, "will_read"):
+            view.will_read(min(count, len(view)))
+
+
+def received_by(records: Any) -> tuple[int, int]:
+    """Return how many requests this process made for ranges of these records, and how many bytes came."""
+    found = [view.received for view in views_of(records) if hasattr(view, "received")]
+    return sum(requests for requests, _ in found), sum(size_bytes for _, size_bytes in found)
+
+
+def locality_of(records: Any) -> Locality:
+    """Return where the bytes of these records, and of all that they are views of, are."""
+    return sum((view.locality for view in views_of(records) if hasattr(view, "locality")), Locality())
 
 
 def lineage_of(records: Any) -> Lineage | None:

@@ -60,9 +60,9 @@ class JoinedRecords:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def will_need(self, indices: Indices) -> int:
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return min(announce(self._filled[number], own) for number, own, _ in self._shares(indices))
+        return min(announce(self._filled[number], own, fields) for number, own, _ in self._shares(indices))
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

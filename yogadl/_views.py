@@ -27,9 +27,9 @@ class SelectedRecords:
         """Return whose records these are, which they are there, and which field this is there."""
         return self.parent, self._indices[indices], number
 
-    def will_need(self, indices: Indices) -> int:
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return announce(self.parent, self._indices[indices])
+        return announce(self.parent, self._indices[indices], fields)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -55,9 +55,9 @@ class SlicedRecords:
         """Return whose records these are, which they are there, and which field this is there."""
         return self.parent, indices * self._range.step + self._range.start, number
 
-    def will_need(self, indices: Indices) -> int:
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return announce(self.parent, indices * self._range.step + self._range.start)
+        return announce(self.parent, indices * self._range.step + self._range.start, fields)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -87,9 +87,10 @@ class ProjectedRecords:
         """Return whose records these are, which they are there, and which field this is there."""
         return self.parent, indices, self.numbers[number]
 
-    def will_need(self, indices: Indices) -> int:
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return announce(self.parent, indices)
+        numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
+        return announce(self.parent, indices, numbers)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

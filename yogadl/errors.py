@@ -9,6 +9,7 @@ Each is also a builtin exception, so that code which does not know yogadl can ca
     |-- DatasetNotFoundError(LookupError)   no such dataset or version
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
+    |   `-- SpendingError                   reading from the store has cost as much as it may
     |-- LeaseError(TimeoutError)            another process builds: which, since when, how to clear it
     |-- CursorError(ValueError)             a cursor of other data, or not a cursor
     |-- StageError(RuntimeError)            a function given to map failed: which, at which record
@@ -46,6 +47,10 @@ class CacheFormatError(YogaError, ValueError):
 
 class StorageError(YogaError, OSError):
     """Say that the disk or the store failed."""
+
+
+class SpendingError(StorageError):
+    """Say that as much was read from a store as may be, and how much that is."""
 
 
 class LeaseError(YogaError, TimeoutError):

@@ -22,7 +22,7 @@ from yogadl.storage import CacheStorage, _build
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._remote import remote_backend
+from yogadl.storage._remote_opening import remote_backend
 
 DISK_BYTES = 8 * 2**20
 

@@ -15,6 +15,7 @@ from yogadl._key import DatasetKey
 from yogadl.storage._buckets.bucket import Body, Bucket, Object
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._mirror.mirrored_cache import MirroredCache
 
 RECORDS = 2_000
 PARTS = 8
@@ -39,6 +40,19 @@ def manifest_of(bucket: LocalBucket, name: str) -> Manifest:
     """Return the manifest of version 1."""
     storage = yogadl.open_storage(bucket.url.removeprefix("file://"))
     return storage._backend.catalogue.published(DatasetKey(name, "1")).manifest
+
+
+def open_cache(mirror: Mirror, manifest: Manifest, *, indexes: bool = False) -> MirroredCache:
+    """Bring all of a cache to a mirror, and hold it."""
+    cache = mirror.hold(manifest)
+    try:
+        cache.complete(range(len(cache.table)))
+        if indexes:
+            cache.complete_indexes(range(len(cache.table)))
+    except BaseException:
+        cache.close()
+        raise
+    return cache
 
 
 def is_whole(mirror: Mirror, bucket: Bucket, manifest: Manifest) -> bool:

@@ -21,6 +21,7 @@ from mirrors import (
     last_used,
     litter_in,
     manifest_of,
+    open_cache,
     parts_in,
     rows,
 )
@@ -66,7 +67,7 @@ def size_of(bucket: LocalBucket, name: str) -> int:
 
 def test_a_cache_is_brought_whole_and_reads_as_it_was_built(bucket: LocalBucket, mirror: Mirror) -> None:
     manifest = manifest_of(bucket, "a")
-    brought = mirror.open_cache(manifest)
+    brought = open_cache(mirror, manifest)
     reader = Reader(manifest.spec, brought.table, brought)
     assert is_whole(mirror, bucket, manifest)
     found = reader.columns(rows()["i"][::-1].copy())
@@ -77,17 +78,17 @@ def test_a_cache_is_brought_whole_and_reads_as_it_was_built(bucket: LocalBucket,
 def test_a_second_bring_asks_nothing_of_the_bucket(bucket: LocalBucket, tmp_path: Path) -> None:
     watched = Watched(bucket)
     mirror = Mirror(watched, tmp_path / "mirror")
-    mirror.open_cache(manifest_of(bucket, "a")).close()
+    open_cache(mirror, manifest_of(bucket, "a")).close()
     assert set(watched.gets.values()) == {1}
     watched.gets.clear()
-    Mirror(watched, tmp_path / "mirror").open_cache(manifest_of(bucket, "a"))
+    open_cache(Mirror(watched, tmp_path / "mirror"), manifest_of(bucket, "a"))
     assert watched.gets == {}
 
 
 def test_parts_that_are_wanted_first_are_brought_first(
     bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_connections", lambda: 1)
+    monkeypatch.setattr(transfer, "connection_count", lambda: 1)
     watched, manifest = Watched(bucket), manifest_of(bucket, "a")
     brought = MirroredCache(watched, Mirror(watched, tmp_path / "mirror").location, manifest)
     order = [5, 2, 7, 0, 1, 3, 4, 6, *range(8, len(brought.table))]
@@ -109,10 +110,10 @@ def test_a_part_damaged_on_this_machine_is_brought_again(
     damage: str, bucket: LocalBucket, mirror: Mirror
 ) -> None:
     manifest = manifest_of(bucket, "a")
-    mirror.open_cache(manifest).close()
+    open_cache(mirror, manifest).close()
     path = mirror.folder.path(mirror.folder.names("a", ".mdb")[3])
     path.unlink() if damage == "removed" else os.truncate(path, 100)
-    mirror.open_cache(manifest)
+    open_cache(mirror, manifest)
     assert is_whole(mirror, bucket, manifest)
 
 
@@ -121,14 +122,14 @@ def test_a_table_damaged_on_this_machine_is_brought_again(
     damage: str, bucket: LocalBucket, mirror: Mirror
 ) -> None:
     manifest = manifest_of(bucket, "a")
-    mirror.open_cache(manifest).close()
+    open_cache(mirror, manifest).close()
     path = mirror.folder.path(mirror.folder.names("a", ".parts")[0])
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.unlink()
     if damage != "removed":
         path.write_bytes(content if damage == "flipped" else content[:100])
-    mirror.open_cache(manifest)
+    open_cache(mirror, manifest)
     assert is_whole(mirror, bucket, manifest)
 
 
@@ -140,7 +141,7 @@ def test_a_file_altered_in_the_bucket_is_named(suffix: str, bucket: LocalBucket,
     manifest = manifest_of(bucket, "a")
     bucket.put(found, bytes(content))
     with pytest.raises(CacheFormatError, match=f"{found} in .* has other bytes"):
-        mirror.open_cache(manifest)
+        open_cache(mirror, manifest)
     assert litter_in(mirror) == []
     assert is_free(mirror.location.reader_lock(f"a/tables/{manifest.table_sha256}.parts"))
 
@@ -151,17 +152,17 @@ def test_a_file_deleted_in_the_bucket_is_named(suffix: str, bucket: LocalBucket,
     found = next(known.name for known in bucket.list("a/") if known.name.endswith(suffix))
     bucket.delete(found)
     with pytest.raises(CacheFormatError, match=f"{found} is missing in"):
-        mirror.open_cache(manifest)
+        open_cache(mirror, manifest)
 
 
 def test_what_is_in_the_mirror_is_read_though_the_bucket_has_lost_it(
     bucket: LocalBucket, mirror: Mirror
 ) -> None:
     manifest = manifest_of(bucket, "a")
-    mirror.open_cache(manifest).close()
+    open_cache(mirror, manifest).close()
     for known in list(bucket.list("a/")):
         bucket.delete(known.name)
-    assert len(mirror.open_cache(manifest).table) == manifest.parts
+    assert len(open_cache(mirror, manifest).table) == manifest.parts
 
 
 def test_on_a_terminal_a_bar_shows_how_far_it_is(
@@ -174,7 +175,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr("yogadl._progress._DELAY_S", 0.0)
-    mirror.open_cache(manifest_of(bucket, "a"))
+    open_cache(mirror, manifest_of(bucket, "a"))
     assert "fetching 'a' version '1': 100%" in terminal.getvalue()
 
 
@@ -186,7 +187,7 @@ def test_threads_that_want_the_same_bring_each_part_once(bucket: LocalBucket, tm
     done: list[MirroredCache] = []
 
     def bring() -> None:
-        done.append(Mirror(watched, tmp_path / "mirror").open_cache(manifest))
+        done.append(open_cache(Mirror(watched, tmp_path / "mirror"), manifest))
 
     threads = [threading.Thread(target=bring) for _ in range(6)]
     for thread in threads:
@@ -200,27 +201,27 @@ def test_threads_that_want_the_same_bring_each_part_once(bucket: LocalBucket, tm
 
 def test_a_mirror_is_shared_by_buckets_of_equal_parts(bucket: LocalBucket, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "bucket", tmp_path / "another")
-    Mirror(bucket, tmp_path / "mirror").open_cache(manifest_of(bucket, "a"))
+    open_cache(Mirror(bucket, tmp_path / "mirror"), manifest_of(bucket, "a"))
     watched = Watched(LocalBucket(tmp_path / "another"))
-    Mirror(watched, tmp_path / "mirror").open_cache(manifest_of(bucket, "a"))
+    open_cache(Mirror(watched, tmp_path / "mirror"), manifest_of(bucket, "a"))
     assert watched.gets == {}
 
 
 def test_a_mirror_pickles_without_being_opened(bucket: LocalBucket, tmp_path: Path) -> None:
     mirror = pickle.loads(pickle.dumps(Mirror(bucket, tmp_path / "mirror", "1GB")))
     assert not (tmp_path / "mirror").exists()
-    mirror.open_cache(manifest_of(bucket, "a"))
+    open_cache(mirror, manifest_of(bucket, "a"))
     assert mirror.location.limit_bytes() == 10**9
 
 
 def test_what_is_held_for_a_process_does_not_pickle(bucket: LocalBucket, mirror: Mirror) -> None:
     with pytest.raises(TypeError, match="fetch it again over there"):
-        pickle.dumps(mirror.open_cache(manifest_of(bucket, "a")))
+        pickle.dumps(open_cache(mirror, manifest_of(bucket, "a")))
 
 
 def test_many_parts_take_one_descriptor(bucket: LocalBucket, mirror: Mirror) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    held = [mirror.open_cache(manifest_of(bucket, name)) for name in "abc"]
+    held = [open_cache(mirror, manifest_of(bucket, name)) for name in "abc"]
     assert len(os.listdir("/proc/self/fd")) <= before + len(held)  # a lock each
     for one in held:
         one.close()
@@ -233,10 +234,10 @@ def test_with_a_limit_the_least_recently_used_cache_goes(bucket: LocalBucket, tm
     limit = size_of(bucket, "a") + size_of(bucket, "b") + 1000
     mirror = Mirror(bucket, tmp_path / "mirror", limit)
     manifests = {name: manifest_of(bucket, name) for name in "abc"}
-    mirror.open_cache(manifests["a"]).close()
-    mirror.open_cache(manifests["b"]).close()
+    open_cache(mirror, manifests["a"]).close()
+    open_cache(mirror, manifests["b"]).close()
     last_used(mirror, manifests["b"], 1_000)
-    mirror.open_cache(manifests["c"])
+    open_cache(mirror, manifests["c"])
     assert is_whole(mirror, bucket, manifests["a"])
     assert is_whole(mirror, bucket, manifests["c"])
     assert parts_in(mirror, "b") == 0
@@ -247,10 +248,10 @@ def test_a_cache_that_is_read_stays_and_the_other_goes(bucket: LocalBucket, tmp_
     limit = size_of(bucket, "a") + size_of(bucket, "b") + 1000
     mirror = Mirror(bucket, tmp_path / "mirror", limit)
     manifests = {name: manifest_of(bucket, name) for name in "abc"}
-    held = mirror.open_cache(manifests["a"])
+    held = open_cache(mirror, manifests["a"])
     last_used(mirror, manifests["a"], 1_000)
-    mirror.open_cache(manifests["b"]).close()
-    mirror.open_cache(manifests["c"]).close()
+    open_cache(mirror, manifests["b"]).close()
+    open_cache(mirror, manifests["c"]).close()
     assert is_whole(mirror, bucket, manifests["a"])
     assert parts_in(mirror, "b") == 0
     held.close()
@@ -259,8 +260,8 @@ def test_a_cache_that_is_read_stays_and_the_other_goes(bucket: LocalBucket, tmp_
 def test_only_as_many_parts_go_as_must(bucket: LocalBucket, tmp_path: Path) -> None:
     limit = size_of(bucket, "a") + size_of(bucket, "b") - 1
     mirror = Mirror(bucket, tmp_path / "mirror", limit)
-    mirror.open_cache(manifest_of(bucket, "a")).close()
-    mirror.open_cache(manifest_of(bucket, "b")).close()
+    open_cache(mirror, manifest_of(bucket, "a")).close()
+    open_cache(mirror, manifest_of(bucket, "b")).close()
     assert parts_in(mirror, "a") == parts_in(mirror, "b") - 1
 
 
@@ -269,11 +270,11 @@ def test_what_does_not_fit_is_refused_with_the_sizes_and_nothing_goes(
     others: int, bucket: LocalBucket, tmp_path: Path
 ) -> None:
     mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000 if others else 10_000)
-    held = [mirror.open_cache(manifest_of(bucket, "a")) for _ in range(others)]
+    held = [open_cache(mirror, manifest_of(bucket, "a")) for _ in range(others)]
     with pytest.raises(
         StorageError, match=r"'b' version '1' does not fit.*its limit is .* kB.*Raise mirror_limit"
     ):
-        mirror.open_cache(manifest_of(bucket, "b"))
+        open_cache(mirror, manifest_of(bucket, "b"))
     assert parts_in(mirror, "b") == 0
     assert len(held) == 0 or is_whole(mirror, bucket, manifest_of(bucket, "a"))
 
@@ -287,24 +288,24 @@ def test_what_is_promised_to_a_reader_is_not_given_to_another(bucket: LocalBucke
         if name.endswith(".mdb") and not outcome:
             outcome.append("asked")
             try:
-                Mirror(bucket, tmp_path / "mirror").open_cache(manifests["b"])
+                open_cache(Mirror(bucket, tmp_path / "mirror"), manifests["b"])
             except StorageError as error:
                 outcome.append(error)
 
     mirror = Mirror(Watched(bucket, on_get), tmp_path / "mirror", size_of(bucket, "a") + 10_000)
-    mirror.open_cache(manifests["a"])
+    open_cache(mirror, manifests["a"])
     assert "does not fit" in str(outcome[1])
     assert is_whole(mirror, bucket, manifests["a"])
 
 
 def test_a_reader_that_is_collected_lets_its_cache_go(bucket: LocalBucket, tmp_path: Path) -> None:
     mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
-    held = mirror.open_cache(manifest_of(bucket, "a"))
+    held = open_cache(mirror, manifest_of(bucket, "a"))
     with pytest.raises(StorageError):
-        mirror.open_cache(manifest_of(bucket, "b"))
+        open_cache(mirror, manifest_of(bucket, "b"))
     del held
     gc.collect()
-    mirror.open_cache(manifest_of(bucket, "b"))
+    open_cache(mirror, manifest_of(bucket, "b"))
 
 
 def test_the_limit_is_kept_in_the_folder_and_the_last_to_give_one_decides(
@@ -312,8 +313,8 @@ def test_the_limit_is_kept_in_the_folder_and_the_last_to_give_one_decides(
 ) -> None:
     Mirror(bucket, tmp_path / "mirror", "20kB").location  # noqa: B018
     with pytest.raises(StorageError, match="its limit is 20"):
-        Mirror(bucket, tmp_path / "mirror").open_cache(manifest_of(bucket, "a"))
-    Mirror(bucket, tmp_path / "mirror", "1GiB").open_cache(manifest_of(bucket, "a"))
+        open_cache(Mirror(bucket, tmp_path / "mirror"), manifest_of(bucket, "a"))
+    open_cache(Mirror(bucket, tmp_path / "mirror", "1GiB"), manifest_of(bucket, "a"))
     assert Mirror(bucket, tmp_path / "mirror").location.limit_bytes() == 2**30
 
 
@@ -327,11 +328,11 @@ def test_what_a_killed_process_left_goes_when_room_is_made(
     bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eviction, "_ABANDONED_S", -1.0)
-    mirror.open_cache(manifest_of(bucket, "a")).close()
+    open_cache(mirror, manifest_of(bucket, "a")).close()
     parts = mirror.folder.path("a/parts")
     (parts / ".0123456789abcdef.tmp").write_bytes(b"half of a part")
     (parts / ".some.mdb.lock").touch()
-    mirror.open_cache(manifest_of(bucket, "b"))
+    open_cache(mirror, manifest_of(bucket, "b"))
     assert litter_in(mirror) == []
 
 
@@ -342,7 +343,7 @@ def test_what_is_being_written_stays_when_room_is_made(
     path = mirror.folder.path("b/parts/x.mdb")
     claim = Claim(path)
     claim.take(lambda: False, 1.0)
-    mirror.open_cache(manifest_of(bucket, "a"))
+    open_cache(mirror, manifest_of(bucket, "a"))
     assert litter_in(mirror) == ["caches/b/parts/.x.mdb.lock"]
     claim.release()
     assert litter_in(mirror) == []
@@ -358,7 +359,7 @@ def test_an_adopted_part_is_not_downloaded(bucket: LocalBucket, tmp_path: Path) 
     for part in folder.glob("*.mdb"):
         assert mirror.adopt({f"a/parts/{part.name}": part})
         assert part.exists()
-    mirror.open_cache(manifest)
+    open_cache(mirror, manifest)
     assert list(watched.gets) == [f"a/tables/{manifest.table_sha256}.parts"]
     assert is_whole(mirror, bucket, manifest)
 
@@ -392,13 +393,13 @@ def test_a_mirror_deleted_underneath_a_reader_leaves_what_is_mapped_and_comes_ag
     bucket: LocalBucket, mirror: Mirror
 ) -> None:
     manifest = manifest_of(bucket, "a")
-    brought = mirror.open_cache(manifest)
+    brought = open_cache(mirror, manifest)
     reader = Reader(manifest.spec, brought.table, brought)
     every = rows()["i"]
     assert (reader.columns(every)[1] == rows()["row"]).all()
     shutil.rmtree(mirror.location.root)
     assert (reader.columns(every)[1] == rows()["row"]).all()
-    again = Mirror(bucket, mirror.location.root).open_cache(manifest)
+    again = open_cache(Mirror(bucket, mirror.location.root), manifest)
     assert (Reader(manifest.spec, again.table, again).columns(every)[1] == rows()["row"]).all()
     assert is_whole(mirror, bucket, manifest)
 
@@ -407,7 +408,7 @@ def test_a_reader_that_had_not_mapped_anything_brings_what_vanished(
     bucket: LocalBucket, mirror: Mirror
 ) -> None:
     manifest = manifest_of(bucket, "a")
-    brought = mirror.open_cache(manifest)
+    brought = open_cache(mirror, manifest)
     reader = Reader(manifest.spec, brought.table, brought, maps=False)
     shutil.rmtree(mirror.location.root)
     assert (reader.columns(rows()["i"])[1] == rows()["row"]).all()
@@ -423,7 +424,7 @@ def test_a_folder_with_other_files_is_refused_with_a_better_one(bucket: LocalBuc
     (tmp_path / "full" / "thesis.tex").touch()
     mirror = Mirror(bucket, tmp_path / "full")
     with pytest.raises(ConfigurationError, match=r"'thesis.tex'.*full/yogadl-mirror"):
-        mirror.open_cache(manifest_of(bucket, "a"))
+        open_cache(mirror, manifest_of(bucket, "a"))
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
 
 
@@ -431,13 +432,13 @@ def test_a_local_storage_never_becomes_a_mirror(bucket: LocalBucket, tmp_path: P
     """Or what it has, and no bucket, would be evicted."""
     yogadl.open_storage(tmp_path / "caches").submit(rows(), "mine", "1")
     with pytest.raises(ConfigurationError, match="is no mirror"):
-        Mirror(bucket, tmp_path / "caches").open_cache(manifest_of(bucket, "a"))
+        open_cache(Mirror(bucket, tmp_path / "caches"), manifest_of(bucket, "a"))
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(bucket: LocalBucket, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="is a file, not a folder"):
-        Mirror(bucket, tmp_path / "file").open_cache(manifest_of(bucket, "a"))
+        open_cache(Mirror(bucket, tmp_path / "file"), manifest_of(bucket, "a"))
 
 
 def temporary(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -451,7 +452,7 @@ def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
     temporary(monkeypatch, tmp_path)
     with caplog.at_level(logging.INFO, "yogadl"):
         mirror = Mirror(bucket)
-        mirror.open_cache(manifest_of(bucket, "a"))
+        open_cache(mirror, manifest_of(bucket, "a"))
     assert mirror.location.root == tmp_path / f"yogadl-mirror-{os.getuid()}"
     assert mirror.location.root.stat().st_mode & 0o777 == 0o700
     assert [record.getMessage() for record in caplog.records if "is kept in" in record.getMessage()] != []
@@ -512,7 +513,7 @@ def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(
     for host in ("one", "two"):
         monkeypatch.setattr(location.socket, "gethostname", lambda host=host: host)
         mirror = Mirror(bucket, tmp_path / "nfs")
-        mirror.open_cache(manifest).close()
+        open_cache(mirror, manifest).close()
         assert is_whole(mirror, bucket, manifest)
         roots.append(mirror.location.root)
     assert roots[0] != roots[1]
@@ -580,6 +581,6 @@ def test_what_is_built_in_the_mirrors_scratch_is_never_evicted(bucket: LocalBuck
     mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
     part = mirror.scratch() / "part.mdb"
     part.write_bytes(b"no bucket has it yet")
-    mirror.open_cache(manifest_of(bucket, "a")).close()
-    mirror.open_cache(manifest_of(bucket, "b")).close()
+    open_cache(mirror, manifest_of(bucket, "a")).close()
+    open_cache(mirror, manifest_of(bucket, "b")).close()
     assert part.exists()

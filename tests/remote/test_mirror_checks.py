@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from command import run_command
-from mirrors import Watched, bucket_with, is_whole, litter_in, manifest_of, rows
+from mirrors import Watched, bucket_with, is_whole, litter_in, manifest_of, open_cache, rows
 from places import Place
 
 import yogadl
@@ -229,7 +229,7 @@ def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path: Path, part_b
     watched = Watched(LocalBucket(tmp_path / "bucket"))
     for _ in range(2):
         mirror = Mirror(watched, tmp_path / "mirror")
-        mirror.open_cache(manifest_of(LocalBucket(tmp_path / "bucket"), "a"), indexes=True).close()
+        open_cache(mirror, manifest_of(LocalBucket(tmp_path / "bucket"), "a"), indexes=True).close()
     assert {path.name: path.read_bytes() for path in mirror.folder.root.rglob("*.idx")} == {
         path.name: path.read_bytes() for path in (tmp_path / "bucket").rglob("*.idx")
     }

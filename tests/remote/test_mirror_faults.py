@@ -22,6 +22,7 @@ from mirrors import (
     last_used,
     litter_in,
     manifest_of,
+    open_cache,
     parts_in,
     rows,
 )
@@ -149,7 +150,7 @@ class Slow(LocalBucket):
 
 def hold(mirror: Mirror, manifest: Manifest, ready: Path, go_on: Path) -> None:
     """Bring a cache, say so, and hold it until told."""
-    held = mirror.open_cache(manifest)
+    held = open_cache(mirror, manifest)
     ready.touch()
     wait_until(go_on.exists, "the test to go on")
     held.close()
@@ -172,7 +173,7 @@ def test_who_waits_for_a_killed_downloader_downloads_itself(bucket: LocalBucket,
     waiting, done = Mirror(bucket, tmp_path / "mirror"), []
     with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, _, _):
         wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
-        thread = threading.Thread(target=lambda: done.append(waiting.open_cache(manifest)))
+        thread = threading.Thread(target=lambda: done.append(open_cache(waiting, manifest)))
         thread.start()
         child.kill()
         thread.join(60)
@@ -189,7 +190,7 @@ def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(
     with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, ready, go_on):
         wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
         os.kill(child.pid, signal.SIGSTOP)
-        mirror.open_cache(manifest).close()
+        open_cache(mirror, manifest).close()
         assert is_whole(mirror, bucket, manifest)
         (tmp_path / "flag").touch()
         os.kill(child.pid, signal.SIGCONT)
@@ -205,15 +206,15 @@ def test_a_killed_reader_lets_its_cache_go(bucket: LocalBucket, tmp_path: Path) 
     with holding(mirror, manifest_of(bucket, "a"), tmp_path) as (child, ready, _):
         wait_until(ready.exists, "the reader")
         with pytest.raises(StorageError, match="are in use"):
-            mirror.open_cache(manifest_of(bucket, "b"))
+            open_cache(mirror, manifest_of(bucket, "b"))
         child.kill()
-    mirror.open_cache(manifest_of(bucket, "b"))
+    open_cache(mirror, manifest_of(bucket, "b"))
     assert is_whole(mirror, bucket, manifest_of(bucket, "b"))
 
 
 def test_a_forked_reader_keeps_its_cache_when_its_parent_lets_go(bucket: LocalBucket, tmp_path: Path) -> None:
     mirror = Mirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
-    held = mirror.open_cache(manifest_of(bucket, "a"))
+    held = open_cache(mirror, manifest_of(bucket, "a"))
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -221,12 +222,12 @@ def test_a_forked_reader_keeps_its_cache_when_its_parent_lets_go(bucket: LocalBu
         os._exit(0)
     held.close()
     with pytest.raises(StorageError, match="are in use"):
-        mirror.open_cache(manifest_of(bucket, "b"))
+        open_cache(mirror, manifest_of(bucket, "b"))
     os.write(writing, b"x")
     os.waitpid(pid, 0)
     os.close(reading)
     os.close(writing)
-    mirror.open_cache(manifest_of(bucket, "b"))
+    open_cache(mirror, manifest_of(bucket, "b"))
 
 
 def bring_again_and_again(mirror: Mirror, manifests: list[Manifest], rounds: int) -> int:
@@ -235,7 +236,7 @@ def bring_again_and_again(mirror: Mirror, manifests: list[Manifest], rounds: int
     for number in range(rounds):
         manifest = manifests[(os.getpid() + number) % len(manifests)]
         try:
-            held = mirror.open_cache(manifest)
+            held = open_cache(mirror, manifest)
         except StorageError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -254,7 +255,7 @@ def test_processes_that_crowd_a_mirror_too_small_for_them_always_read_right(tmp_
     with processes(bring_again_and_again, [(mirror, manifests, 12)] * 4) as crowd:
         brought = sum(child.result() for child in crowd)
     assert brought >= 12
-    mirror.open_cache(manifests[0])
+    open_cache(mirror, manifests[0])
     assert sum(path.stat().st_size for path in mirror.folder.root.rglob("*.mdb")) <= limit
     assert litter_in(mirror) == []
 
@@ -273,7 +274,7 @@ def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(
             assert path.read_bytes() == (tmp_path / "bucket/a/parts" / path.name).read_bytes()
         shutil.rmtree(tmp_path / "mirror")
     again = Mirror(bucket, tmp_path / "mirror")
-    again.open_cache(manifest)
+    open_cache(again, manifest)
     assert is_whole(again, bucket, manifest)
 
 
@@ -292,10 +293,10 @@ def test_a_mirror_that_vanishes_while_it_is_filled_is_filled_or_one_error(
 
     mirror = Mirror(Watched(bucket, on_get), tmp_path / "mirror")
     with contextlib.suppress(StorageError):
-        mirror.open_cache(manifest)
+        open_cache(mirror, manifest)
     assert removed
     again = Mirror(bucket, tmp_path / "mirror")
-    again.open_cache(manifest)
+    open_cache(again, manifest)
     assert is_whole(again, bucket, manifest)
 
 
@@ -332,10 +333,10 @@ def fill_a_small_disk(bucket: LocalBucket, folder: Path, is_foreseen: bool) -> s
     if not is_foreseen:  # somebody else fills the disk while the cache is on its way
         mirrored_cache.evict_for = lambda *_: None
     with pytest.raises(StorageError) as caught:
-        mirror.open_cache(manifest)
+        open_cache(mirror, manifest)
     assert litter_in(mirror) == []
     mount(folder, "remount,size=64m")
-    mirror.open_cache(manifest)
+    open_cache(mirror, manifest)
     assert is_whole(mirror, bucket, manifest)
     return str(caught.value)
 
@@ -346,7 +347,7 @@ def bring_three_where_two_fit(bucket: LocalBucket, folder: Path) -> tuple[int, i
     mount(folder, f"size={int(2.6 * manifests['a'].size_bytes)}")
     mirror = Mirror(bucket, folder / "mirror")
     for number, manifest in enumerate(manifests.values()):
-        mirror.open_cache(manifest).close()
+        open_cache(mirror, manifest).close()
         assert is_whole(mirror, bucket, manifest)
         last_used(mirror, manifest, 1000 + number)
     return parts_in(mirror, "a"), parts_in(mirror, "b"), parts_in(mirror, "c")

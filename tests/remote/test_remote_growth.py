@@ -11,7 +11,7 @@ import yogadl
 from yogadl.errors import DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._remote import MirrorOpener
+from yogadl.storage._remote_opening import MirrorOpener
 
 PART_BYTES = 20_000
 

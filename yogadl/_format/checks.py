@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from yogadl._format.fields import VaryingField
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.reader import Reader
-from yogadl._format.rows import StoredRows
+from yogadl._format.rows import Parts, StoredRows
 from yogadl._format.table import PartTable
 from yogadl._interfaces import Memory
 from yogadl.errors import CacheFormatError
@@ -47,6 +47,11 @@ class CheckedReader:
         ]
         self._is_loaded = np.zeros(len(reader.parts.table), bool)
         self._left = self._unfinished()
+
+    @property
+    def parts(self) -> Parts:
+        """The parts that it reads."""
+        return self._reader.parts
 
     @property
     def table(self) -> PartTable:
@@ -90,9 +95,13 @@ class CheckedReader:
             self._check([number], indices)
         return self._reader.stretches(indices, number, starts, stops)
 
-    def will_need(self, indices: Int64s) -> int:
+    def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return self._reader.will_need(indices)
+        return self._reader.will_need(indices, fields)
+
+    def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
+        """Say that these stretches will be read soon; see `Reader.will_need_stretches`."""
+        return self._reader.will_need_stretches(indices, number, starts, stops)
 
     def _unfinished(self) -> tuple[int, ...]:
         """Return which fields have blocks that were not checked yet."""
@@ -128,6 +137,7 @@ class CheckedReader:
         for part in np.unique(parts[~self._is_loaded[parts]]).tolist():
             self._load(part)
         positions, lengths, checksums = checks.position[new], checks.length[new], checks.checksum[new]
+        rows.parts.expect(parts, positions, lengths)
         each = zip(*(a.tolist() for a in (new, parts, positions, lengths, checksums)), strict=True)
         for block, part, position, length, checksum in each:
             if xxh3_64_intdigest(rows.block(part, position, length)) != checksum:

@@ -1,10 +1,12 @@
 """How a value of varying length is stored: its bytes, and an entry that says where they are."""
 
+import math
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from yogadl._leaf import BYTES, Leaf
+from yogadl._leaf import BYTES, MAX_DIMENSIONS, Leaf, is_too_large
 
 # An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
 # the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.
@@ -32,3 +34,20 @@ def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
         items[i] = item if leaf.dtype == BYTES else item.decode("utf-8", "surrogatepass")
         start += length
     return items.reshape(shape)
+
+
+def are_readable(leaf: Leaf, ways: NDArray[np.int64]) -> bool:
+    """Return whether values of this leaf may be stored in all of these ways: varying, row_bytes, shape."""
+    for varying, row_bytes, rank, *sizes in ways.tolist():
+        if varying:
+            # Without a rank in its entry, a value is a scalar; and scalars of numbers are fixed.
+            words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
+            is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
+        else:
+            is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
+            is_shape = is_shape and not is_too_large(tuple(sizes[:rank]))
+            found_bytes = math.prod(sizes[:rank]) * leaf.numpy_dtype.itemsize
+            is_readable = leaf.is_numeric and is_shape and found_bytes == row_bytes
+        if not is_readable:
+            return False
+    return True

@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, decoded
+from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, are_readable, decoded
 from yogadl._format.rows import Parts, StoredRows
-from yogadl._format.table import FieldTable, PartTable
+from yogadl._format.table import FieldTable
 from yogadl._format.window import Window, row_step
 from yogadl._interfaces import Memory
-from yogadl._leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
+from yogadl._leaf import BYTES, OBJECT, Leaf
 from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
@@ -60,6 +60,7 @@ class FixedField:
         self._shape = tuple(size or 0 for size in leaf.shape)
         self._dtype = leaf.numpy_dtype
         self._row_bytes = leaf.row_bytes
+        self._is_kept = number in parts.kept
         self._positions: Int64s | None = None
         self._piece: tuple[int, int] | None = None
         table, window = parts.table, parts.window
@@ -100,11 +101,18 @@ class FixedField:
             if step >= _LEAST_PIECE_BYTES:
                 return self._gather_pieces(rows.window, where, memory, step, phase)
         if where is None:
-            found = rows.gather(_row_positions(self._table, rows, self._row_bytes), self._row_bytes)
+            positions = _row_positions(self._table, rows, self._row_bytes)
+            found = rows.gather(positions, self._row_bytes, keeps=self._is_kept)
         else:
             found = rows.window.rows(self._row_bytes)[0][where]
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
+
+    def expect(self, rows: StoredRows) -> None:
+        """Begin to read what of these rows is not on this machine."""
+        if self._row_bytes:
+            positions = _row_positions(self._table, rows, self._row_bytes)
+            rows.expect(positions, np.full(len(positions), self._row_bytes), keeps=self._is_kept)
 
     def blocks(self) -> Blocks | None:
         """Return where in the window each block begins, if they are that simple."""
@@ -165,15 +173,17 @@ class FixedField:
 class VaryingField:
     """A field whose values differ in size: entries say where in the heap each lies."""
 
-    def __init__(self, leaf: Leaf, table: PartTable, number: int) -> None:
+    def __init__(self, leaf: Leaf, parts: Parts, number: int) -> None:
+        table = parts.table
         self._leaf = leaf
         self._dtype = leaf.numpy_dtype
+        self._is_kept = number in parts.kept
         if len(table):
             self._table = table.fields[number]
             # Parts store it in different ways if it was found late to vary, or in rank.
             each = np.column_stack([self._table.varying, self._table.row_bytes, self._table.shape])
             ways, first, numbers = np.unique(each, axis=0, return_index=True, return_inverse=True)
-            if not _are_readable(leaf, ways):
+            if not are_readable(leaf, ways):
                 raise CacheFormatError(
                     "a field is not stored as values of its kind are; build the dataset again"
                 )
@@ -196,13 +206,25 @@ class VaryingField:
                 out[number] = value
         return out
 
+    def expect(self, rows: StoredRows) -> None:
+        """Begin to read what of these values is not on this machine; waits for what says where they lie."""
+        for part, _, some in self._stored_alike(rows):
+            row_bytes = int(self._table.row_bytes[part])
+            if self._table.varying[part]:
+                positions, lengths, _ = self._entries(some, part)
+                some.expect(positions, lengths)
+            elif row_bytes:
+                positions = _row_positions(self._table, some, row_bytes)
+                some.expect(positions, np.full(len(positions), row_bytes), keeps=self._is_kept)
+
     def _from_rows(self, rows: StoredRows, part: int) -> list[Any]:
         rank = int(self._table.shape[part, 0])
         shape = self._table.shape[part, 1 : 1 + rank].tolist()
         row_bytes = int(self._table.row_bytes[part])
         if not row_bytes:
             return [np.empty(shape, self._dtype) for _ in range(len(rows.indices))]
-        found = rows.gather(_row_positions(self._table, rows, row_bytes), row_bytes)
+        positions = _row_positions(self._table, rows, row_bytes)
+        found = rows.gather(positions, row_bytes, keeps=self._is_kept)
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
     def _from_heap(self, rows: StoredRows, part: int) -> list[Any]:
@@ -213,7 +235,7 @@ class VaryingField:
         """Return where each value lies in its part's file, how long it is, and its entry."""
         table = self._table
         row_bytes = int(table.row_bytes[part])
-        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes)
+        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps=self._is_kept)
         entries = found.view(ENTRY_DTYPE).reshape(len(found), row_bytes // 4)
         blocks, starts, lengths = (entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS))
         parts, _ = rows.located()
@@ -240,6 +262,20 @@ class VaryingField:
 
         What lies back to back is copied in one piece: values of records that follow each other, mostly.
         """
+        positions, lengths = self._where_stretches(rows, starts, stops)
+        parts = rows.located()[0]
+        # By range they are asked for one by one, as they were announced.
+        is_here = rows.parts.are_away(parts) is None
+        follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
+        firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
+        data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
+        return np.frombuffer(data, self._dtype).reshape(-1, *self._inner)
+
+    def expect_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
+        """Begin to read what of these stretches is not on this machine."""
+        rows.expect(*self._where_stretches(rows, starts, stops))
+
+    def _where_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
         unit = self.unit_bytes
         positions, value_bytes = self._placed(rows)
         lengths = (stops - starts) * unit
@@ -247,12 +283,7 @@ class VaryingField:
             raise CacheFormatError(
                 "values have other lengths than before: run storage.verify, then build again"
             )
-        positions += starts * unit
-        parts = rows.located()[0]
-        follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1])
-        firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
-        data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
-        return np.frombuffer(data, self._dtype).reshape(-1, *self._inner)
+        return positions + starts * unit, lengths
 
     @property
     def _inner(self) -> tuple[int, ...]:
@@ -352,23 +383,6 @@ class VaryingField:
             raise CacheFormatError(
                 "a value does not fit its shape or is no text: run storage.verify, then build again"
             ) from error
-
-
-def _are_readable(leaf: Leaf, ways: Int64s) -> bool:
-    """Return whether values of this leaf may be stored in all of these ways: varying, row_bytes, shape."""
-    for varying, row_bytes, rank, *sizes in ways.tolist():
-        if varying:
-            # Without a rank in its entry, a value is a scalar; and scalars of numbers are fixed.
-            words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
-            is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
-        else:
-            is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
-            is_shape = is_shape and not is_too_large(tuple(sizes[:rank]))
-            found_bytes = math.prod(sizes[:rank]) * leaf.numpy_dtype.itemsize
-            is_readable = leaf.is_numeric and is_shape and found_bytes == row_bytes
-        if not is_readable:
-            return False
-    return True
 
 
 def _writable(value: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from yogadl._format.fields import Blocks, FixedField, VaryingField
 from yogadl._format.hints import Hints
-from yogadl._format.rows import PAGE_BYTES, PartFiles, Parts
+from yogadl._format.rows import PAGE_BYTES, PartFiles, Parts, StoredRows
 from yogadl._format.table import PartTable
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
@@ -22,13 +22,18 @@ class AnyReader(Protocol):
     """Read records of one cache: a `Reader`, or one that checks what it reads."""
 
     @property
+    def parts(self) -> Parts: ...
+
+    @property
     def record_bytes(self) -> int: ...
 
     def columns(
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> list[NDArray[Any] | list[Any]]: ...
 
-    def will_need(self, indices: Int64s) -> int: ...
+    def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int: ...
+
+    def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool: ...
 
     def lengths(self, indices: Int64s, number: int) -> Int64s: ...
 
@@ -51,7 +56,7 @@ class Reader:
         self.fields = [
             FixedField(field.leaf, self.parts, number)
             if field.leaf.is_fixed
-            else VaryingField(field.leaf, table, number)
+            else VaryingField(field.leaf, self.parts, number)
             for number, field in enumerate(spec.fields)
         ]
         self._hints = Hints(self.fields)
@@ -110,8 +115,30 @@ class Reader:
         field = self.fields[number]
         return field.blocks() if isinstance(field, FixedField) else None
 
-    def will_need(self, indices: Int64s) -> int:
+    def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""
-        if not len(indices) or not self.parts.are_all_mappable:
+        if not len(indices):
+            return 0
+        if self.parts.away is not None:
+            away = self.parts.are_away(self.parts.locate(indices)[0])
+            if away is not None:
+                self._expect(self.parts.rows(indices[away]), fields)
+                return 0  # each record is to be announced
+        if not self.parts.are_all_mappable:
             return 0
         return self._hints.give(self.parts.rows(indices))
+
+    def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
+        """Say that `stretches` will be asked for soon; return whether some are not on this machine."""
+        if self.parts.away is None or not len(indices):
+            return False
+        away = self.parts.are_away(self.parts.locate(indices)[0])
+        if away is None:
+            return False
+        rows = self.parts.rows(indices[away])
+        self._varying(number).expect_stretches(rows, starts[away], stops[away])
+        return True
+
+    def _expect(self, rows: StoredRows, fields: Sequence[int] | None) -> None:
+        for field in self.fields if fields is None else [self.fields[number] for number in fields]:
+            field.expect(rows)

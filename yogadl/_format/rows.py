@@ -1,7 +1,8 @@
-"""Say where the rows of a batch lie, and read them: from mapped parts, or by pread where one is not."""
+"""Say where the rows of a batch lie, and read them: from mapped parts, by pread, or from a store by range."""
 
 import itertools
 import os
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -22,11 +23,47 @@ PAGE_BYTES: Final = 4096
 _RENEW_CACHE_BYTES: Final = 16 * 2**30
 
 
+# A field whose rows are no larger than this is read by range in pages that are kept, as long as all such
+# fields of the cache together are no larger than that: else each record would cost a request for its label.
+KEPT_ROW_BYTES: Final = 1024
+KEPT_BYTES: Final = 64 * 2**20
+
+
 class PartFiles(Protocol):
     """Know where the files of parts lie."""
 
     def path(self, sha256: str) -> str:
         """Return the path of a part's file."""
+
+    @property
+    def away(self) -> "AwayParts | None":
+        """What reads those parts that are not on this machine; ``None`` if all are."""
+        return None
+
+
+class AwayParts(Protocol):
+    """Read parts that are not on this machine, by ranges of their bytes.
+
+    Attributes:
+        are_away: Which parts. Some may arrive meanwhile; none goes.
+    """
+
+    are_away: NDArray[np.bool_]
+
+    def read(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
+    ) -> Sequence[bytes | memoryview]:
+        """Read from those parts; `keeps` says whether what lies around is likely to be read, too."""
+
+    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+        """Begin to read what will soon be asked for."""
+
+    def will_read(self, records: int) -> None:
+        """Say that a stream of this process is going to read so many records an epoch."""
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """How many requests this process made for ranges, and how many bytes came."""
 
 
 class Parts:
@@ -40,6 +77,8 @@ class Parts:
         self.mapped = min(len(table), MAX_MAPPED_PARTS) if maps else 0
         self.are_all_mappable = self.mapped == len(table)
         self._files = files
+        self.away = files.away
+        self.kept = frozenset[int]() if self.away is None else _kept_fields(table)
         self.window = self._new_window()
         counts = np.diff(table.first_record)
         # Parts of one size, but for the last: then finding the part of a record is a division.
@@ -61,8 +100,27 @@ class Parts:
             parts = np.searchsorted(first, indices, side="right") - 1
         return parts, indices - first[parts]
 
-    def read(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[bytes]:
+    def are_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
+        """Return which of these parts are not on this machine; ``None`` if all are."""
+        if self.away is None:
+            return None
+        found: NDArray[np.bool_] = self.away.are_away[parts]
+        return found if found.any() else None
+
+    def read(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool = False
+    ) -> Sequence[bytes | memoryview]:
         """Read from parts' files without mapping them; each file is opened once."""
+        away = self.are_away(parts)
+        if away is not None and self.away is not None:
+            if away.all():
+                return self.away.read(parts, positions, lengths, keeps=keeps)
+            both: list[bytes | memoryview] = [b""] * len(parts)
+            for chosen in (np.flatnonzero(away), np.flatnonzero(~away)):
+                content = self.read(parts[chosen], positions[chosen], lengths[chosen], keeps=keeps)
+                for number, value in zip(chosen.tolist(), content, strict=True):
+                    both[number] = value
+            return both
         found = [b""] * len(parts)
         by_part = np.argsort(parts, kind="stable").tolist()
         for part, numbers in itertools.groupby(by_part, lambda number: int(parts[number])):
@@ -79,6 +137,12 @@ class Parts:
                 os.close(descriptor)
         return found
 
+    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
+        """Begin to read what of this is in parts that are not on this machine."""
+        away = self.are_away(parts)
+        if away is not None and self.away is not None:
+            self.away.expect(parts[away], positions[away], lengths[away], keeps=keeps)
+
     def open(self, part: int) -> int:
         """Open a part's file; the caller closes the descriptor."""
         return open_part(self._files.path(self.table.sha256[part]), int(self.table.size_bytes[part]))
@@ -92,7 +156,20 @@ class Parts:
 
     def _new_window(self) -> Window:
         names, files = self.table.sha256, self._files
-        return Window(self.table.size_bytes[: self.mapped], lambda part: files.path(names[part]))
+        are_away = None if self.away is None else self.away.are_away
+        return Window(self.table.size_bytes[: self.mapped], lambda part: files.path(names[part]), are_away)
+
+
+def _kept_fields(table: PartTable) -> frozenset[int]:
+    """Return which fields are read by range in pages that are kept."""
+    records, sizes = np.diff(table.first_record), []
+    for number, field in enumerate(table.fields):
+        if int(field.row_bytes.max(initial=0)) <= KEPT_ROW_BYTES:
+            sizes.append((int((records * field.row_bytes).sum()), number))
+    ends = itertools.accumulate(size_bytes for size_bytes, _ in sorted(sizes))
+    return frozenset(
+        number for (_, number), end in zip(sorted(sizes), ends, strict=True) if end <= KEPT_BYTES
+    )
 
 
 class StoredRows:
@@ -116,18 +193,20 @@ class StoredRows:
             self._located = self.parts.locate(self.indices)
             if not self.window.all_mapped:
                 parts = self._located[0]
-                self.window.map(parts[parts < self.parts.mapped])
+                parts = parts[parts < self.parts.mapped]
+                away = self.parts.are_away(parts)
+                self.window.map(parts if away is None else parts[~away])
         return self._located
 
     def some(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
         return StoredRows(self.parts, self.window, self.indices[chosen])
 
-    def gather(self, positions: Int64s, row_bytes: int) -> NDArray[Any]:
+    def gather(self, positions: Int64s, row_bytes: int, *, keeps: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
         parts, _ = self.located()
         view, step = self.window.rows(row_bytes)
-        is_mapped = parts < self.parts.mapped
+        is_mapped = self._are_mapped(parts)
         if is_mapped.all():
             found: NDArray[Any] = view[(positions + self.window.offset[parts]) // step]
             return found
@@ -137,22 +216,28 @@ class StoredRows:
             found = view[(positions[here] + self.window.offset[parts[here]]) // step]
             out[here] = found.reshape(-1).view(out.dtype)
         away = np.flatnonzero(~is_mapped)
-        content = self.parts.read(parts[away], positions[away], np.full(len(away), row_bytes))
+        lengths = np.full(len(away), row_bytes)
+        content = self.parts.read(parts[away], positions[away], lengths, keeps=keeps)
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
+    def expect(self, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
+        """Begin to read what of these rows, at these positions of their parts, is not on this machine."""
+        self.parts.expect(self.parts.locate(self.indices)[0], positions, lengths, keeps=keeps)
+
     def block(self, part: int, position: int, length: int) -> bytes | memoryview:
         """Return bytes of a part that some of these rows lie in, where they are if that is mapped."""
-        if part < self.parts.mapped:
-            self.located()
+        self.located()
+        one = np.array([part])
+        if self._are_mapped(one)[0]:
             start = int(self.window.offset[part]) + position
             return self.window.bytes[start : start + length].data
-        return self.parts.read(*(np.array([number]) for number in (part, position, length)))[0]
+        return self.parts.read(one, np.array([position]), np.array([length]))[0]
 
     def joined(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> bytearray:
         """Return the bytes at these positions of parts that some of these rows lie in, back to back."""
         self.located()
-        if (parts >= self.parts.mapped).any():
+        if not self._are_mapped(parts).all():
             return bytearray().join(self.parts.read(parts, positions, lengths))
         starts = positions + self.window.offset[parts]
         memory, ends = self.window.bytes.data, (starts + lengths).tolist()
@@ -161,9 +246,17 @@ class StoredRows:
     def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
         """Return the bytes at these positions of their parts' files."""
         parts, _ = self.located()
-        if (parts >= self.parts.mapped).any():
-            return self.parts.read(parts, positions, lengths)
+        if not self._are_mapped(parts).all():
+            content = self.parts.read(parts, positions, lengths)
+            return [value if isinstance(value, bytes) else bytes(value) for value in content]
         starts = positions + self.window.offset[parts]
         memory = self.window.bytes
         ends = (starts + lengths).tolist()
         return [memory[start:end].tobytes() for start, end in zip(starts.tolist(), ends, strict=True)]
+
+    def _are_mapped(self, parts: Int64s) -> NDArray[np.bool_]:
+        """Return which of these parts, that some of these rows lie in, are mapped."""
+        found: NDArray[np.bool_] = parts < self.parts.mapped
+        if self.parts.away is not None and not self.window.all_mapped:
+            found[found] = self.window.is_mapped[parts[found]]
+        return found

@@ -48,14 +48,25 @@ class Window:
     Threads may gather from mapped parts while others are mapped. Nothing is ever unmapped before the
     window itself goes, so what gathers must hold a reference to it. Survives fork; never pickled.
 
+    Args:
+        sizes: How large each part is.
+        path_of: Returns where the file of a part lies.
+        are_away: Which of them have no file yet, if any: the caller maps no such part.
+
     Raises:
         CacheFormatError: if no machine has so many addresses.
         StorageError: if they can't be reserved (``ulimit -v``).
     """
 
-    def __init__(self, sizes: NDArray[np.int64], path_of: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        sizes: NDArray[np.int64],
+        path_of: Callable[[int], str],
+        are_away: NDArray[np.bool_] | None = None,
+    ) -> None:
         self._sizes = sizes
         self._path_of = path_of
+        self._are_away = are_away
         self._lock = ProcessLock()
         # Small parts are packed: a slot of 2 MiB each would cost each a page of page table.
         is_large = len(sizes) > 0 and int(sizes.mean()) >= _HUGE_PAGE_BYTES
@@ -95,8 +106,9 @@ class Window:
         return view
 
     def map_few(self) -> bool:
-        """Map all parts if there are few of them; return whether all are mapped now."""
-        if len(self.is_mapped) <= _FEW_PARTS:
+        """Map all parts if there are few of them and all are here; return whether all are mapped now."""
+        is_all_here = self._are_away is None or not self._are_away.any()
+        if len(self.is_mapped) <= _FEW_PARTS and is_all_here:
             self.map(np.arange(len(self.is_mapped)))
         return self.all_mapped
 

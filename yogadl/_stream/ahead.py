@@ -2,11 +2,16 @@
 
 from typing import Final
 
-from yogadl._interfaces import Indices, announce
+from yogadl._interfaces import Indices, announce, will_read
 from yogadl._stream.run import Run
 
 AHEAD_BYTES: Final = 32_000_000
 _STEPS: Final = 8  # in which so much is announced: small batches then cost a comparison each
+
+
+def expect(run: Run, indices: Indices) -> None:
+    """Announce just these records."""
+    announce(run.source, indices)
 
 
 class Ahead:
@@ -21,6 +26,7 @@ class Ahead:
         self._indices = indices
         self._announced = 0
         self._most = max(1, AHEAD_BYTES // run.record_bytes)
+        will_read(run.source, run.shard.own(0))
 
     def of(self, first: int, last: int) -> None:
         """Announce what comes after records `first` to `last - 1`, about to be read, and those if need be."""

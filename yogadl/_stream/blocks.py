@@ -1,4 +1,4 @@
-"""Work out rows that are asked for in any order, a block of them at a time; the next ones are announced."""
+"""Work out rows that are asked for in any order, a block of them at a time, and announce the next ones."""
 
 from collections import OrderedDict
 from typing import Final
@@ -13,17 +13,20 @@ _KEPT: Final = 4  # blocks of rows
 
 
 class RowBlocks:
-    """Work out rows of a run, asked for in any order, a block at a time, and announce those to come.
+    """Work out rows of a run, asked for in any order, a block at a time.
 
     Safe to use from any number of threads and after a fork.
 
     Args:
         run: Whose rows.
         size: How many are mostly asked for at a time.
+        announces: Whether to announce those that come after what is asked for: all of them are to be asked
+            for here, and not some of them in other processes.
     """
 
-    def __init__(self, run: Run, size: int) -> None:
+    def __init__(self, run: Run, size: int, *, announces: bool = True) -> None:
         self._run = run
+        self._announces = announces
         self._block = max(1, INDICES // size) * size
         # By (epoch, origin, block): the block's rows, and what announces them.
         self._kept: OrderedDict[tuple[int, int, int], tuple[Rows, Ahead]] = OrderedDict()
@@ -36,7 +39,8 @@ class RowBlocks:
             block, within = divmod(first, self._block)
             rows, ahead = self._rows(epoch, origin, block)
             end = min(within + last - first, self._block)
-            ahead.of(within, end)
+            if self._announces:
+                ahead.of(within, end)
             found.append(rows[within:end])
             first += end - within
         return joined(found)

@@ -72,7 +72,7 @@ class StreamIterator(Iterator[Item_co]):
 
     def _open(self) -> Iterator[Item_co]:
         progress = self._progress
-        progress.waits.begin(self._recipe.run.counters)
+        progress.waits.begin(self._recipe.run)
         span = progress.span
         if span is None:
             assert self._claims is not None

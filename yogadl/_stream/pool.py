@@ -265,6 +265,8 @@ class WorkerPool:
                 error = failed
         for stage, seconds in answer.took.items():
             self.task.make.run.counters.add(stage, seconds)
+        self.task.make.run.counters.requests += answer.received[0]
+        self.task.make.run.counters.received_bytes += answer.received[1]
         if answer.iteration == self._iteration:
             worker.asked.remove(answer.number)
             self._ready[answer.number] = Parts(parts, error)

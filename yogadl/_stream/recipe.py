@@ -195,7 +195,7 @@ class Recipe:
         span = progress.span
         records = 0 if span is None else self.cut.records(self.run.shard, span, progress.items)
         size_bytes = records * self.run.record_bytes
-        return progress.waits.stats(self.run.counters, progress.items, records, size_bytes)
+        return progress.waits.stats(self.run, progress.items, records, size_bytes)
 
     def total(self, span: Span) -> int | None:
         """Count the records of a span; None: without end."""

@@ -12,7 +12,17 @@ import numpy as np
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
-from yogadl._interfaces import READ, Column, Indices, Lineage, Memory, RandomAccess, lineage_of, views_of
+from yogadl._interfaces import (
+    READ,
+    Column,
+    Indices,
+    Lineage,
+    Memory,
+    RandomAccess,
+    lineage_of,
+    received_by,
+    views_of,
+)
 from yogadl._order import Order
 from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
@@ -34,13 +44,14 @@ INDICES = 16384
 class Counters:
     """What reading took, by all iterators of one loader. Thread-safe; a pickled one begins anew."""
 
-    __slots__ = ("_stages", "asked", "ready")
+    __slots__ = ("_stages", "asked", "ready", "received_bytes", "requests")
 
     def __init__(self) -> None:
         # By stage and thread: so nobody has to wait for anybody to add to it.
         self._stages: dict[tuple[str, int], float] = {}
         self.asked = 0  # how often items were asked for that are read ahead
         self.ready = 0  # and how many were there then, in all
+        self.requests = self.received_bytes = 0  # what worker processes read by range
 
     def __reduce__(self) -> Any:
         return Counters, ()
@@ -136,6 +147,11 @@ class Run:
     def _lineage(self) -> Lineage | None:
         """Which version of a dataset is read, if all records of one are."""
         return lineage_of(self.source)
+
+    def received(self) -> tuple[int, int]:
+        """Return how many requests were made for ranges, here and by workers, and how many bytes came."""
+        requests, received_bytes = received_by(self.source)
+        return requests + self.counters.requests, received_bytes + self.counters.received_bytes
 
     def numbering(self, cut: Cut) -> Numbering:
         """Return the items that the rows are cut into, numbered from `start` on."""

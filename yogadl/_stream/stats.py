@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from yogadl._frozen import frozen
-from yogadl._stream.run import Counters
+from yogadl._stream.run import Run
 
 T = TypeVar("T")
 
@@ -22,6 +22,9 @@ class Stats:
         waited_s: How much of that the consumer spent waiting in `next`.
         stages: The seconds that each stage took: ``read``, and each function by its number and name. Summed
             over threads and processes, so together they may be more than `seconds`.
+        ranges: How many requests were made, here and by workers, for bytes that are not on this machine; by
+            all that read the same `DataRef`.
+        range_bytes: How many bytes came by them.
         ready: How many batches were ready when one was asked for, on average; ``None`` if nothing reads
             ahead.
     """
@@ -33,6 +36,8 @@ class Stats:
     waited_s: float
     stages: Mapping[str, float]
     ready: float | None
+    ranges: int = 0
+    range_bytes: int = 0
 
     @property
     def records_per_s(self) -> float:
@@ -57,6 +62,8 @@ class Stats:
         ]
         if self.ready is not None:
             found.append(f"{self.ready:.1f} batches ready")
+        if self.ranges:
+            found.append(f"{self.ranges:,} ranges, {self.range_bytes / 1e6:,.0f} MB by range")
         if self.stages:
             found.append(", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in self.stages.items()))
         return "; ".join(found)
@@ -75,17 +82,18 @@ class Waits:
         self._began: float | None = None  # when it asked for the first item
         self._ended: float | None = None  # when there were no more
         self.waited_s = 0.0
-        self._before: Any = ({}, 0, 0)  # what the counters said then
+        self._before: Any = ({}, 0, 0, (0, 0))  # what the counters said then
 
     def __reduce__(self) -> Any:
         return Waits, ()
 
-    def begin(self, counters: Counters) -> None:
+    def begin(self, run: Run) -> None:
         """Note the first time that an item was asked for."""
         self._ended = None
         if self._began is None:
             self._began = perf_counter()
-            self._before = counters.stages(), counters.asked, counters.ready
+            counters = run.counters
+            self._before = counters.stages(), counters.asked, counters.ready, run.received()
 
     def end(self) -> None:
         """Note that there are no more."""
@@ -104,11 +112,13 @@ class Waits:
             yield item
             del item
 
-    def stats(self, counters: Counters, items: int, records: int, size_bytes: int) -> Stats:
+    def stats(self, run: Run, items: int, records: int, size_bytes: int) -> Stats:
         """Return what was done since it began."""
-        stages, asked, ready = self._before
+        counters = run.counters
+        stages, asked, ready, (requests, received_bytes) = self._before
         took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in counters.stages().items()}
         asked = counters.asked - asked
+        requests_now, received_now = run.received()
         return Stats(
             batches=items,
             records=records,
@@ -117,4 +127,6 @@ class Waits:
             waited_s=self.waited_s,
             stages={stage: seconds for stage, seconds in took.items() if seconds},
             ready=(counters.ready - ready) / asked if asked else None,
+            ranges=0 if self._began is None else requests_now - requests,
+            range_bytes=0 if self._began is None else received_now - received_bytes,
         )

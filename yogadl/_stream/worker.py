@@ -15,8 +15,9 @@ import numpy as np
 
 from yogadl._failure import Failure
 from yogadl._fork_server import Work
-from yogadl._interfaces import Column
+from yogadl._interfaces import Column, received_by
 from yogadl._memory import settle_allocator
+from yogadl._stream.ahead import expect
 from yogadl._stream.blocks import RowBlocks
 from yogadl._stream.channel import Channel
 from yogadl._stream.cut import Cut
@@ -78,6 +79,7 @@ class Answer(NamedTuple):
     parts: SharedBatch | None = None
     failure: Failure | None = None
     took: Mapping[str, float] = {}  # the seconds of each stage
+    received: tuple[int, int] = (0, 0)  # requests for ranges, and bytes
 
 
 def forked(task: Task) -> Work:
@@ -142,13 +144,15 @@ def _answer(channel: Channel, reader: "_Reader") -> None:
             if waiting and waiting[-1].iteration != request.iteration:
                 waiting.clear()
             waiting.append(request)
+            reader.announce(request.pieces)
             arrived = channel.arrived()
         request = waiting.popleft()
         if request.iteration != iteration:
             iteration = request.iteration
             channel.send(Answer(iteration, None))
         parts, descriptors, failure = reader.packed(request.pieces)
-        answer = Answer(request.iteration, request.number, parts, failure, reader.took())
+        took, received = reader.took(), reader.received()
+        answer = Answer(request.iteration, request.number, parts, failure, took, received)
         channel.send(answer, descriptors)
         reader.packer.sent()
 
@@ -160,10 +164,17 @@ class _Reader:
         self._task = task
         self._run = task.make.run
         self._size = task.cut.size
-        self._blocks = RowBlocks(self._run, self._size)
+        self._blocks = RowBlocks(self._run, self._size, announces=False)
         self._gathers = self._run.chain is None  # functions return arrays of their own
         self._counted = self._run.counters.stages()
+        self._received = 0, 0
         self.packer = Packer(getattr(task.make, "reduce", None))
+
+    def announce(self, pieces: Pieces) -> None:
+        """Say that these rows will be read soon: other workers read what comes between."""
+        with contextlib.suppress(Exception):  # reading them raises it
+            for piece in pieces:
+                expect(self._run, self._blocks.rows(*piece).indices)
 
     def packed(self, pieces: Pieces) -> tuple[SharedBatch | None, list[int], Failure | None]:
         """Return the parts that some rows make, what maps them, and the error that came after them."""
@@ -186,6 +197,11 @@ class _Reader:
         """Return the seconds that each stage took since the last call."""
         before, self._counted = self._counted, self._run.counters.stages()
         return {stage: seconds - before.get(stage, 0.0) for stage, seconds in self._counted.items()}
+
+    def received(self) -> tuple[int, int]:
+        """Return how many requests were made for ranges since the last call, and how many bytes came."""
+        (requests, size_bytes), self._received = self._received, received_by(self._run.source)
+        return self._received[0] - requests, self._received[1] - size_bytes
 
     def _parts(self, pieces: Pieces) -> tuple[list[Any], Exception | None]:
         try:

@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from yogadl._interfaces import Earlier, Lineage
 from yogadl.errors import ConfigurationError
@@ -95,8 +95,11 @@ def open_storage(
     location: str | os.PathLike[str],
     *,
     shared: bool = False,
-    mirror: str | os.PathLike[str] | None = None,
+    mirror: str | os.PathLike[str] | None = "auto",
     mirror_limit: int | str | None = None,
+    mirror_fill: Literal["auto", "always", "never"] = "auto",
+    max_requests: int | None = None,
+    max_requests_per_s: float | None = None,
     lease_ttl_s: float = TTL_S,
     wait_s: float | None = None,
     patience_s: float | None = None,
@@ -112,8 +115,15 @@ def open_storage(
             ``s3://bucket/prefix`` or ``gs://bucket/prefix``, of which nothing is asked yet.
         shared: Whether several machines build in this folder: then leases keep them apart, not file locks.
         mirror: The folder where this machine keeps copies of a bucket's caches, on a local disk; made if
-            missing. If not given, one in local temporary storage, if that has room.
-        mirror_limit: How much the mirror may hold, in bytes or as ``"200GB"``.
+            missing. ``"auto"`` is one in local temporary storage, if that has room. ``None`` is none: records
+            are read by range, without any disk.
+        mirror_limit: How much the mirror may hold, in bytes or as ``"200GB"``. What has no room in it is read
+            by range.
+        mirror_fill: Whether a cache of a bucket is brought to the mirror while it is read, by range as long
+            as it is not there. ``"auto"``: if it is small, which is waited for, or a stream of this machine
+            reads at least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
+        max_requests: How many requests each process may make to read by range; then `SpendingError`.
+        max_requests_per_s: How many of them a second.
         lease_ttl_s: A builder on another machine that gave no sign of life for so long is taken for dead. Not
             for a folder that is not `shared`, where no other machine builds.
         wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever. Not for a
@@ -153,14 +163,22 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
-        from yogadl.storage._mirror.mirror import Mirror
-        from yogadl.storage._remote import remote_backend
+        from yogadl.storage._mirror.opening import open_mirror
+        from yogadl.storage._remote_opening import remote_backend
+        from yogadl.storage._spending import Spending
 
         bucket = _bucket_at(text, options, patience_s, offline=offline)
-        copies = Mirror(bucket, mirror, mirror_limit)
-        return CacheStorage(remote_backend(bucket, copies, policy, exclusive=exclusive, mapped=mapped))
-    of_buckets = {"mirror": mirror, "mirror_limit": mirror_limit, "patience_s": patience_s, **options}
+        copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
+        spending = Spending(max_requests, max_requests_per_s)
+        backend = remote_backend(
+            bucket, copies, policy, exclusive=exclusive, mapped=mapped, fill=mirror_fill, spending=spending
+        )
+        return CacheStorage(backend)
+    of_buckets = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
+    of_buckets |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
     of_buckets |= {"exclusive": None if exclusive else False, "offline": offline or None}
+    of_buckets |= {"mirror": None if mirror in ("auto", None) else mirror}
+    of_buckets |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}
     if not shared:
         of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == TTL_S else lease_ttl_s}
     given = [name for name, value in of_buckets.items() if value is not None]

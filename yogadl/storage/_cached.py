@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Lineage, Memory
+from yogadl._interfaces import Column, Indices, Lineage, Locality, Memory
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
@@ -154,9 +154,34 @@ class CachedRecords:
         reader = self.open()[1]
         return reader.blocks(number) if isinstance(reader, Reader) else None
 
-    def will_need(self, indices: Indices) -> int:
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return self.open()[1].will_need(indices)
+        return self.open()[1].will_need(indices, fields)
+
+    def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
+        """Say that these stretches will be read soon; return whether some of them are not on this machine."""
+        reader = self.open()[1]
+        return reader.will_need_stretches(indices, number, starts, stops)
+
+    def will_read(self, records: int) -> None:
+        """Say that a stream of this process is going to read so many records an epoch."""
+        away = self.open()[1].parts.away
+        if away is not None:
+            away.will_read(records)
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """How many requests this process made for ranges, and how many bytes came."""
+        away = None if self._opened is None else self._opened[1].parts.away
+        return (0, 0) if away is None else away.received
+
+    @property
+    def locality(self) -> Locality:
+        """Where its bytes are."""
+        parts = self.open()[1].parts
+        sizes = parts.table.size_bytes
+        here = sizes if parts.away is None else sizes[~parts.away.are_away]
+        return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return which of so many records were selected, if that was kept under this name."""

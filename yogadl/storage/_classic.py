@@ -13,7 +13,7 @@ from yogadl.storage._buckets.s3 import S3Bucket
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._local import local_backend
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._remote import remote_backend
+from yogadl.storage._remote_opening import remote_backend
 from yogadl.storage._storage import CacheStorage
 
 # What 0.1.4 took when nothing was said.

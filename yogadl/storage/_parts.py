@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class PartPaths:
     """Know where the parts of a dataset lie in a local folder. Picklable."""
 
+    away = None  # all are there
+
     def __init__(self, folder: Folder, dataset_id: str) -> None:
         self._folder = folder
         self._id = dataset_id

@@ -213,6 +213,8 @@ def _comparable(spec: Spec) -> list[int]:
 class _OnePart:
     """Know where one part lies."""
 
+    away = None
+
     def __init__(self, path: Path) -> None:
         self._path = path
 

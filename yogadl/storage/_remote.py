@@ -7,26 +7,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl._format.manifest import MAX_MANIFEST_BYTES, digest_of
-from yogadl._format.reader import AnyReader, Reader
-from yogadl._key import DatasetKey
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket, Object, read
 from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._buckets.offline import OfflineError
-from yogadl.storage._buckets.retry import UnavailableError
-from yogadl.storage._cached import Published, can_map, checked
-from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._folder import translated
-from yogadl.storage._leases.coordinator import LeaseCoordinator
-from yogadl.storage._leases.lease import Leases
-from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.transfer import upload
 from yogadl.storage._root import MAX_READ_BYTES, Entry, too_large
@@ -34,7 +23,6 @@ from yogadl.storage._scratch import scratch_folder
 
 _log = logging.getLogger("yogadl")
 
-PART_BYTES: Final = 256 * 2**20
 # What to do about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
 # Below the root; no dataset is called so.
@@ -199,119 +187,3 @@ class MirroredRoot(BucketRoot):
                 with translated(f"can't write {path}"), path.open("wb") as file:
                     file.writelines(body.chunks)
             yield path
-
-
-class MirrorOpener:
-    """Open caches of a bucket by downloading their files to the mirror first. Implements `Opener`.
-
-    Args:
-        bucket: The bucket; no request is made before it is used.
-        mirror: This machine's copies.
-        mapped: Whether the mirror's files may be mapped to be read.
-    """
-
-    def __init__(self, bucket: Bucket, mirror: Mirror, mapped: bool = True) -> None:
-        self.mirror = mirror
-        self._bucket = bucket
-        self._root, self._hurried = BucketRoot(bucket), BucketRoot(bucket.hurried())
-        self._is_mapped = mapped
-        self._is_told = False
-
-    def __reduce__(self) -> Any:
-        return MirrorOpener, (self._bucket, self.mirror, self._is_mapped)
-
-    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
-        """Return the manifest of a version as it is now, or ``None`` if there is none.
-
-        If the mirror has all of the version, the store is waited for some seconds only. If it does not
-        answer, the mirror's manifest is returned, with a warning once.
-        """
-        here = self.mirror.kept(key, digest)
-        try:
-            content = (self._root if here is None else self._hurried).read(_names.manifest(key))
-        except UnavailableError as error:
-            if here is None:
-                raise
-            if not (self._is_told or isinstance(error, OfflineError)):
-                self._is_told = True
-                _log.warning(
-                    "yogadl: the store can't be asked whether %s was replaced; of this and others what the "
-                    "mirror has is served: %s", key, error
-                )  # fmt: skip
-            return here.content
-        self.mirror.renew(key, None if content is None else digest_of(content))
-        return content
-
-    def here(self, key: DatasetKey, digest: str) -> Published | None:
-        return self.mirror.kept(key, digest)
-
-    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
-        manifest = published.manifest
-        cache = self.mirror.open_cache(manifest, indexes=check)
-        self.mirror.keep(published)
-        maps = self._is_mapped and can_map(cache.folder)
-        reader = Reader(manifest.spec, cache.table, cache, maps=maps)
-        return checked(reader, cache.index, manifest, _REMEDY) if check else reader
-
-    def read(self, name: str, most_bytes: int) -> bytes | None:
-        content = self.mirror.folder.read(name, most_bytes)
-        if content is None:
-            content = self._hurried.read(name, most_bytes)
-            if content is not None:
-                self.mirror.keep_file(name, content)
-        return content
-
-    def write(self, name: str, content: bytes) -> None:
-        """Put such a file into the mirror, and then into the bucket, where that can be."""
-        self.mirror.keep_file(name, content)
-        self._hurried.write(name, content)
-
-    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
-        from yogadl.storage._tags import version_of  # who fetches by version needs none of it
-
-        if is_away:
-            return self.mirror.tagged(key)
-        version = version_of(MirroredRoot(self._bucket, self.mirror), key)
-        self.mirror.note_tag(key, version)
-        return version
-
-    def opened(self, published: Published) -> None:
-        self.mirror.keep_newest(published)
-
-    def fill(self, published: Published, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
-        """Download a version to the mirror, with its indexes, so that it opens without the bucket.
-
-        Returns:
-            The names of the files that were damaged here, and were downloaded again.
-        """
-        from yogadl.storage._selections import missing_selections  # who only reads needs none of it
-
-        damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
-        self.mirror.keep_newest(published)
-        root = MirroredRoot(self._bucket, self.mirror)
-        for name, content in missing_selections(root, self.mirror.folder, published.manifest):
-            self.mirror.keep_file(name, content)
-        return damaged
-
-    def mend(self, published: Published) -> tuple[int, list[str]]:
-        count, damaged = self.mirror.mend(published.manifest)
-        return count, damaged + (self.mirror.keep(published) if count else [])
-
-
-def remote_backend(
-    bucket: Bucket, mirror: Mirror, policy: LeasePolicy, *, exclusive: bool = True, mapped: bool = True
-) -> Backend:
-    """Return a storage's backend in a bucket, shared by any number of machines without a server.
-
-    Args:
-        bucket: The bucket; no request is made before it is used.
-        mirror: This machine's copies.
-        policy: How long builders wait for each other.
-        exclusive: Whether to test, before a build, that the store honours conditional writes. Without them
-            only one machine may build at a time.
-        mapped: Whether the mirror's files may be mapped to be read.
-    """
-    root = MirroredRoot(bucket, mirror)
-    changed = partial(mirror.renew, digest=None)
-    coordinator = LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)
-    return Backend(Catalogue(root, MirrorOpener(bucket, mirror, mapped)), coordinator, PART_BYTES)

@@ -35,7 +35,7 @@ from yogadl.storage._leases import lease, waiting
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._parts import open_table
-from yogadl.storage._remote import remote_backend
+from yogadl.storage._remote_opening import remote_backend
 
 ID = "some/data"
 DAY_S = 86_400.0

@@ -57,6 +57,19 @@ class Body:
     chunks: Iterator[bytes]
 
 
+@dataclass(frozen=True)
+class FetchedRange:
+    """A range of an object, in memory.
+
+    Attributes:
+        content: Its bytes, fewer than asked for where the object ends before.
+        object: The object; `size_bytes` is that of all of it.
+    """
+
+    content: memoryview
+    object: Object
+
+
 class Bucket(Protocol):
     """Keep objects by name.
 
@@ -92,6 +105,19 @@ class Bucket(Protocol):
         Raises:
             ReplacedError: if `tag` is given and the object has another by now.
         """
+
+    def fetch_range(self, name: str, start: int, stop: int, *, tag: str | None = None) -> FetchedRange | None:
+        """Return the range from `start` up to `stop`, as `get` does, but all at once; ``None`` for none.
+
+        The fastest way for small ranges, by many threads.
+
+        Raises:
+            ReplacedError: if `tag` is given and the object has another by now.
+        """
+        with self.get(name, start, stop, tag=tag) as body:
+            if body is None:
+                return None
+            return FetchedRange(memoryview(b"".join(body.chunks)), body.object)
 
     def put(self, name: str, content: bytes | Path) -> Object:
         """Write an object, replacing any other of that name; a path's file is sent as it is.

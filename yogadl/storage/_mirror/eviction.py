@@ -1,9 +1,10 @@
 """Evict files from a mirror to make room: those that nothing reads, least recently used first.
 
 A reader holds a shared lock on the lock file of its cache's part table for as long as it lives, whatever the
-number of parts. So the tables whose locks are held name the parts that must stay, and those that are still
-being downloaded, whose bytes are reserved. Eviction holds the mirror's gate exclusively, and readers register
-while they share it, so neither interferes with the other.
+number of parts. So the tables whose locks are held name the parts that must stay. Another lock is held while
+parts are downloaded, whose bytes are reserved: all that are missing, or the one that is named in it. Eviction
+holds the mirror's gate exclusively, and readers register while they share it, so neither interferes with the
+other.
 """
 
 import errno
@@ -20,6 +21,7 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._flock import is_free
+from yogadl.storage._folder import Folder
 from yogadl.storage._mirror.location import MirrorLocation
 from yogadl.storage._mirror.partial_file import names_of, remove_abandoned
 from yogadl.storage._parts import part_files, part_sizes
@@ -121,7 +123,8 @@ def _evict(location: MirrorLocation, contents: _Contents, free: Iterable[str], e
             break
         excess_bytes -= location.caches.remove(name)
         if _is_table(name):
-            location.reader_lock(name).unlink(missing_ok=True)
+            for lock in (location.reader_lock, location.download_lock, location.fill_lock):
+                lock(name).unlink(missing_ok=True)
             stem = name.removesuffix(_names.TABLE_SUFFIX)
             for other in location.caches.names(name.rpartition("/")[0], _names.MANIFEST_SUFFIX):
                 if other.startswith(f"{stem}."):  # a manifest of this table: see `Mirror.keep`
@@ -174,7 +177,10 @@ def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> No
     named = _named_by(location, name, contents.present[name].st_size)
     if not is_free(lock):
         contents.in_use |= {name, *named}
-        contents.reserved |= {part: size for part, size in named.items() if part not in contents.present}
+        coming = named if not is_free(location.download_lock(name)) else _filled_in(location, name)
+        contents.reserved |= {
+            part: named[part] for part in coming if part in named and part not in contents.present
+        }
         return
     try:
         last_used_ns = lock.stat().st_mtime_ns
@@ -182,6 +188,14 @@ def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> No
         return
     for part in (name, *named):
         contents.last_used_ns[part] = max(contents.last_used_ns.get(part, 0), last_used_ns)
+
+
+def _filled_in(location: MirrorLocation, name: str) -> list[str]:
+    """Return which part of a table a process is filling in."""
+    lock = location.fill_lock(name)
+    if is_free(lock):
+        return []
+    return (Folder(lock.parent).read(lock.name) or b"").decode(errors="replace").splitlines()
 
 
 def _is_table(name: str) -> bool:

@@ -61,6 +61,17 @@ class MirrorLocation:
         """Return the lock that a reader of the cache with this part table holds."""
         return self.root / "locks" / f"{hashlib.sha256(table_name.encode()).hexdigest()[:32]}.lock"
 
+    def download_lock(self, table_name: str) -> Path:
+        """Return the lock that is held while all of the cache with this part table is downloaded."""
+        return self.reader_lock(table_name).with_suffix(".whole")
+
+    def fill_lock(self, table_name: str) -> Path:
+        """Return the lock that the one process holds that fills in that cache part by part.
+
+        The file says which part it brings.
+        """
+        return self.reader_lock(table_name).with_suffix(".fill")
+
     def free_bytes(self) -> int:
         """Return how much of its disk is free for this user."""
         found = os.statvfs(self.root)

@@ -143,29 +143,16 @@ class Mirror:
         if location is not None:
             sweep(location.builds)
 
-    def open_cache(self, manifest: Manifest, *, indexes: bool = False) -> MirroredCache:
-        """Make a cache local: missing files are downloaded once a machine, and checked.
+    def hold(self, manifest: Manifest) -> MirroredCache:
+        """Hold what the mirror has of a cache; but for its part table, nothing is downloaded.
 
-        Args:
-            manifest: The cache.
-            indexes: Whether the parts' indexes are wanted, too.
-
-        Returns:
-            The files for a reader. As long as this lives, none of them is evicted.
+        As long as what is returned lives, none of it is evicted.
 
         Raises:
-            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            CacheFormatError: if the bucket has not the part table that the manifest names.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        cache = MirroredCache(self._bucket, self.location, manifest)
-        try:
-            cache.complete(range(len(cache.table)))
-            if indexes:
-                cache.complete_indexes(range(len(cache.table)))
-        except BaseException:
-            cache.close()
-            raise
-        return cache
+        return MirroredCache(self._bucket, self.location, manifest)
 
     def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> list[str]:
         """Make a cache local, with its indexes, and compare files that were here before with their checksums.
@@ -253,6 +240,10 @@ class Mirror:
                 self.folder.write(name, published.content)
                 return [] if found is None else [name]
         return []
+
+    def read_file(self, name: str, most_bytes: int) -> bytes | None:
+        """Return a copy of a small file of the bucket, if one is here."""
+        return self.folder.read(name, most_bytes)
 
     def keep_file(self, name: str, content: bytes) -> None:
         """Save a copy of a small file of the bucket, if there is room."""

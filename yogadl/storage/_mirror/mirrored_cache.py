@@ -1,10 +1,12 @@
 """Hold the files of one cache in a mirror: download missing and damaged ones, protect all from eviction."""
 
+import contextlib
 import hashlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +18,11 @@ from yogadl._progress import shown_bytes
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._flock import open_lock, wait_for_lock
+from yogadl.storage._flock import open_lock, try_lock, wait_for_lock
 from yogadl.storage._folder import storage_error
 from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation
-from yogadl.storage._mirror.transfer import Download, Progress, Total, fetch, in_parallel
+from yogadl.storage._mirror.transfer import Download, Progress, Total, fetch, fetch_one, in_parallel
 from yogadl.storage._parts import open_table, read_index
 
 _log = logging.getLogger("yogadl")
@@ -49,6 +51,8 @@ class MirroredCache:
         mended: The names of the files that were damaged, and were downloaded again.
     """
 
+    away = None  # what is not there is downloaded when its path is asked for
+
     def __init__(self, bucket: Bucket, location: MirrorLocation, manifest: Manifest) -> None:
         self.folder = location.caches
         self.mended: list[str] = []
@@ -76,7 +80,7 @@ class MirroredCache:
     def path(self, sha256: str) -> str:
         """Return the path of a part's file, downloaded again if it was removed."""
         number = self._numbers[sha256]
-        if not self._is_there(number):
+        if not self.is_here(number):
             with self._lock:
                 self.close()
                 self._release = self._hold()  # the lock's file may be gone as well
@@ -106,13 +110,49 @@ class MirroredCache:
         if not missing:
             return
         key = str(self._manifest.key)
+        with self._reserved():
+            with self._location.gate(exclusive=True):
+                missing = self._missing(numbers)
+                sizes = {one.name: one.size_bytes or 0 for one in missing}
+                evict_for(self._location, sizes, self._location.limit_bytes(), key)
+            _log.info("yogadl: downloading %d bytes of %s", sum(sizes.values()), key)
+            with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
+                fetch(self._bucket, missing, show)
+
+    def fill_in(self, number: int, ranges: Executor, total: Total, lock: int) -> bool:
+        """Download a part while the cache is read; return whether it is there.
+
+        Args:
+            number: Which part.
+            ranges: What runs the requests.
+            total: Ends it early, once stopped.
+            lock: The mirror's `fill_lock` of this cache, which the caller holds.
+
+        Raises:
+            CacheFormatError: if the bucket has not what the part table names.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        one = self._part(number)
         with self._location.gate(exclusive=True):
-            missing = self._missing(numbers)
-            sizes = {one.name: one.size_bytes or 0 for one in missing}
-            evict_for(self._location, sizes, self._location.limit_bytes(), key)
-        _log.info("yogadl: downloading %d bytes of %s", sum(sizes.values()), key)
-        with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
-            fetch(self._bucket, missing, show)
+            sizes = {one.name: one.size_bytes or 0}
+            evict_for(self._location, sizes, self._location.limit_bytes(), str(self._manifest.key))
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, one.name.encode(), 0)
+        fetch_one(self._bucket, one, ranges, total)
+        return self.is_here(number)
+
+    def try_to_fill(self) -> int | None:
+        """Take the lock of who fills this cache in; the caller closes it. None if another process has it."""
+        path = self._location.fill_lock(self._table_name)
+        descriptor = open_lock(path)
+        if try_lock(descriptor, path, exclusive=True):
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def missing_bytes(self) -> int:
+        """Return how many bytes of the parts are not there."""
+        return sum(one.size_bytes or 0 for one in self._missing(range(len(self.table))))
 
     def complete_indexes(self, numbers: Sequence[int]) -> None:
         """Download those of these parts' indexes that are not there: checked reads need them."""
@@ -173,13 +213,25 @@ class MirroredCache:
             self.mended.append(self._table_name)
             return open_table(self.folder, manifest)
 
-    def _is_there(self, number: int) -> bool:
+    @contextlib.contextmanager
+    def _reserved(self) -> Iterator[None]:
+        """Keep room for all that is missing, as others look for some."""
+        path = self._location.download_lock(self._table_name)
+        descriptor = open_lock(path)
+        try:
+            wait_for_lock(descriptor, path, exclusive=False, limit_s=_LOCK_LIMIT_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def is_here(self, number: int) -> bool:
+        """Return whether a part is there."""
         name = _names.part(self._manifest.key.id, self.table.sha256[number])
         return self.folder.size(name) == int(self.table.size_bytes[number])
 
     def _missing(self, numbers: Sequence[int]) -> list[Download]:
         """Return the downloads of missing parts; one for two that are equal."""
-        missing = {self.table.sha256[number]: number for number in numbers if not self._is_there(number)}
+        missing = {self.table.sha256[number]: number for number in numbers if not self.is_here(number)}
         return [self._part(number) for number in missing.values()]
 
     def _part(self, number: int) -> Download:

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -88,7 +88,7 @@ def download_all(
         StorageError: if the network or the disk fails, or the disk is full.
     """
     total = Total(sum(one.size_bytes or 0 for one in wanted), progress)
-    connections = connections or _connections()
+    connections = connections or connection_count()
     with ThreadPoolExecutor(connections, "yogadl-ranges") as ranges:
         receiver = Receiver(bucket, ranges, total.stopped.is_set)
         in_parallel(_Downloader(receiver, total, guard or _unguarded).download, wanted, connections, total)
@@ -121,6 +121,17 @@ def fetch(
     download_all(bucket, wanted, progress=progress, guard=partial(_claimed, is_made=is_made))
 
 
+def fetch_one(bucket: Bucket, wanted: Download, ranges: Executor, total: "Total") -> None:
+    """Download a file as `fetch` does, in threads of the caller's; once `total` is stopped it may be missing.
+
+    Raises:
+        CacheFormatError: if the object is missing, or its bytes are not those that were asked for.
+        StorageError: if the network or the disk fails, or the disk is full.
+    """
+    receiver = Receiver(bucket, ranges, total.stopped.is_set)
+    _Downloader(receiver, total, partial(_claimed, is_made=is_made)).download(wanted)
+
+
 def upload(bucket: Bucket, name: str, path: Path) -> Object:
     """Send a file, and make sure that the bucket has all of it.
 
@@ -140,7 +151,8 @@ def upload(bucket: Bucket, name: str, path: Path) -> Object:
     return found
 
 
-def _connections() -> int:
+def connection_count() -> int:
+    """Return how many ranges this machine requests at once."""
     return min(_MOST_CONNECTIONS, max(_LEAST_CONNECTIONS, 2 * (os.cpu_count() or 0)))
 
 

@@ -1,0 +1,478 @@
+"""Caches of a bucket that are not on this machine, or in part: read by range, the same in every way."""
+
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from processes import in_fork, wait_until
+
+import yogadl
+from yogadl._format import rows as stored_rows
+from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError
+from yogadl.storage import _remote_opening
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._mirror import filling
+
+COUNT = 500
+
+
+def record(number):
+    random = np.random.default_rng(number)
+    return {
+        "id": number,
+        "image": random.integers(0, 255, (30, 40), np.uint8),
+        "tokens": random.integers(0, 9, 7 * (number % 60)).astype(np.int32),
+        "name": f"ä{number}" * (number % 5),
+        "data": random.bytes((number * 37) % 3000),
+        "any": {number} if number % 2 else None,
+    }
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """A bucket in a folder, with a dataset in some parts."""
+    folder = tmp_path_factory.mktemp("bucket")
+    storage = yogadl.open_storage(folder)
+    storage.submit(
+        [record(number) for number in range(COUNT)], "set", "1", part_bytes=150_000, allow_pickle=True
+    )
+    assert storage.info("set", "1").parts > 5
+    return folder.as_uri()
+
+
+@pytest.fixture
+def here(url):
+    """The dataset, read in the folder itself."""
+    return fetched(yogadl.open_storage(url.removeprefix("file://")))
+
+
+def fetched(storage, **more):
+    return storage.fetch("set", "1", allow_pickle=True, **more)
+
+
+@pytest.fixture(params=["no mirror", "an empty mirror", "a mirror in part", "unmapped"])
+def away(request, url, tmp_path):
+    """The same, read by range: all of it, or what a mirror lacks."""
+    if request.param == "no mirror":
+        return fetched(yogadl.open_storage(url, mirror=None))
+    options = {"mirror": tmp_path, "mirror_fill": "never", "mapped": request.param != "unmapped"}
+    if request.param != "an empty mirror":
+        fetched(yogadl.open_storage(url, mirror=tmp_path))
+        for part in sorted(tmp_path.rglob("*.mdb"))[::2]:
+            part.unlink()
+    return fetched(yogadl.open_storage(url, **options))
+
+
+def same(found, expected):
+    """Compare two records, batches or columns."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            same(found[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    else:
+        assert type(found) is type(expected)
+        np.testing.assert_array_equal(found, expected)
+
+
+def check(found, expected):
+    """Compare two streams, batch by batch."""
+    count = 0
+    for one, other in itertools.zip_longest(found, expected):
+        same(one, other)
+        count += 1
+    assert count
+
+
+def test_records_and_views_are_the_same(here, away):
+    assert away.locality().parts_here < away.locality().parts
+    same(away[7], here[7])
+    same(away[-1], here[-1])
+    chosen = [5, 499, 0, 5, 77]
+    same(away.gather(chosen), here.gather(chosen))
+    same(away.select(chosen).gather([1, 0, 4]), here.select(chosen).gather([1, 0, 4]))
+    same(list(away[3:400:50]), list(here[3:400:50]))
+    same(away.fields("name", "id").gather(chosen), here.fields("name", "id").gather(chosen))
+    same(list(yogadl.concat([away, here[:3]])), list(yogadl.concat([here, here[:3]])))
+    assert away.fingerprint == here.fingerprint
+    assert away.locality().ranges > 0
+
+
+VIEWS = {
+    "shuffled": lambda ref: ref.stream(shuffle=True, shuffle_seed=3).batch(32),
+    "in order": lambda ref: ref.stream().batch(7),
+    "records": lambda ref: ref.stream(shuffle=True),
+    "blocks": lambda ref: ref.stream(shuffle=yogadl.Blocks(records=20, window=4)).batch(16),
+    "a shard": lambda ref: ref.stream(shuffle=True, shard_rank=1, num_shards=3).batch(5),
+    "fields": lambda ref: ref.fields("tokens", "id").stream(shuffle=True).batch(11),
+    "selected": lambda ref: ref.select(np.arange(COUNT)[::3]).stream(shuffle=True).batch(11),
+    "mapped": lambda ref: ref.stream(shuffle=True).map(lambda one: {"twice": one["id"] * 2}).batch(9),
+    "filtered": lambda ref: ref.filter(lambda one: one["id"] % 3 == 1, fields=("id",)).stream().batch(9),
+    "chunks": lambda ref: ref.chunks("tokens", 50, segments="of").stream(shuffle=True).batch(16),
+    "chunks in order": lambda ref: ref.chunks("tokens", 50).stream().batch(16),
+    "joined": lambda ref: yogadl.concat([ref[:100], ref[200:]]).stream(shuffle=True).batch(9),
+    "mixed": lambda ref: (
+        yogadl.mix([(ref[:250], 0.7), (ref[250:], 0.3)], seed=1).stream(shuffle=True).batch(9)
+    ),
+    "threads": lambda ref: ref.stream(shuffle=True).batch(16).prefetch(2, threads=3),
+    "workers": lambda ref: ref.stream(shuffle=True).batch(16).prefetch(2, workers=2),
+    "one after another": lambda ref: ref.stream(shuffle=True, start_offset=450).batch(16).prefetch(4),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_streams_are_the_same(here, away, view):
+    found, expected = VIEWS[view](away), VIEWS[view](here)
+    for _ in range(2):
+        check(found, expected)
+
+
+@pytest.mark.parametrize("way", [{}, {"threads": 2}, {"workers": 2}])
+def test_a_stream_goes_on_where_it_was_stopped(here, away, way):
+    def opened(ref, cursor=None):
+        return ref.stream(shuffle=True, cursor=cursor).batch(16).prefetch(2, **way)
+
+    cursor, found = None, []
+    for _ in range(4):
+        iterator = iter(opened(away, cursor))
+        found += list(itertools.islice(iterator, 7))
+        cursor = iterator.state_dict()
+        iterator.close()
+    same(found, list(itertools.islice(here.stream(shuffle=True).batch(16), 28)))
+
+
+def test_each_record_is_asked_for_once_an_epoch(url):
+    """However many read it ahead; what is small is asked for once and kept."""
+    ref = fetched(yogadl.open_storage(url, mirror=None))
+    size_bytes = ref.locality().bytes
+    for way in [{}, {"threads": 2}]:
+        ref = fetched(yogadl.open_storage(url, mirror=None))
+        for _ in ref.stream(shuffle=True).batch(16).prefetch(2, **way):
+            pass
+        assert ref.locality().range_bytes < 1.05 * size_bytes
+    loader = ref.stream(shuffle=True).batch(16).prefetch(2, workers=2)
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    small = sum(
+        field.leaf.row_bytes for field in ref.spec.fields if field.leaf.is_fixed and field.name == "id"
+    )
+    assert stats.ranges > COUNT
+    assert stats.range_bytes < 1.05 * size_bytes + 2 * (COUNT * small + 10 * 2**16)
+    assert "MB by range" in str(stats)
+
+
+def test_a_field_is_not_read_that_nobody_asks_for(url):
+    ref = fetched(yogadl.open_storage(url, mirror=None))
+    for _ in ref.fields("id").stream(shuffle=True).batch(16):
+        pass
+    assert ref.locality().ranges <= 3 * ref.locality().parts
+    assert ref.locality().range_bytes <= 3 * ref.locality().parts * 2**16
+
+
+def test_chunks_are_announced_as_they_are_read(url):
+    ref = fetched(yogadl.open_storage(url, mirror=None))
+    tokens = sum(7 * (number % 60) * 4 for number in range(COUNT))
+    chunks = ref.chunks("tokens", 50)
+    before = ref.locality().range_bytes
+    for _ in chunks.stream(shuffle=True).batch(16):
+        pass
+    assert ref.locality().range_bytes - before < 1.1 * tokens
+
+
+def test_reading_with_checks_finds_damage_afar(tmp_path):
+    storage = yogadl.open_storage(tmp_path / "bucket")
+    storage.submit({"x": np.arange(100_000)}, "set", "1")
+    [part] = (tmp_path / "bucket").rglob("*.mdb")
+    url = (tmp_path / "bucket").as_uri()
+    ref = yogadl.open_storage(url, mirror=None).fetch("set", "1", check=True)
+    np.testing.assert_array_equal(ref.gather([5, 99_999])["x"], [5, 99_999])
+    content = bytearray(part.read_bytes())
+    content[content.index(np.int64(70_000).tobytes() + np.int64(70_001).tobytes())] ^= 1
+    part.write_bytes(content)
+    ref = yogadl.open_storage(url, mirror=None).fetch("set", "1", check=True)
+    with pytest.raises(CacheFormatError, match=r"field 'x', records .* were changed since"):
+        ref.gather([70_000])
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_rows_are_kept_up_to_a_size(tmp_path, monkeypatch, over):
+    storage = yogadl.open_storage(tmp_path)
+    row = stored_rows.KEPT_ROW_BYTES + over
+    storage.submit({"small": np.zeros((600, row), np.uint8), "x": np.arange(600)}, "set", "1")
+    ref = yogadl.open_storage(tmp_path.as_uri(), mirror=None).fetch("set", "1")
+    for number in (100, 300, 100):
+        same(ref[number], {"small": np.zeros(row, np.uint8), "x": np.int64(number)})
+    assert ref.locality().ranges == (3 if over == 0 else 4)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_fields_are_kept_as_long_as_all_of_them_have_room(tmp_path, monkeypatch, over):
+    monkeypatch.setattr(stored_rows, "KEPT_BYTES", 600 * (8 + 100) - over)
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit({"larger": np.zeros((600, 100), np.uint8), "x": np.arange(600)}, "set", "1")
+    ref = yogadl.open_storage(tmp_path.as_uri(), mirror=None).fetch("set", "1")
+    for number in (100, 300, 100):
+        assert ref[number]["x"] == number
+    assert ref.locality().ranges == (2 if over == 0 else 4)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_what_is_small_is_brought_at_once(url, tmp_path, monkeypatch, over):
+    size_bytes = fetched(yogadl.open_storage(url, mirror=None)).locality().bytes
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", size_bytes - over)
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
+    assert ref.locality().parts_here == (0 if over else ref.locality().parts)
+    assert ref[3]["id"] == 3
+    assert bool(ref.locality().ranges) == bool(over)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Let nothing be small."""
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+
+
+def is_whole(ref):
+    return ref.locality().parts_here == ref.locality().parts
+
+
+def test_a_mirror_is_filled_while_a_stream_reads(url, here, tmp_path, large):
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
+    assert ref[5]["id"] == 5
+    assert ref.locality().parts_here == 0  # for one record nothing is brought
+    stream = ref.stream(shuffle=True).batch(16)
+    iterator, expected = iter(stream), iter(here.stream(shuffle=True).batch(16))
+    for _ in range(5):
+        same(next(iterator), next(expected))
+    wait_until(lambda: is_whole(ref), "the parts")
+    requests = ref.locality().ranges
+    check(iterator, expected)
+    assert ref.locality().ranges <= requests + 1
+    again = fetched(yogadl.open_storage(url, mirror=tmp_path, offline=True))
+    assert is_whole(again)
+    same(again[5], here[5])
+
+
+@pytest.mark.parametrize(
+    ("fill", "shards", "processes", "filled"),
+    [
+        ("auto", 1, "", True),
+        ("auto", 2, "", True),
+        ("auto", 3, "", False),
+        ("auto", 3, "2", True),
+        ("auto", 3, "nonsense", False),
+        ("always", 3, "", True),
+        ("never", 1, "", False),
+    ],
+)
+def test_a_mirror_is_filled_if_half_is_read_or_if_told(
+    url, tmp_path, large, monkeypatch, fill, shards, processes, filled
+):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill=fill))
+    stream = ref.stream(shuffle=True, num_shards=shards).batch(16)
+    next(iter(stream))
+    if filled:
+        wait_until(lambda: is_whole(ref), "the parts")
+    else:
+        assert not any(thread.name == "yogadl-fill" for thread in threading.enumerate())
+        assert ref.locality().parts_here == 0
+
+
+def test_what_has_no_room_in_the_mirror_is_read_by_range(url, here, tmp_path, large, caplog):
+    size_bytes = here.locality().bytes
+    limit = size_bytes // 2
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_limit=limit))
+    check(ref.stream(shuffle=True).batch(16), here.stream(shuffle=True).batch(16))
+    wait_until(lambda: "parts are read by range" in caplog.text, "the end of the room")
+    assert 0 < ref.locality().parts_here < ref.locality().parts
+    check(ref.stream(shuffle=True).batch(16), here.stream(shuffle=True).batch(16))
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= limit
+
+
+def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_path):
+    other = LocalBucket(url.removeprefix("file://"))
+    assert other
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
+    limit = 3 * ref.locality().bytes // 2
+    whole = yogadl.open_storage(url, mirror=tmp_path, mirror_limit=limit)
+    assert is_whole(fetched(whole))
+    assert ref[3]["id"] == 3
+
+
+def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monkeypatch):
+    monkeypatch.setattr(filling, "LOOKED_AT", 2)
+    monkeypatch.setattr(filling, "_LOOK_EVERY_S", 0.0)
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
+    assert ref[3]["id"] == 3
+    in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)
+    for number in range(2 * ref.locality().parts):
+        same(ref[number], here[number])
+    assert is_whole(ref)
+
+
+_FILLING = """
+import sys, yogadl
+from yogadl.storage import _remote_opening
+from yogadl.storage._mirror import mirrored_cache
+_remote_opening.AT_ONCE_BYTES = 0
+fetch_one, brought = mirrored_cache.fetch_one, []
+def slowly(*arguments):
+    if len(brought) == 2:
+        print("two", flush=True)
+        sys.stdin.read()
+    brought.append(fetch_one(*arguments))
+mirrored_cache.fetch_one = slowly
+ref = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2]).fetch("set", "1", allow_pickle=True)
+next(iter(ref.stream(shuffle=True).batch(16)))
+sys.stdin.read()
+"""
+
+
+def test_who_fills_the_mirror_is_killed_and_another_process_goes_on(url, here, tmp_path, large, monkeypatch):
+    monkeypatch.setattr(filling, "_LOOK_EVERY_S", 0.05)
+    command = [sys.executable, "-c", _FILLING, url, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"two\n"
+        ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
+        iterator = iter(ref.stream(shuffle=True).batch(16))
+        found = [next(iterator)]
+        assert ref.locality().parts_here == 2
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    wait_until(lambda: is_whole(ref), "the parts")
+    found += iterator
+    same(found, list(here.stream(shuffle=True).batch(16)))
+
+
+def test_a_damaged_part_is_an_error_for_all_of_its_records(tmp_path, large, caplog):
+    """Found when the mirror is filled: its sha256 is no other's."""
+    storage = yogadl.open_storage(tmp_path / "bucket")
+    storage.submit(
+        {"id": np.arange(1000), "x": np.ones((1000, 3000), np.uint8)}, "set", "1", part_bytes=10**6
+    )
+    ref = yogadl.open_storage((tmp_path / "bucket").as_uri(), mirror=tmp_path / "mirror").fetch("set", "1")
+    parts = sorted((tmp_path / "bucket").rglob("*.mdb"))
+    content = bytearray(parts[1].read_bytes())
+    content[-1] ^= 1
+    parts[1].write_bytes(content)
+    next(iter(ref.stream().batch(5)))
+    wait_until(lambda: "has other bytes than its name says" in caplog.text, "the damage")
+    wait_until(lambda: ref.locality().parts_here == len(parts) - 1, "the other parts")
+    with pytest.raises(CacheFormatError, match="has other bytes than its name says"):
+        list(ref.stream().batch(5))
+
+
+def test_requests_are_limited_for_a_whole_storage(url):
+    storage = yogadl.open_storage(url, mirror=None, max_requests=100, max_requests_per_s=100_000)
+    found = []
+    with pytest.raises(SpendingError, match="100 requests were made, which is max_requests"):
+        found.extend(fetched(storage).stream(shuffle=True).batch(2))
+    assert len(found) > 5
+    with pytest.raises(SpendingError):
+        fetched(storage)[0]
+
+
+def test_a_pickled_reference_reads_by_range_over_there(url, here):
+    ref = fetched(yogadl.open_storage(url, mirror=None))
+    assert ref[3]["id"] == 3
+    content = pickle.dumps(ref)
+    same(pickle.loads(content)[9], here[9])
+    assert in_fork(lambda: int(ref[11]["id"])) == 11
+    assert ref[12]["id"] == 12
+
+
+def test_nothing_is_written_without_a_mirror(url, tmp_path, monkeypatch):
+    code = (
+        "import sys, yogadl\n"
+        "ref = yogadl.open_storage(sys.argv[1], mirror=None).fetch('set', '1', allow_pickle=True)\n"
+        "assert sum(len(batch['id']) for batch in ref.stream(shuffle=True).batch(9)) == 500\n"
+    )
+    environment = os.environ | {
+        "TMPDIR": str(tmp_path),
+        "HOME": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run([sys.executable, "-c", code, url], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_without_a_mirror_does_all_else(tmp_path):
+    storage = yogadl.open_storage((tmp_path / "bucket").as_uri(), mirror=None)
+    storage.submit({"x": np.arange(10)}, "set", "1")
+    storage.tag("set", "best", "1")
+    assert storage.fetch("set", "best").gather([3])["x"] == 3
+    storage.append({"x": np.arange(5)}, "set", "2", base_version="1")
+    assert len(storage.fetch("set", "2")) == 15
+    assert storage.verify("set", "2").parts == 2
+    even = storage.fetch("set", "2").filter(lambda one: one["x"] % 2 == 0)
+    assert len(even) == 8
+    assert len(storage.fetch("set", "2").filter(lambda one: one["x"] % 2 == 0)) == 8
+    storage.delete("set", "2")
+    storage.prune()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mirror": None, "mirror_limit": "5GB"}, "mirror=None keeps nothing"),
+        ({"mirror": None, "mirror_fill": "always"}, "mirror=None keeps nothing"),
+        ({"mirror_fill": "sometimes"}, "'auto', 'always' or 'never', not 'sometimes'"),
+        ({"max_requests": 0}, "max_requests must be a number above 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(url, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        yogadl.open_storage(url, **options)
+
+
+@pytest.mark.parametrize("options", [{"mirror_fill": "never"}, {"max_requests": 5}, {"mirror": "/tmp/x"}])
+def test_a_folder_has_no_such_options(tmp_path, options):
+    with pytest.raises(ConfigurationError, match="no option of the folder"):
+        yogadl.open_storage(tmp_path, **options)
+
+
+def test_the_locality_of_what_is_here_or_in_no_cache(here):
+    found = here.locality()
+    assert (found.parts_here, found.bytes_here, found.ranges) == (found.parts, found.bytes, 0)
+    assert yogadl.concat([here, here]).locality().parts == 2 * found.parts
+    assert yogadl.from_source([1, 2]).locality().parts == 0
+
+
+def test_a_dropped_reference_fills_no_more(url, tmp_path, large):
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
+    next(iter(ref.stream(shuffle=True).batch(16)))
+    assert any(thread.name == "yogadl-fill" for thread in threading.enumerate())
+    del ref
+    gc.collect()
+    wait_until(
+        lambda: not any(thread.name == "yogadl-fill" for thread in threading.enumerate()),
+        "the end of filling",
+    )
+
+
+def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypatch):
+    monkeypatch.setattr(filling, "_LOOK_EVERY_S", 0.05)
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
+    iterator = iter(ref.stream(shuffle=True).batch(16))
+    next(iterator)
+
+    def forked():
+        check(ref.stream(shuffle=True).batch(16), here.stream(shuffle=True).batch(16))
+        wait_until(lambda: is_whole(ref), "the parts")
+        return True
+
+    assert in_fork(forked)
+    list(iterator)
+    wait_until(lambda: is_whole(ref), "the parts")

@@ -1,0 +1,138 @@
+"""Fill a mirror with a cache while it is read: part by part, by one process of the machine."""
+
+import errno
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._lock import ProcessLock
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage._mirror.mirrored_cache import MirroredCache
+from yogadl.storage._mirror.transfer import Total, connection_count
+from yogadl.storage._threads import DaemonThreads
+
+_log = logging.getLogger("yogadl")
+
+# How often a process looks which parts others have brought, and whether it is to bring them itself; and how
+# many of them at a time, since each is asked of the file system.
+_LOOK_EVERY_S: Final = 0.5
+LOOKED_AT: Final = 256
+# After a failure of the network, which reading by range rides out as well.
+_REST_S: Final = 10.0
+
+
+class Filler:
+    """Brings the parts of a cache to this machine, in threads; many processes may want it, one does it.
+
+    What it leaves undone when its process ends, however that happens, another process goes on with.
+
+    Args:
+        cache: What the mirror has; it brings the parts.
+        are_away: Which parts are not here; set to false as they arrive.
+        condemn: Called with a part whose object has other bytes than its name says, and the error.
+    """
+
+    def __init__(
+        self,
+        cache: MirroredCache,
+        are_away: NDArray[np.bool_],
+        condemn: Callable[[int, CacheFormatError], None],
+    ) -> None:
+        self._cache = cache
+        self._are_away = are_away
+        self._condemn = condemn
+        self._condemned: set[int] = set()
+        self._soon: NDArray[np.int64] = np.empty(0, np.int64)
+        self._looked_s = time.monotonic()
+        self._next = 0
+        self._starting = ProcessLock()
+        self._pid = 0  # of the process that the threads and the lock are of
+        self._threads: DaemonThreads | None = None
+        self._lock: int | None = None
+
+    def look(self) -> None:
+        """See now and then which parts have arrived, by whomever they were brought."""
+        now = time.monotonic()
+        if now - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now
+        away = np.flatnonzero(self._are_away)
+        for part in away[self._next : self._next + LOOKED_AT].tolist():
+            self._are_away[part] = not self._cache.is_here(part)
+        self._next = 0 if self._next + LOOKED_AT >= len(away) else self._next + LOOKED_AT
+
+    def soon(self, parts: NDArray[np.int64]) -> None:
+        """Say which parts are read next."""
+        self._soon = parts
+
+    def start(self) -> None:
+        """Begin to fill, unless this process does already."""
+        with self._starting:
+            if self._pid == os.getpid() or not self._are_away.any():
+                return
+            if self._lock is not None:  # inherited by a fork: the other process keeps it
+                os.close(self._lock)
+                self._lock = None
+            self._pid = os.getpid()
+            self._threads = DaemonThreads(1 + connection_count(), "yogadl-fill")
+            fill = partial(_fill, weakref.ref(self), self._threads.ended.wait)
+            self._threads.put(fill, lambda: None)
+
+    def step(self) -> float | None:
+        """Bring one part, if that is for this process to do; return when to go on, None for never."""
+        assert self._threads is not None
+        if self._lock is None:
+            self._lock = self._cache.try_to_fill()
+            if self._lock is None:
+                return _LOOK_EVERY_S if self._are_away.any() else None
+            weakref.finalize(self, _close, self._lock, self._pid)
+        part = self._first()
+        if part is None:
+            return None
+        try:
+            total = Total(0, None, stopped=self._threads.ended)
+            is_here = self._cache.fill_in(part, self._threads, total, self._lock)
+            self._are_away[part] = not is_here
+        except CancelledError:
+            return None  # the process ends
+        except CacheFormatError as error:
+            _log.warning("yogadl: %s", error)
+            self._condemned.add(part)
+            self._condemn(part, error)
+        except StorageError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                left = int(self._are_away.sum())
+                _log.warning("yogadl: %d of %d parts are read by range: %s", left, len(self._are_away), error)
+                return None
+            _log.info("yogadl: the mirror is filled later: %s", error)
+            return _REST_S
+        return 0.0
+
+    def _first(self) -> int | None:
+        """Return which part to bring next: one that is needed soon, or else the first."""
+        for parts in (self._soon, np.flatnonzero(self._are_away)):
+            for part in parts.tolist():
+                if self._are_away[part] and part not in self._condemned:
+                    return int(part)
+        return None
+
+
+def _fill(filler: "weakref.ref[Filler]", wait: Callable[[float], bool]) -> None:
+    while (found := filler()) is not None:
+        pause_s = found.step()
+        del found
+        if pause_s is None or wait(pause_s):
+            return
+
+
+def _close(descriptor: int, pid: int) -> None:
+    if os.getpid() == pid:
+        os.close(descriptor)

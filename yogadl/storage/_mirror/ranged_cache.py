@@ -1,0 +1,104 @@
+"""Read a bucket's cache of which this machine has not all: mapped parts, and the rest by range."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._format.layout import PartIndex
+from yogadl._format.manifest import Manifest
+from yogadl._format.table import PartTable
+from yogadl.storage import _names
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._mirror.filling import Filler
+from yogadl.storage._mirror.mirrored_cache import MirroredCache
+from yogadl.storage._ranges import Ranges
+from yogadl.storage._spending import Spending
+
+Int64s = NDArray[np.int64]
+
+
+class RangedCache:
+    """The files of one cache, for a `Reader`: those that a mirror has, and those that are read by range.
+
+    Safe to use from threads and after a fork; not picklable.
+
+    Args:
+        bucket: Where the cache is.
+        manifest: The cache.
+        table: Its part table.
+        spending: Counts what is read by range.
+        read_index: Returns the index of the part of that number.
+        mirrored: What the mirror has of it; ``None`` without a mirror.
+        fills: Whether to fill the mirror while a stream reads: given which share of the records this process
+            will read in an epoch, returns whether that is worth it.
+
+    Attributes:
+        are_away: Which parts are not here. Some may arrive meanwhile.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        manifest: Manifest,
+        table: PartTable,
+        spending: Spending,
+        read_index: Callable[[int], PartIndex],
+        mirrored: MirroredCache | None = None,
+        fills: Callable[[float], bool] = lambda share: False,
+    ) -> None:
+        self.table = table
+        self.index = read_index
+        self._mirrored = mirrored
+        self._fills = fills
+        self.are_away: NDArray[np.bool_] = np.ones(len(table), bool)
+        if mirrored is not None:
+            self.are_away = np.array([not mirrored.is_here(part) for part in range(len(table))], bool)
+        sha256, dataset_id = table.sha256, manifest.key.id
+        self._ranges = Ranges(
+            bucket, lambda part: _names.part(dataset_id, sha256[part]), table.size_bytes, spending
+        )
+        self._filler = None if mirrored is None else Filler(mirrored, self.are_away, self._ranges.condemn)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("what is read by range in this process can't be pickled; fetch it again over there")
+
+    @property
+    def away(self) -> "RangedCache":
+        """What reads those parts that are not here."""
+        return self
+
+    def path(self, sha256: str) -> str:
+        """Return the path of the file of a part that is here."""
+        assert self._mirrored is not None
+        return self._mirrored.path(sha256)
+
+    def will_read(self, records: int) -> None:
+        """Say that a stream of this process is going to read so many records an epoch."""
+        if self._filler is not None and self._fills(records / max(1, self.table.records)):
+            self._filler.start()
+
+    def read(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
+    ) -> Sequence[bytes | memoryview]:
+        """Read ranges of parts; see `AwayParts`."""
+        self._look()
+        return self._ranges.read(parts, positions, lengths, keeps=keeps)
+
+    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+        """Begin to read ranges of parts; see `AwayParts`."""
+        self._look()
+        if self._filler is not None:
+            self._filler.soon(parts)
+        self._ranges.expect(parts, positions, lengths, keeps=keeps)
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """How many requests this process made for ranges, and how many bytes came."""
+        return self._ranges.requests, self._ranges.received_bytes
+
+    def _look(self) -> None:
+        """See now and then which parts other processes have brought here."""
+        if self._filler is not None:
+            self._filler.look()

@@ -1,0 +1,359 @@
+"""Read byte ranges of a bucket's objects: many at once, and ahead of who will ask for them."""
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._lock import ProcessLock
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage._buckets.bucket import Bucket, replaced
+from yogadl.storage._spending import Spending
+from yogadl.storage._threads import DaemonThreads
+
+Int64s = NDArray[np.int64]
+
+# Rows closer than this are asked for together: what lies between costs less than a request.
+GAP_BYTES: Final = 512
+# But no more than this at a time: several connections are faster than one.
+MOST_RANGE_BYTES: Final = 8 * 2**20
+# What is kept is read in pieces of this size.
+PAGE_BYTES: Final = 2**16
+# What was read ahead and nobody has asked for is forgotten beyond this, the oldest first. It is some times
+# what one stream announces.
+MOST_HELD_BYTES: Final = 128 * 2**20
+
+# A request mostly waits: for 5,000 a second from a store that takes 10 ms, there are so many.
+_THREADS: Final = 64
+
+# Where something lies that is read: its part, from where, and up to where.
+Span = tuple[int, int, int]
+
+
+class Range:
+    """Bytes of one part, on their way or here.
+
+    Attributes:
+        part: Which part.
+        start: From where.
+        stop: Up to where.
+        keys: What was announced that lies in it.
+    """
+
+    __slots__ = ("_content", "_done", "_error", "keys", "part", "start", "stop")
+
+    def __init__(self, part: int, start: int, stop: int) -> None:
+        self.part, self.start, self.stop = part, start, stop
+        self.keys: tuple[int, ...] = ()
+        self._content: bytes | memoryview = b""
+        self._error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes it has."""
+        return self.stop - self.start
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it came to nothing."""
+        return self._error is not None
+
+    def end(self, content: bytes | memoryview = b"", error: BaseException | None = None) -> None:
+        """Leave what arrived, or why nothing did."""
+        self._content, self._error = content, error
+        self._done.release()
+
+    def wait(self) -> None:
+        """Wait until it is here.
+
+        Raises:
+            BaseException: why it will never be.
+        """
+        with self._done:
+            pass
+        if self._error is not None:
+            raise self._error
+
+    def slice(self, start: int, length: int) -> bytes | memoryview:
+        """Return bytes from a position of the part on, waiting for them."""
+        self.wait()
+        first = start - self.start
+        if not first and length == len(self._content):
+            return self._content
+        return memoryview(self._content)[first : first + length]
+
+
+class Ranges:
+    """Read ranges of a cache's parts. Safe to use from several threads, and after a fork; not picklable.
+
+    Args:
+        bucket: Where the parts are.
+        name_of: Returns the name of a part's object.
+        sizes: How large each part is.
+        spending: Counts requests and bytes, and says when that is enough.
+
+    Attributes:
+        requests: How many requests this process has made.
+        received_bytes: How many bytes came.
+    """
+
+    def __init__(
+        self, bucket: Bucket, name_of: Callable[[int], str], sizes: Int64s, spending: Spending
+    ) -> None:
+        self._bucket = bucket
+        self._name_of = name_of
+        self._sizes = sizes
+        self._spending = spending
+        # Where each part begins, and where its pages do, were all parts one after the other.
+        self._first = np.concatenate([[0], np.cumsum(sizes)])
+        self._first_page = np.concatenate([[0], np.cumsum(-(-sizes // PAGE_BYTES))])
+        self._lock = ProcessLock()
+        self._counting = ProcessLock()
+        self._damage: dict[int, CacheFormatError] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget all: at first, and in a forked process, where the threads are not."""
+        self._pid = os.getpid()
+        self.requests = self.received_bytes = 0
+        self._rows: dict[int, Range] = {}  # by position: what was announced, and was not asked for yet
+        self._left: dict[Range, int] = {}  # how many of those each range has, the oldest first
+        self._left_bytes = 0
+        self._pages: dict[int, Range] = {}  # what is kept, by its number
+        self._tags: dict[int, str] = {}  # of the parts' objects
+        self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
+
+    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+        """Begin to read these ranges, in this order; see `AwayParts`."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+            parts, positions, lengths = _not_empty(parts, positions, lengths)
+            if keeps:
+                self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
+                return
+            keys, stops = self._keys(parts, positions), (positions + lengths).tolist()
+            new = [
+                number
+                for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
+                if key not in self._rows or self._rows[key].stop < stop
+            ]
+            for found, members in self._asked(_spans(parts, positions, lengths, new), is_urgent=False):
+                mine = {keys[new[member]] for member in members}
+                self._rows.update(dict.fromkeys(mine, found))
+                found.keys = tuple(mine)
+                self._left[found] = len(mine)
+                self._left_bytes += found.size_bytes
+            while self._left_bytes > MOST_HELD_BYTES and len(self._left) > 1:
+                oldest = next(iter(self._left))
+                for key in oldest.keys:
+                    if self._rows.get(key) is oldest:
+                        del self._rows[key]
+                self._drop(oldest)
+
+    def read(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
+
+        Raises:
+            CacheFormatError: if the store has not what it should have.
+            StorageError: if it does not answer.
+            SpendingError: if enough was spent.
+        """
+        for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
+            raise self._damage[part]
+        if not lengths.all():
+            some = np.flatnonzero(lengths)
+            found = self.read(parts[some], positions[some], lengths[some], keeps=keeps)
+            full = dict(zip(some.tolist(), found, strict=True))
+            return [full.get(number, b"") for number in range(len(lengths))]
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+            if keeps:
+                kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
+            else:
+                taken = self._taken(parts, positions, lengths)
+        each = zip(positions.tolist(), lengths.tolist(), strict=True)
+        if not keeps:
+            return [one.slice(position, length) for one, (position, length) in zip(taken, each, strict=True)]
+        try:
+            for page in kept.values():
+                page.wait()
+        except BaseException:
+            with self._lock:
+                for number, page in kept.items():
+                    if page.has_failed:
+                        self._pages.pop(number, None)
+            raise
+        base = self._first_page[parts].tolist()
+        return [
+            _joined(kept, first, position, length)
+            for first, (position, length) in zip(base, each, strict=True)
+        ]
+
+    def condemn(self, part: int, error: CacheFormatError) -> None:
+        """Let nothing more be read of a part: its object has other bytes than its name says."""
+        self._damage[part] = error
+
+    def _keys(self, parts: Int64s, positions: Int64s) -> list[int]:
+        keys: list[int] = (self._first[parts] + positions).tolist()
+        return keys
+
+    def _taken(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[Range]:
+        """Return what has each of these, and ask for those that were not announced."""
+        taken: dict[int, Range] = {}
+        found: list[Any] = []  # all are ranges at the end
+        new = []
+        stops = (positions + lengths).tolist()
+        for number, (key, stop) in enumerate(zip(self._keys(parts, positions), stops, strict=True)):
+            one = taken.get(key)
+            if one is None or one.stop < stop:
+                one = self._take(key, stop)
+                if one is None:
+                    new.append(number)
+                else:
+                    taken[key] = one
+            found.append(one)
+        for one, members in self._asked(_spans(parts, positions, lengths, new), is_urgent=True):
+            for member in members:
+                found[new[member]] = one
+        return found
+
+    def _take(self, key: int, stop: int) -> Range | None:
+        """Return what was announced there, unless it is shorter; it is given once."""
+        found = self._rows.get(key)
+        if found is None or found.stop < stop:
+            return None
+        del self._rows[key]
+        self._left[found] -= 1
+        if not self._left[found]:
+            self._drop(found)
+        return found
+
+    def _drop(self, found: Range) -> None:
+        del self._left[found]
+        self._left_bytes -= found.size_bytes
+
+    def _pages_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
+        """Return the numbers of the pages that these ranges lie in, each once."""
+        first = self._first_page[parts] + positions // PAGE_BYTES
+        last = self._first_page[parts] + (positions + lengths - 1) // PAGE_BYTES
+        numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
+        return numbers
+
+    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Range]:
+        """Return what has each of these pages, and ask for those that are not here."""
+        new = np.array([number for number in numbers if number not in self._pages], np.int64)
+        parts = np.searchsorted(self._first_page, new, side="right") - 1
+        starts = (new - self._first_page[parts]) * PAGE_BYTES
+        stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])
+        spans = list(zip(parts.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        for found, members in self._asked(spans, is_urgent=is_urgent):
+            self._pages.update((int(new[member]), found) for member in members)
+        return {number: self._pages[number] for number in numbers}
+
+    def _asked(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[Range, list[int]]]:
+        """Ask for these spans; return each range, and which of them lie in it."""
+        found = []
+        for (part, start, stop), members in merged(spans):
+            found.append((Range(part, start, stop), members))
+        for one, _ in reversed(found) if is_urgent else found:
+            given_up = RuntimeError("the interpreter is on its way out: nothing is read any more")
+            self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
+        return found
+
+    def _get(self, wanted: "Range") -> None:
+        try:
+            content = self._content(wanted)
+        except BaseException as error:  # noqa: BLE001  (who asks for it raises it, whatever it is)
+            wanted.end(error=error)
+        else:
+            wanted.end(content)
+
+    def _content(self, wanted: Range) -> bytes | memoryview:
+        """Request a range."""
+        part, size_bytes = wanted.part, int(self._sizes[wanted.part])
+        name = self._name_of(part)
+        self._spending.take_request()
+        tag = self._tags.get(part)
+        piece = self._bucket.fetch_range(name, wanted.start, wanted.stop, tag=tag)
+        if piece is None:
+            raise CacheFormatError(
+                f"{name} is missing in {self._bucket!r}, though a manifest names it: the version was removed "
+                "and pruned, or the object was; fetch it again, or build the dataset again"
+            )
+        if piece.object.size_bytes != size_bytes:
+            raise CacheFormatError(
+                f"{name} in {self._bucket!r} has {piece.object.size_bytes} bytes, not {size_bytes}: it was "
+                "truncated or altered there; build the dataset again, or restore the object"
+            )
+        if len(piece.content) != wanted.size_bytes:
+            raise StorageError(
+                errno.EIO,
+                f"{self._bucket!r} gave {len(piece.content)} bytes of the {wanted.size_bytes} of {name} from "
+                f"{wanted.start} on: try again; if it happens again, the store loses bytes",
+            )
+        # Requests before the first answer are made without a tag: all of them must name one.
+        if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
+            raise replaced(self._bucket.url, name)
+        self._spending.add_bytes(len(piece.content))
+        with self._counting:
+            self.requests += 1
+            self.received_bytes += len(piece.content)
+        return piece.content
+
+
+def merged(spans: Sequence[Span]) -> list[tuple[Span, list[int]]]:
+    """Return what to ask for to get these: ranges, and which lie in each; in the order of their first."""
+    found: list[tuple[Span, list[int]]] = []
+    part, start, stop, members = -1, 0, 0, list[int]()
+    for number in sorted(range(len(spans)), key=spans.__getitem__):
+        its_part, its_start, its_stop = spans[number]
+        is_near = its_part == part and its_start <= stop + GAP_BYTES
+        if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
+            stop = max(stop, its_stop)
+            members.append(number)
+            continue
+        if members:
+            found.append(((part, start, stop), members))
+        part, start, stop, members = its_part, its_start, its_stop, [number]
+    if members:
+        found.append(((part, start, stop), members))
+    return sorted(found, key=lambda one: min(one[1]))
+
+
+def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    return (
+        (parts, positions, lengths)
+        if lengths.all()
+        else (parts[lengths > 0], positions[lengths > 0], lengths[lengths > 0])
+    )
+
+
+def _spans(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[Span]:
+    numbers = np.fromiter(chosen, np.int64)
+    starts = positions[numbers]
+    stops = starts + lengths[numbers]
+    return list(zip(parts[numbers].tolist(), starts.tolist(), stops.tolist(), strict=True))
+
+
+def _joined(pages: dict[int, Range], base: int, position: int, length: int) -> bytes | memoryview:
+    """Return bytes that lie in one page, or in some that follow each other."""
+    first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
+    if first == last:
+        return pages[base + first].slice(position, length)
+    ends = [position, *(number * PAGE_BYTES for number in range(first + 1, last + 1)), position + length]
+    return b"".join(
+        pages[base + first + number].slice(start, stop - start)
+        for number, (start, stop) in enumerate(itertools.pairwise(ends))
+    )

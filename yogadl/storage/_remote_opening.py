@@ -1,0 +1,225 @@
+"""Open the caches of a bucket: from the mirror, through it, or by range."""
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal
+
+from yogadl._format.manifest import Manifest, digest_of
+from yogadl._format.reader import AnyReader, Reader
+from yogadl._key import DatasetKey
+from yogadl.storage import _names
+from yogadl.storage._backend import Backend
+from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._buckets.offline import OfflineError
+from yogadl.storage._buckets.retry import UnavailableError
+from yogadl.storage._cached import Published, can_map, checked
+from yogadl.storage._catalogue import Catalogue
+from yogadl.storage._leases.coordinator import LeaseCoordinator
+from yogadl.storage._leases.lease import Leases
+from yogadl.storage._leases.policy import LeasePolicy
+from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._mirror.mirrored_cache import MirroredCache
+from yogadl.storage._mirror.no_mirror import NoMirror
+from yogadl.storage._mirror.ranged_cache import RangedCache
+from yogadl.storage._parts import open_table, read_index
+from yogadl.storage._remote import BucketRoot, MirroredRoot
+from yogadl.storage._spending import Spending
+
+_log = logging.getLogger("yogadl")
+
+# How large a part in a bucket gets unless a build says otherwise.
+PART_BYTES: Final = 256 * 2**20
+
+# What to do about a damaged block.
+_REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
+# Less than this comes sooner as a whole than the first ranges of it would be worth.
+AT_ONCE_BYTES: Final = 64 * 2**20
+# A mirror is filled where at least this share of it will be read.
+_LEAST_SHARE: Final = 0.5
+
+# Whether to fill a mirror: with what is worth it, with all, or with nothing.
+Fill = Literal["auto", "always", "never"]
+
+
+class MirrorOpener:
+    """Open caches of a bucket, whose files are in the mirror, or come to it, or are read by range.
+
+    Implements `Opener`.
+
+    Args:
+        bucket: The bucket; no request is made before it is used.
+        mirror: This machine's copies.
+        mapped: Whether the mirror's files may be mapped to be read.
+        fill: Whether to fill the mirror with what is read.
+        spending: Counts what is read by range.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        mirror: Mirror,
+        mapped: bool = True,
+        fill: Fill = "auto",
+        spending: Spending | None = None,
+    ) -> None:
+        self.mirror = mirror
+        self._bucket = bucket
+        self._root, self._hurried = BucketRoot(bucket), BucketRoot(bucket.hurried())
+        self._is_mapped = mapped
+        self._fill = fill
+        self._spending = spending or Spending()
+        self._is_told = False
+
+    def __reduce__(self) -> Any:
+        return MirrorOpener, (self._bucket, self.mirror, self._is_mapped, self._fill, self._spending)
+
+    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none.
+
+        If the mirror has all of the version, the store is waited for some seconds only. If it does not
+        answer, the mirror's manifest is returned, with a warning once.
+        """
+        here = self.mirror.kept(key, digest)
+        try:
+            content = (self._root if here is None else self._hurried).read(_names.manifest(key))
+        except UnavailableError as error:
+            if here is None:
+                raise
+            if not (self._is_told or isinstance(error, OfflineError)):
+                self._is_told = True
+                _log.warning(
+                    "yogadl: the store can't be asked whether %s was replaced; of this and others what the "
+                    "mirror has is served: %s", key, error
+                )  # fmt: skip
+            return here.content
+        self.mirror.renew(key, None if content is None else digest_of(content))
+        return content
+
+    def here(self, key: DatasetKey, digest: str) -> Published | None:
+        return self.mirror.kept(key, digest)
+
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+        """Return a reader of a cache: of mapped files where they are here, else of ranges.
+
+        What is small is downloaded now, unless the mirror is not to be filled.
+        """
+        manifest, key = published.manifest, published.manifest.key
+        if isinstance(self.mirror, NoMirror):
+            root = MirroredRoot(self._bucket, self.mirror)
+            table = open_table(root, manifest)
+            from_bucket = partial(read_index, root, key, table)
+            files = RangedCache(self._bucket, manifest, table, self._spending, from_bucket)
+            return self._reader(manifest, files, maps=False, check=check)
+        cache = self.mirror.hold(manifest)
+        try:
+            missing_bytes = cache.missing_bytes()
+            if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES:
+                cache.complete(range(len(cache.table)))
+                missing_bytes = 0
+            if check and not missing_bytes:
+                cache.complete_indexes(range(len(cache.table)))
+            self.mirror.keep(published)
+        except BaseException:
+            cache.close()
+            raise
+        maps = self._is_mapped and can_map(cache.folder)
+        if not missing_bytes:
+            return self._reader(manifest, cache, maps=maps, check=check)
+        from_bucket = partial(read_index, MirroredRoot(self._bucket, self.mirror), key, cache.table)
+        files = RangedCache(
+            self._bucket, manifest, cache.table, self._spending, from_bucket, cache, self._is_worth_it
+        )
+        return self._reader(manifest, files, maps=maps, check=check)
+
+    def _reader(
+        self, manifest: Manifest, files: MirroredCache | RangedCache, *, maps: bool, check: bool
+    ) -> AnyReader:
+        reader = Reader(manifest.spec, files.table, files, maps=maps)
+        return checked(reader, files.index, manifest, _REMEDY) if check else reader
+
+    def _is_worth_it(self, share: float) -> bool:
+        """Return whether to fill the mirror for a process that reads this share of the records an epoch."""
+        if self._fill == "auto":
+            return share * _processes_here() >= _LEAST_SHARE
+        return self._fill == "always"
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        content = self.mirror.read_file(name, most_bytes)
+        if content is None:
+            content = self._hurried.read(name, most_bytes)
+            if content is not None:
+                self.mirror.keep_file(name, content)
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put such a file into the mirror, and then into the bucket, where that can be."""
+        self.mirror.keep_file(name, content)
+        self._hurried.write(name, content)
+
+    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+        from yogadl.storage._tags import version_of  # who fetches by version needs none of it
+
+        if is_away:
+            return self.mirror.tagged(key)
+        version = version_of(MirroredRoot(self._bucket, self.mirror), key)
+        self.mirror.note_tag(key, version)
+        return version
+
+    def opened(self, published: Published) -> None:
+        self.mirror.keep_newest(published)
+
+    def fill(self, published: Published, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """Download a version to the mirror, with its indexes, so that it opens without the bucket.
+
+        Returns:
+            The names of the files that were damaged here, and were downloaded again.
+        """
+        from yogadl.storage._selections import missing_selections  # who only reads needs none of it
+
+        damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
+        self.mirror.keep_newest(published)
+        root = MirroredRoot(self._bucket, self.mirror)
+        for name, content in missing_selections(root, self.mirror.folder, published.manifest):
+            self.mirror.keep_file(name, content)
+        return damaged
+
+    def mend(self, published: Published) -> tuple[int, list[str]]:
+        count, damaged = self.mirror.mend(published.manifest)
+        return count, damaged + (self.mirror.keep(published) if count else [])
+
+
+def remote_backend(
+    bucket: Bucket,
+    mirror: Mirror,
+    policy: LeasePolicy,
+    *,
+    exclusive: bool = True,
+    mapped: bool = True,
+    fill: Fill = "auto",
+    spending: Spending | None = None,
+) -> Backend:
+    """Return a storage's backend in a bucket, shared by any number of machines without a server.
+
+    Args:
+        bucket: The bucket; no request is made before it is used.
+        mirror: This machine's copies.
+        policy: How long builders wait for each other.
+        exclusive: Whether to test, before a build, that the store honours conditional writes. Without them
+            only one machine may build at a time.
+        mapped: Whether the mirror's files may be mapped to be read.
+        fill: Whether to fill the mirror with what is read.
+        spending: Counts what is read by range.
+    """
+    root = MirroredRoot(bucket, mirror)
+    changed = partial(mirror.renew, digest=None)
+    coordinator = LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)
+    opener = MirrorOpener(bucket, mirror, mapped, fill, spending)
+    return Backend(Catalogue(root, opener), coordinator, PART_BYTES)
+
+
+def _processes_here() -> int:
+    """Return how many processes of a job run on this machine, where its launcher says so."""
+    found = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(found) if found.isascii() and found.isdigit() else 1

@@ -1,0 +1,62 @@
+"""Count what reading by range costs, and stop it where that is enough."""
+
+import errno
+import time
+from typing import Any
+
+from yogadl._lock import ProcessLock
+from yogadl._size import in_words
+from yogadl.errors import ConfigurationError, SpendingError
+
+
+class Spending:
+    """What one process reads from one storage by range. Thread-safe; a pickled or forked one begins anew.
+
+    Args:
+        max_requests: How many requests may be made.
+        max_requests_per_s: How many a second.
+
+    Raises:
+        ConfigurationError: if an argument is no number above 0.
+    """
+
+    def __init__(self, max_requests: int | None = None, max_requests_per_s: float | None = None) -> None:
+        given = {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
+        for name, value in given.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and value > 0):
+                raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+        self._max_requests = max_requests
+        self._per_s = max_requests_per_s
+        self._lock = ProcessLock()
+        self._requests = self._bytes = 0
+        self._next_s = 0.0
+
+    def __reduce__(self) -> Any:
+        return Spending, (self._max_requests, self._per_s)
+
+    def take_request(self) -> None:
+        """Count a request about to be made, and wait until it may be.
+
+        Raises:
+            SpendingError: if it is one too many.
+        """
+        with self._lock:
+            if self._max_requests is not None and self._requests >= self._max_requests:
+                raise SpendingError(
+                    errno.EDQUOT,
+                    f"{self._requests} requests were made, which is max_requests, and "
+                    f"{in_words(self._bytes)} received: raise max_requests, or fill a mirror first "
+                    "(mirror_fill='always', `yogadl pull`)",
+                )
+            self._requests += 1
+            now = time.monotonic()
+            begins = now if self._per_s is None else max(now, self._next_s)
+            self._next_s = begins + (0.0 if self._per_s is None else 1 / self._per_s)
+        if begins > now:
+            time.sleep(begins - now)
+
+    def add_bytes(self, size_bytes: int) -> None:
+        """Count bytes that came."""
+        with self._lock:
+            self._bytes += size_bytes

@@ -1,0 +1,115 @@
+"""Work in threads that nobody has to wait for: not who drops them, and no more than moments at exit."""
+
+import atexit
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, Final
+
+_EXIT_TIMEOUT_S: Final = 5.0
+
+# What a thread is to do, and what is to be done instead once the threads end.
+_Job = tuple[Callable[[], None], Callable[[], object]]
+
+
+class DaemonThreads(Executor):
+    """Do jobs in the order that they were put, urgent ones first, in up to so many threads.
+
+    The threads end with this object. They are daemons, for they may wait for a store for minutes; but at
+    exit they are waited for a little, since to take the interpreter down under a request that has just been
+    answered is asking for a crash. Not for a forked process, where they are not.
+
+    Args:
+        most: How many threads at most.
+        name: What they are called.
+
+    Attributes:
+        ended: Set once nothing more is begun.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._jobs: deque[_Job] = deque()
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one a job: whether to go on
+        self._threads: list[threading.Thread] = []
+        self._pid = os.getpid()
+        self.ended = threading.Event()
+        self._end = partial(_end, self._jobs, self._tokens, self._threads, self.ended)
+        weakref.finalize(self, self._end).atexit = False
+        _living.add(self)
+
+    def put(
+        self, work: Callable[[], None], instead: Callable[[], object], *, is_urgent: bool = False
+    ) -> None:
+        """Let a thread do something, which raises nothing; or `instead`, if no thread will."""
+        (self._jobs.appendleft if is_urgent else self._jobs.append)((work, instead))
+        self._tokens.put(True)
+        if len(self._threads) < self._most:
+            work_off = partial(_work_off, self._jobs, self._tokens)
+            thread = threading.Thread(target=work_off, name=self._name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Let a thread call a function; see `Executor.submit`."""
+        future: Future[Any] = Future()
+        self.put(partial(_call, future, partial(fn, *args, **kwargs)), future.cancel)
+        return future
+
+    def end(self, limit_s: float) -> None:
+        """Begin nothing more, and wait for what was begun."""
+        if os.getpid() == self._pid:
+            self._end()
+            for thread in self._threads:
+                thread.join(max(0.0, limit_s - time.monotonic()))
+
+
+_living: "weakref.WeakSet[DaemonThreads]" = weakref.WeakSet()
+
+
+def _call(future: "Future[Any]", function: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001  (who waits raises it, whatever it is)
+            future.set_exception(error)
+
+
+def _work_off(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
+    while tokens.get():
+        try:
+            work = jobs.popleft()[0]
+        except IndexError:  # ended meanwhile
+            continue
+        work()
+        del work
+
+
+def _end(
+    jobs: deque[_Job],
+    tokens: "queue.SimpleQueue[bool]",
+    threads: list[threading.Thread],
+    ended: threading.Event,
+) -> None:
+    ended.set()
+    while True:
+        try:
+            jobs.popleft()[1]()
+        except IndexError:
+            break
+    for _ in threads:
+        tokens.put(False)
+
+
+@atexit.register
+def _end_all() -> None:
+    limit_s = time.monotonic() + _EXIT_TIMEOUT_S
+    for threads in list(_living):
+        threads.end(limit_s)
