@@ -1,5 +1,6 @@
 """Caches of a bucket that are not on this machine, or in part: read by range, the same in every way."""
 
+import gc
 import itertools
 import os
 import pickle
@@ -18,6 +19,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError
 from yogadl.storage import _remote_opening
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._mirror import filling
+from yogadl.storage._ranges import PAGE_BYTES
 
 COUNT = 500
 
@@ -121,7 +123,7 @@ VIEWS = {
     "chunks in order": lambda ref: ref.chunks("tokens", 50).stream().batch(16),
     "joined": lambda ref: yogadl.concat([ref[:100], ref[200:]]).stream(shuffle=True).batch(9),
     "mixed": lambda ref: (
-        yogadl.mix([(ref[:250], 0.7), (ref[250:], 0.3)], seed=1).stream(shuffle=True).batch(9)
+        yogadl.mix({"a": (ref[:250], 0.7), "b": (ref[250:], 0.3)}, seed=1).stream(shuffle=True).batch(9)
     ),
     "threads": lambda ref: ref.stream(shuffle=True).batch(16).prefetch(2, threads=3),
     "workers": lambda ref: ref.stream(shuffle=True).batch(16).prefetch(2, workers=2),
@@ -150,43 +152,59 @@ def test_a_stream_goes_on_where_it_was_stopped(here, away, way):
     same(found, list(itertools.islice(here.stream(shuffle=True).batch(16), 28)))
 
 
-def test_each_record_is_asked_for_once_an_epoch(url):
-    """However many read it ahead; what is small is asked for once and kept."""
-    ref = fetched(yogadl.open_storage(url, mirror=None))
-    size_bytes = ref.locality().bytes
-    for way in [{}, {"threads": 2}]:
-        ref = fetched(yogadl.open_storage(url, mirror=None))
-        for _ in ref.stream(shuffle=True).batch(16).prefetch(2, **way):
-            pass
-        assert ref.locality().range_bytes < 1.05 * size_bytes
-    loader = ref.stream(shuffle=True).batch(16).prefetch(2, workers=2)
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A bucket with larger records, beside which what is small is little."""
+    folder, random = tmp_path_factory.mktemp("wide"), np.random.default_rng(0)
+    lengths = random.integers(1000, 9000, 300)
+    records = [
+        {"id": number, "x": np.zeros(20_000, np.uint8), "data": bytes(3 * length), "tokens": np.zeros(length)}
+        for number, length in enumerate(lengths.tolist())
+    ]
+    yogadl.open_storage(folder).submit(records, "set", "1", part_bytes=4 * 10**6)
+    return folder.as_uri()
+
+
+@pytest.mark.parametrize("way", [{}, {"threads": 2}, {"workers": 2}])
+def test_each_record_is_asked_for_once_an_epoch(wide, way):
+    """However many read it ahead; what is small is asked for by each process once, and kept."""
+    ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1")
+    loader = ref.stream(shuffle=True).batch(16).prefetch(2, **way)
     for _ in loader:
         pass
     stats = loader.stats()
-    small = sum(
-        field.leaf.row_bytes for field in ref.spec.fields if field.leaf.is_fixed and field.name == "id"
-    )
-    assert stats.ranges > COUNT
-    assert stats.range_bytes < 1.05 * size_bytes + 2 * (COUNT * small + 10 * 2**16)
+    processes = way.get("workers", 1)
+    small = 3 * ref.locality().parts * processes  # a page or two for each small field of a part
+    assert 2.5 * len(ref) < stats.ranges < 3 * len(ref) + 2 * small
+    assert stats.range_bytes < ref.locality().bytes + small * 2 * PAGE_BYTES
     assert "MB by range" in str(stats)
+    assert (ref.locality().ranges == 0) == ("workers" in way)
 
 
-def test_a_field_is_not_read_that_nobody_asks_for(url):
-    ref = fetched(yogadl.open_storage(url, mirror=None))
+def test_a_field_is_not_read_that_nobody_asks_for(wide):
+    ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1")
     for _ in ref.fields("id").stream(shuffle=True).batch(16):
         pass
-    assert ref.locality().ranges <= 3 * ref.locality().parts
-    assert ref.locality().range_bytes <= 3 * ref.locality().parts * 2**16
-
-
-def test_chunks_are_announced_as_they_are_read(url):
-    ref = fetched(yogadl.open_storage(url, mirror=None))
-    tokens = sum(7 * (number % 60) * 4 for number in range(COUNT))
-    chunks = ref.chunks("tokens", 50)
+    assert 0 < ref.locality().ranges <= 2 * ref.locality().parts
     before = ref.locality().range_bytes
-    for _ in chunks.stream(shuffle=True).batch(16):
+    loader = ref.fields("x", "id").stream(shuffle=True).batch(16)
+    for _ in loader:
         pass
-    assert ref.locality().range_bytes - before < 1.1 * tokens
+    assert ref.locality().range_bytes - before < 1.001 * len(ref) * 20_000
+    assert loader.stats().range_bytes == ref.locality().range_bytes - before
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_chunks_are_announced_as_they_are_read(wide, shuffle):
+    ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1")
+    chunks = ref.chunks("tokens", 500)
+    before = ref.locality()
+    for _ in chunks.stream(shuffle=shuffle).batch(16):
+        pass
+    after = ref.locality()
+    small = 3 * after.parts * PAGE_BYTES
+    assert after.range_bytes - before.range_bytes < 1.01 * len(chunks) * 500 * 8 + small
+    assert after.ranges - before.ranges < 2 * len(chunks)
 
 
 def test_reading_with_checks_finds_damage_afar(tmp_path):
@@ -316,7 +334,7 @@ def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monke
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
     assert ref[3]["id"] == 3
     in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)
-    for number in range(2 * ref.locality().parts):
+    for number in range(0, COUNT, 3):
         same(ref[number], here[number])
     assert is_whole(ref)
 
@@ -378,7 +396,7 @@ def test_requests_are_limited_for_a_whole_storage(url):
     found = []
     with pytest.raises(SpendingError, match="100 requests were made, which is max_requests"):
         found.extend(fetched(storage).stream(shuffle=True).batch(2))
-    assert len(found) > 5
+    assert found
     with pytest.raises(SpendingError):
         fetched(storage)[0]
 

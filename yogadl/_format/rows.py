@@ -164,8 +164,10 @@ def _kept_fields(table: PartTable) -> frozenset[int]:
     """Return which fields are read by range in pages that are kept."""
     records, sizes = np.diff(table.first_record), []
     for number, field in enumerate(table.fields):
-        if int(field.row_bytes.max(initial=0)) <= KEPT_ROW_BYTES:
-            sizes.append((int((records * field.row_bytes).sum()), number))
+        # A field that was found late to vary has rows in some parts and small entries in the others.
+        is_small = field.row_bytes <= KEPT_ROW_BYTES
+        if is_small.any():
+            sizes.append((int((records * field.row_bytes)[is_small].sum()), number))
     ends = itertools.accumulate(size_bytes for size_bytes, _ in sorted(sizes))
     return frozenset(
         number for (_, number), end in zip(sorted(sizes), ends, strict=True) if end <= KEPT_BYTES
@@ -216,13 +218,14 @@ class StoredRows:
             found = view[(positions[here] + self.window.offset[parts[here]]) // step]
             out[here] = found.reshape(-1).view(out.dtype)
         away = np.flatnonzero(~is_mapped)
-        lengths = np.full(len(away), row_bytes)
+        lengths, keeps = np.full(len(away), row_bytes), keeps and row_bytes <= KEPT_ROW_BYTES
         content = self.parts.read(parts[away], positions[away], lengths, keeps=keeps)
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
     def expect(self, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
         """Begin to read what of these rows, at these positions of their parts, is not on this machine."""
+        keeps = keeps and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
         self.parts.expect(self.parts.locate(self.indices)[0], positions, lengths, keeps=keeps)
 
     def block(self, part: int, position: int, length: int) -> bytes | memoryview:
