@@ -108,7 +108,8 @@ class Recipe:
         """
         if not isinstance(self.make, Batches | Records):
             raise ConfigurationError(
-                f"{options.called} has workers already: pass all functions to it before, and call it once"
+                f"{options.names.called} has workers already: pass all functions to it before, and call it "
+                "once"
             )
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 
