@@ -206,9 +206,9 @@ def test_a_worker_init_that_hangs_is_timed_out(root, path, only):
     path.touch()
     init = functools.partial(hang_first, path, only)
     # Longer than the others take: the loop waits for a worker, or has read all before.
-    loader = stream_of(root).batch(SIZE, epochs=None).prefetch(3, workers=2, worker_init=init, timeout_s=0.5)
+    loader = stream_of(root).batch(SIZE, epochs=None).prefetch(3, workers=2, worker_init=init, timeout_s=2)
     batches, found = iter(loader), []
-    with pytest.raises(WorkerTimeoutError, match=r"^worker_init timed out after 0\.5 seconds") as caught:
+    with pytest.raises(WorkerTimeoutError, match=r"^worker_init timed out after 2 seconds") as caught:
         found.extend(batches)
     assert f"in worker process {only[0]}" in str(caught.value) or len(only) == 2
     assert "Give it more time (timeout_s=)" in caught.value.__notes__[0]
@@ -251,20 +251,18 @@ class PulseError(Exception):
     """Raised by a signal's handler."""
 
 
-def slow_batch(path, batch):
+def slow_batch(batch):
     time.sleep(0.1)
-    with path.open("a") as file:
-        file.write(f"{batch['id'][0]} ")
     return batch
 
 
-def read_interrupted(root, path, batch_loader):
+def read_interrupted(root):
     """Read while a signal's handler raises every 30 ms: each batch takes longer."""
 
     def beat(*_):
         raise PulseError
 
-    batches, found = iter(batch_loader(root, path)), []
+    batches, found = iter(stream_of(root).batch(SIZE).map(slow_batch).prefetch(2, workers=2)), []
     signal.signal(signal.SIGALRM, beat)
     while len(found) < COUNT // SIZE:
         with contextlib.suppress(PulseError):
@@ -273,18 +271,11 @@ def read_interrupted(root, path, batch_loader):
                 found.append(next(batches))
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-    return found
+    return ids(found)
 
 
-def in_order(root, path):
-    return stream_of(root).batch(SIZE).map(functools.partial(slow_batch, path)).prefetch(2, workers=2)
-
-
-def test_signals_that_interrupt_next_lose_nothing_that_was_read(root, path):
-    found = in_child(read_interrupted, root, path, in_order)
-    assert ids(found) == order(root)
-    # Where one comes when the loop is not waiting, as it starts the workers, these are started anew.
-    assert len(path.read_text().split()) < 3 * COUNT // SIZE
+def test_signals_that_interrupt_next_lose_nothing_that_was_read(root):
+    assert in_child(read_interrupted, root) == order(root)
 
 
 def test_a_forked_process_goes_on_with_workers_of_its_own(root):
