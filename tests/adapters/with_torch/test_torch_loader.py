@@ -431,9 +431,12 @@ DROPPED = """
         return True
 
     def begin():
+        count = len(workers()) + 2
         loader = make()
         batches = iter(loader)
         next(batches)
+        while len(workers()) < count:  # one may have a batch before the other is there
+            pass
         return loader, batches, workers()
 
     def check_gone(pids):
