@@ -95,6 +95,9 @@ class Stage:
             else:
                 for record, rng in zip(records, self._generators(places), strict=True):
                     made.append(function(record, rng))
+        except SystemExit as error:  # as anywhere else
+            error.add_note(f"{self} called sys.exit at {what} {indices[len(made)]}")
+            raise
         except Exception as error:
             index = int(indices[len(made)])
             text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"

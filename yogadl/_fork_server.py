@@ -140,10 +140,15 @@ def _end(control: socket.socket, kept: list[socket.socket], server: int, pid: in
             os.waitpid(server, 0)
 
 
-def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Receive some bytes, and the descriptors that came along; `socket.recv_fds` takes no flags."""
+def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
+    """Receive some bytes, and the descriptors that came along, if any did; `socket.recv_fds` takes no flags.
+
+    There are fewer of them than were sent if this process may open no more.
+    """
     space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR.size)
-    data, messages, *_ = connection.recvmsg(size, space, flags | _CLOSED_AT_EXEC)
+    data, messages, state, _ = connection.recvmsg(size, space, flags | _CLOSED_AT_EXEC)
+    if not (messages or state & socket.MSG_CTRUNC):
+        return data, None
     found: list[int] = []
     for level, kind, content in messages:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -233,6 +238,7 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
             if what == _END:
                 break
             if what == _START:
+                assert descriptors is not None
                 theirs, server = socket.socket(fileno=descriptors[0]), os.getpid()
                 pid = os.fork()
                 if not pid:

@@ -1,6 +1,8 @@
-"""Make the memory of batches: without mapping it anew each time, and where others may keep it."""
+"""Make the memory of batches: without mapping it anew each time, and where others may keep or share it."""
 
+import ctypes
 import mmap
+import os
 import weakref
 from collections import defaultdict
 from typing import Any, Final
@@ -15,6 +17,7 @@ _ALIGNMENT: Final = 64
 # Below this a copy costs less than what avoids it.
 _LEAST_BYTES: Final = 2**16
 _IDLE_BLOCKS: Final = 8
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 
 def settle_allocator() -> None:
@@ -81,3 +84,61 @@ class BatchMemory:
 def _put_back(idle: list[mmap.mmap], block: mmap.mmap) -> None:
     if len(idle) < _IDLE_BLOCKS:
         idle.append(block)
+
+
+_libc: Any = None  # the C library of this process, loaded when something is first mapped
+
+
+def load_libc() -> Any:
+    """Return the C library's functions that map memory."""
+    global _libc  # noqa: PLW0603  (a constant that is loaded late)
+    if _libc is None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (
+            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+        )  # fmt: skip
+        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        _libc = libc
+    return _libc
+
+
+def map_memory(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
+    """Map memory, or a file from its beginning; return the address. It is not unmapped by itself.
+
+    Raises:
+        OSError: if there is not so much, or no mapping more.
+    """
+    found = load_libc().mmap(address, length, protection, flags, descriptor, 0)
+    if found == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(found)
+
+
+def mapped(descriptor: int, size: int) -> NDArray[np.uint8]:
+    """Return the memory of a descriptor, which may be closed then: Python's own mmap keeps one for each.
+
+    It is unmapped once there is no reference to the array, to a view of it or to a buffer of either.
+
+    Raises:
+        OSError: see `map_memory`.
+    """
+    return np.asarray(_Mapping(descriptor, size))
+
+
+class _Mapping:
+    """Memory that is mapped for as long as this lives, as an array's base."""
+
+    __slots__ = ("__array_interface__", "__weakref__")
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        address = map_memory(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor)
+        weakref.finalize(self, load_libc().munmap, address, size).atexit = False
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }

@@ -1,9 +1,11 @@
 """Pickle what other processes work with: to those of this machine, arrays in mapped files go as files."""
 
+import functools
 import io
 import mmap
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -41,9 +43,7 @@ def pickled(value: Any, what: str = "the source", *, stays_here: bool, hint: str
 
 
 def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no types
-    import cloudpickle
-
-    class SendsFiles(cloudpickle.Pickler):  # type: ignore[misc]
+    class SendsFiles(by_value()):  # type: ignore[misc]
         """Send an array that is mapped from a file as the file, and where in it the array lies."""
 
         def reducer_override(self, value: Any) -> Any:
@@ -53,7 +53,37 @@ def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no t
                     return mapped
             return super().reducer_override(value)
 
-    return (SendsFiles if stays_here else cloudpickle.Pickler)(file)
+    return (SendsFiles if stays_here else by_value())(file)
+
+
+@functools.cache
+def by_value() -> Any:
+    """Return a pickler of functions and classes of scripts, too: what can't be sent as it is, it refuses."""
+    import cloudpickle
+
+    class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            found = reduced(value)
+            return super().reducer_override(value) if found is NotImplemented else found
+
+    return ByValue
+
+
+def reduced(value: Any) -> Any:
+    """Return how to pickle what cloudpickle makes something else of; `NotImplemented` of anything else.
+
+    Raises:
+        TypeError: of an open file, of which it would send what is in it.
+    """
+    if type(value) is memoryview:
+        return _view, (np.asarray(value), value.readonly)
+    if isinstance(value, io.TextIOWrapper) and value is not sys.stdout and value is not sys.stderr:
+        raise TypeError(f"cannot pickle {type(value).__name__!r} object, which is an open file")
+    return NotImplemented
+
+
+def _view(array: NDArray[Any], is_readonly: bool) -> memoryview:
+    return array.data.toreadonly() if is_readonly else array.data
 
 
 def _mapped(array: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:

@@ -196,6 +196,88 @@ def test_a_function_that_hangs_is_timed_out(root, path):
     assert ids([*found, *batches]) == order(root, 0, 1)
 
 
+def hang_first(path, only, number):
+    if path.exists() and number in only:
+        hang(path)
+
+
+@pytest.mark.parametrize("only", [(0,), (0, 1)])
+def test_a_worker_init_that_hangs_is_timed_out(root, path, only):
+    path.touch()
+    init = functools.partial(hang_first, path, only)
+    # Longer than the others take: the loop waits for a worker, or has read all before.
+    loader = stream_of(root).batch(SIZE, epochs=None).prefetch(3, workers=2, worker_init=init, timeout_s=2)
+    batches, found = iter(loader), []
+    with pytest.raises(WorkerTimeoutError, match=r"^worker_init timed out after 2 seconds") as caught:
+        found.extend(batches)
+    assert f"in worker process {only[0]}" in str(caught.value) or len(only) == 2
+    assert "Give it more time (timeout_s=)" in caught.value.__notes__[0]
+    path.unlink()
+    found += [next(batches) for _ in range(100)]
+    assert ids(found) == order(root, *range(1000))[: SIZE * len(found)]
+
+
+def leave_by_exit(number, given):
+    if number in (None, given if isinstance(given, int) else int(np.ravel(given["id"])[0])):
+        sys.exit(3)
+    return given
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("where", ["records", "batches", "worker_init"])
+def test_sys_exit_in_a_function_is_that(root, where, workers):
+    number = order(root)[20]
+    leave, stream, found = functools.partial(leave_by_exit, number), stream_of(root), []
+    options = {"workers": workers} if workers else {}
+    if where == "worker_init":
+        if not workers:
+            return
+        options["worker_init"] = functools.partial(leave_by_exit, None)
+    loader = (stream.map(leave) if where == "records" else stream).batch(SIZE)
+    batches = iter((loader.map(leave) if where == "batches" else loader).prefetch(2, **options))
+    for _ in range(2):
+        with pytest.raises(SystemExit) as caught:
+            found.extend(batches)
+        assert caught.value.code == 3
+        notes = "".join(caught.value.__notes__)
+        assert ("in leave_by_exit" in notes) == (workers > 0)
+        if where != "worker_init":
+            assert ids(found) == order(root)[:20]
+            what = "record" if where == "records" else "the batch that begins with record"
+            assert f"map(partial) called sys.exit at {what} {number}" in notes
+
+
+class PulseError(Exception):
+    """Raised by a signal's handler."""
+
+
+def slow_batch(batch):
+    time.sleep(0.1)
+    return batch
+
+
+def read_interrupted(root):
+    """Read while a signal's handler raises every 30 ms: each batch takes longer."""
+
+    def beat(*_):
+        raise PulseError
+
+    batches, found = iter(stream_of(root).batch(SIZE).map(slow_batch).prefetch(2, workers=2)), []
+    signal.signal(signal.SIGALRM, beat)
+    while len(found) < COUNT // SIZE:
+        with contextlib.suppress(PulseError):
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            try:
+                found.append(next(batches))
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    return ids(found)
+
+
+def test_signals_that_interrupt_next_lose_nothing_that_was_read(root):
+    assert in_child(read_interrupted, root) == order(root)
+
+
 def test_a_forked_process_goes_on_with_workers_of_its_own(root):
     loader = stream_of(root).batch(SIZE, epochs=2).map(with_pid).prefetch(2, workers=2)
     batches = iter(loader)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._lock import ProcessLock
+from yogadl._memory import load_libc, map_memory
 from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]
@@ -39,7 +40,6 @@ _UNLOCKED_BYTES: Final = 4096
 _VIEWED_BYTES: Final = 2**62  # numpy refuses larger views, overlapping rows counted each
 # A sum of sizes that wrapped would place parts outside of the window, over other memory of the process.
 _MOST_BYTES: Final = 2**47
-_FAILED: Final = ctypes.c_void_p(-1).value
 
 
 class Window:
@@ -82,7 +82,7 @@ class Window:
         reserved = _mmap(None, self._length + alignment, _PROT_NONE, flags, -1)
         self._base = -(-reserved // alignment) * alignment
         # Not at exit: a daemon thread may still be gathering then, and the process is about to go anyway.
-        weakref.finalize(self, _load_libc().munmap, reserved, self._length + alignment).atexit = False
+        weakref.finalize(self, load_libc().munmap, reserved, self._length + alignment).atexit = False
         # Any: numpy takes every buffer, but does not say so.
         memory: Any = (ctypes.c_ubyte * self._length).from_address(self._base)
         self._memory = memory
@@ -115,7 +115,7 @@ class Window:
     def will_need(self, starts: Int64s, ends: Int64s) -> None:
         """Ask the kernel to read these stretches of the window, given in order, in the background."""
         starts = starts // mmap.PAGESIZE * mmap.PAGESIZE
-        advise, base = _load_libc().madvise, self._base
+        advise, base = load_libc().madvise, self._base
         start, end = int(starts[0]), int(ends[0])
         for next_start, next_end in zip(starts[1:].tolist(), ends[1:].tolist(), strict=True):
             if next_start > end:
@@ -246,27 +246,13 @@ _MORE_ROOM: Final = (
     "; raise the limit on virtual memory (ulimit -v unlimited), or, with very many parts in caches that are "
     "open, that on mappings (sysctl vm.max_map_count); or read without them: open_storage(..., mapped=False)"
 )
-_libc: Any = None  # the C library of this process, loaded when a cache is first read
-
-
-def _load_libc() -> Any:
-    global _libc  # noqa: PLW0603  (a constant that is loaded late)
-    if _libc is None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = (
-            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-        )  # fmt: skip
-        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-        _libc = libc
-    return _libc
 
 
 def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
-    found = _load_libc().mmap(address, length, protection, flags, descriptor, 0)
-    if found == _FAILED:
-        code = ctypes.get_errno()
-        hint = _MORE_ROOM if code == errno.ENOMEM else ""
-        raise StorageError(code, f"can't map {length} bytes of cache: {os.strerror(code)}{hint}")
-    return int(found)
+    try:
+        return map_memory(address, length, protection, flags, descriptor)
+    except OSError as error:
+        hint = _MORE_ROOM if error.errno == errno.ENOMEM else ""
+        raise StorageError(
+            error.errno, f"can't map {length} bytes of cache: {error.strerror}{hint}"
+        ) from error

@@ -6,7 +6,7 @@ as JSON, `skipped` what is left out, `numbering` items by number, `pieces` the r
 `rows` which records come where, `run` reads them and counts what that takes, `ahead` announces them, `blocks`
 them in any order, `items` makes records or batches of them, `prefetch` is a stage, `stats` what it all took,
 `recipe` all of it together. Worker processes: `worker` is one, `transport` its memory, `channel` its socket,
-`pool` asks them, `workers` makes items so.
+`pool` asks them, `deaths` says how they failed, `workers` makes items so.
 Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` and `loader` what users hold and
 adapters take, `given` what adapters check, `opening` how users get it, `numbered` batches by number, for
 callers that count.
@@ -16,6 +16,7 @@ from yogadl._stream.ahead import Ahead
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import Identity, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Span
+from yogadl._stream.deaths import Names
 from yogadl._stream.given import as_order, as_stream
 from yogadl._stream.items import Batches, Finish, Pending, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
@@ -46,6 +47,7 @@ __all__ = [
     "Identity",
     "Loader",
     "Make",
+    "Names",
     "NumberedBatches",
     "Numbering",
     "Pending",

@@ -23,7 +23,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._arrived = bytearray()
-        self._descriptors: deque[int] = deque()
+        self._descriptors: deque[list[int]] = deque()  # of each message that had any
 
     def fileno(self) -> int:
         """Return the descriptor, for those who wait."""
@@ -47,6 +47,8 @@ class Channel:
 
     def receive(self) -> tuple[Any, list[int]]:
         """Wait for a message; return it, and the descriptors that came along.
+
+        They are fewer than were sent if this process may open no more.
 
         Raises:
             EOFError: if the other end is gone.
@@ -77,14 +79,15 @@ class Channel:
             return None
         message = pickle.loads(memoryview(self._arrived)[_HEADER.size : end])
         self._arrived = self._arrived[end:]
-        return message, [self._descriptors.popleft() for _ in range(count)]
+        return message, self._descriptors.popleft() if count else []
 
     def _read(self, flags: int) -> None:
         try:
             data, descriptors = received(self._connection, _READ_AT_ONCE, flags)
         except ConnectionError:
-            data, descriptors = b"", []
+            data, descriptors = b"", None
         if not data:
             raise EOFError("the other end is gone")
         self._arrived += data
-        self._descriptors += descriptors
+        if descriptors is not None:
+            self._descriptors.append(descriptors)

@@ -12,25 +12,15 @@ from typing import Any, Final, NamedTuple
 from yogadl._failure import Failure
 from yogadl._fork_server import KEEPS_DESCRIPTORS, Workers
 from yogadl._stream.channel import Channel
+from yogadl._stream.deaths import Names
 from yogadl._stream.pieces import Pieces, count_of
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.shard import Point
-from yogadl._stream.transport import MOST_SEGMENTS, Unpacker, shared_memory
+from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
 from yogadl._stream.worker import Answer, Request, Task, forked, work
-from yogadl.errors import WorkerDiedError, WorkerTimeoutError
 
 # Requests that a worker has not answered: so many fit into a socket.
 _MOST_ASKED: Final = 64
-
-_DIED: Final = "If it was killed, it is often memory that it lacked: try fewer workers or smaller batches"
-_LATE: Final = (
-    "The source or a function takes longer, or hangs, as it may on a lock that was held when the process was "
-    "forked. Give it more time, or none to wait for as long as it takes"
-)
-_AGAIN: Final = (
-    "Nothing that was not delivered is lost: next() tries again, and state_dict() stands after the last "
-    "item delivered"
-)
 
 
 class Parts(NamedTuple):
@@ -47,8 +37,10 @@ class _Worker:
         self.number, self.serial, self.channel = number, serial, channel
         self.unpacker = Unpacker()
         self.asked: list[int] = []  # requests of this iteration that are not answered
+        self.called_s: float | None = None  # when it called what is to be called first
         self.begun_s: float | None = None
         self.iteration = 0  # that it has begun with
+        self.last_asked = 0  # when, counted in requests
 
 
 class WorkerPool:
@@ -61,7 +53,7 @@ class WorkerPool:
         given: The same, pickled; empty for "fork".
         workers: How many.
         method: How they are started; see `yogadl._fork_server.Workers`.
-        called: What messages call this.
+        names: What messages call things.
         environment: More variables of their environment.
         preload: Modules that they share.
     """
@@ -73,15 +65,18 @@ class WorkerPool:
         workers: int,
         *,
         method: str,
-        called: str,
+        names: Names,
         environment: Mapping[str, str],
         preload: tuple[str, ...],
     ) -> None:
         self.task = task
-        self._given, self._count, self._called = given, workers, called
-        self._processes = Workers(
-            forked(task) if method == "fork" else work, method, preload, environment=environment
-        )
+        self._given, self._count, self._names = given, workers, names
+        try:
+            self._processes = Workers(
+                forked(task) if method == "fork" else work, method, preload, environment=environment
+            )
+        except OSError as error:
+            raise names.not_started(error) from error
         self._workers: dict[int, _Worker] = {}  # by serial
         self._kept: list[int] = []
         weakref.finalize(self, _close, self._workers)
@@ -95,8 +90,11 @@ class WorkerPool:
         self._ready: dict[int, Parts] = {}
         self._lost: dict[int, str] = {}  # by which death
         self._again: list[int] = []  # requests to be made again
+        self._is_copy = False  # since this process can open, or map, no more
+        self._waits_for, self._since_s = -1, 0.0
+        self._is_looking = False
         self._requests: Iterator[Pieces] = iter(())
-        self._most = self._asked = self._delivered = 0
+        self._most = self._asked = self._delivered = self._last_asked = 0
         self._is_all = True
 
     @property
@@ -111,6 +109,11 @@ class WorkerPool:
             self._bury()
         return self.is_ours and not self._is_over
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether an exception from elsewhere, as from a signal's handler, came while it waited."""
+        return self._is_looking
+
     def end(self) -> None:
         """End the processes now."""
         self._is_over = True
@@ -118,14 +121,22 @@ class WorkerPool:
         self._workers.clear()
         self._processes.end()
 
-    def answers(self, requests: Iterator[Pieces], most: int, timeout_s: float | None) -> Iterator[Parts]:
+    def answers(
+        self, requests: Iterator[Pieces], most: int, timeout_s: float | None, place: tuple[Point, int | None]
+    ) -> Iterator[Parts]:
         """Yield what requests give, in order; at most so many are asked for and not delivered.
+
+        `place` is where they begin, and the epoch that they end before. If this was interrupted there, it
+        goes on.
 
         Raises:
             WorkerDiedError: if a worker died at what comes next.
             WorkerTimeoutError: if it takes too long.
         """
-        self._begin(requests, min(most, _MOST_ASKED * self._count))
+        if not (self.was_interrupted and self._place() == place):
+            self._end = place[1]
+            self._begin(requests, min(most, _MOST_ASKED * self._count))
+        self._is_looking = False
         found: Parts | None = None
         while True:
             self._ask()
@@ -140,12 +151,21 @@ class WorkerPool:
             del self._pieces[self._delivered]
             self._delivered += 1
 
+    def _place(self) -> tuple[Point, int | None] | None:
+        """Return where what comes next begins, if it was asked for, and the epoch that all end before."""
+        if self._delivered not in self._pieces:
+            return None
+        piece = self._pieces[self._delivered][0]
+        position = piece.origin + piece.first * self.task.make.run.shard.ranks
+        return Point(piece.epoch, position), self._end
+
     def _begin(self, requests: Iterator[Pieces], most: int) -> None:
         """Begin an iteration; what is left of the one before is not waited for."""
         self._iteration += 1
         self._requests, self._most = requests, most
         self._asked = self._delivered = 0
-        self._is_all = False
+        self._is_all = self._is_copy = False
+        self._waits_for = -1
         self._pieces.clear()
         self._ready.clear()
         self._lost.clear()
@@ -159,8 +179,10 @@ class WorkerPool:
         missing = set(range(self._count)) - {worker.number for worker in self._workers.values()}
         if not missing:
             return
-        descriptors = self._kept or ([_written(self._given)] if self._given else [])
+        descriptors = self._kept
         try:
+            if self._given and not descriptors:
+                descriptors = [_written(self._given)]
             for number in sorted(missing):
                 self._serial += 1
                 channel = Channel(self._processes.start(self._serial))
@@ -168,6 +190,8 @@ class WorkerPool:
                 with contextlib.suppress(OSError):  # it is dead already: we are told
                     channel.send(number, descriptors)
                 self._poll.register(worker.channel, select.POLLIN)
+        except OSError as error:
+            raise self._names.not_started(error) from error
         finally:
             if KEEPS_DESCRIPTORS:
                 self._kept[:] = descriptors
@@ -175,13 +199,13 @@ class WorkerPool:
                 _close_all(descriptors)
 
     def _ask(self) -> None:
-        """Ask for as much as may be; those who have begun, and have least to do."""
+        """Ask for as much as may be; those who have begun, and have least to do, in turn."""
         share = -(-self._most // self._count)
         while not self._lost and (
             self._again or (not self._is_all and self._asked - self._delivered < self._most)
         ):
             begun = [worker for worker in self._workers.values() if worker.begun_s is not None]
-            worker = min(begun, key=lambda worker: len(worker.asked), default=None)
+            worker = min(begun, key=lambda worker: (len(worker.asked), worker.last_asked), default=None)
             if worker is None or len(worker.asked) >= share:
                 return
             if self._again:
@@ -195,34 +219,56 @@ class WorkerPool:
                 self._asked += 1
                 self._pieces[number] = pieces
             worker.asked.append(number)
-            pieces = self._pieces[number]
+            worker.last_asked = self._last_asked = self._last_asked + 1
+            pieces, memory = self._pieces[number], worker.unpacker
             with contextlib.suppress(OSError):  # see `_start`
-                worker.channel.send(Request(self._iteration, number, pieces, worker.unpacker.returned()))
+                worker.channel.send(
+                    Request(self._iteration, number, pieces, memory.returned(), memory.lost(), self._is_copy)
+                )
 
     def _wait(self, number: int, timeout_s: float | None) -> bool:
         """Wait until a request is answered; return False if there is no such request."""
-        since_s = time.monotonic()
+        if number != self._waits_for:  # not again, after it was interrupted
+            self._waits_for, self._since_s = number, time.monotonic()
         while number not in self._ready:
             self._ask()
             if self._is_all and number == self._asked:
                 return False
             if number in self._lost:
-                raise self._error(WorkerDiedError, f"died {self._lost[number]}", number, _DIED)
-            left_ms = None
-            for worker in list(self._workers.values()):
-                if timeout_s is not None and worker.begun_s is not None and number in worker.asked:
-                    left_ms = 1000 * (max(since_s, worker.begun_s) + timeout_s - time.monotonic())
-                    if left_ms <= 0:
-                        self._processes.kill(worker.serial)
-                        self._remove(worker)
-                        what = f"timed out after {timeout_s:g} seconds"
-                        raise self._error(WorkerTimeoutError, what, number, _LATE)
-            self._look(left_ms)
+                raise self._names.died(self._lost[number], self._where(number))
+            self._look(None if timeout_s is None else self._left_ms(number, timeout_s))
         return True
+
+    def _left_ms(self, number: int, timeout_s: float) -> float | None:
+        """Return for how long a request may still be waited for.
+
+        Raises:
+            WorkerTimeoutError: if it, or what a worker calls first, has taken too long.
+        """
+        left_ms: list[float] = []
+        for worker in list(self._workers.values()):
+            if worker.begun_s is None:
+                since_s = worker.called_s
+            else:
+                since_s = max(self._since_s, worker.begun_s) if number in worker.asked else None
+            if since_s is None:
+                continue
+            left_ms.append(1000 * (since_s + timeout_s - time.monotonic()))
+            if left_ms[-1] <= 0 and worker.begun_s is None:
+                for one in [one for one in self._workers.values() if one.begun_s is None and one.called_s]:
+                    self._kill(one)
+                raise self._names.late_to_begin(timeout_s, worker.number)
+            if left_ms[-1] <= 0:
+                self._kill(worker)
+                raise self._names.late(timeout_s, self._where(number))
+        return min(left_ms, default=None)
 
     def _look(self, left_ms: float | None) -> None:
         """Take what has come, or comes within a while."""
-        for descriptor, _ in self._poll.poll(left_ms):
+        self._is_looking = True  # and still is after an exception from elsewhere
+        ready = self._poll.poll(left_ms)
+        self._is_looking = False
+        for descriptor, _ in ready:
             if descriptor == self._processes.control.fileno():
                 self._bury()
             else:
@@ -253,6 +299,9 @@ class WorkerPool:
         if answer.number is None:
             if error is not None:
                 raise error
+            if answer.iteration is None:
+                worker.called_s = time.monotonic()
+                return
             worker.begun_s = worker.begun_s or time.monotonic()
             worker.iteration = answer.iteration
             return
@@ -261,6 +310,12 @@ class WorkerPool:
             mapped = sum(len(worker.unpacker) for worker in self._workers.values())
             try:
                 parts = worker.unpacker.unpack(answer.parts, descriptors, mapped > MOST_SEGMENTS)
+            except UnmappedError:
+                self._is_copy = True
+                if answer.iteration == self._iteration:
+                    worker.asked.remove(answer.number)
+                    self._again.append(answer.number)
+                return
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
                 error = failed
         for stage, seconds in answer.took.items():
@@ -275,7 +330,7 @@ class WorkerPool:
         error, cause = failure.load()
         if cause is not None:
             error.__cause__ = cause
-        error.add_note(f"in worker process {worker.number} of {self._called}:\n{failure.where}")
+        error.add_note(f"in worker process {worker.number} of {self._names.called}:\n{failure.where}")
         return error
 
     def _bury(self) -> None:
@@ -298,23 +353,22 @@ class WorkerPool:
             self._lost.setdefault(self._asked, how)
             self.end()
 
+    def _kill(self, worker: _Worker) -> None:
+        self._processes.kill(worker.serial)
+        self._remove(worker)
+
     def _remove(self, worker: _Worker) -> None:
         with contextlib.suppress(KeyError):
             self._poll.unregister(worker.channel)
         worker.channel.close()
         del self._workers[worker.serial]
 
-    def _error(self, kind: type[WorkerDiedError], what: str, number: int, hint: str) -> WorkerDiedError:
+    def _where(self, number: int) -> str:
         # One that died before it was asked would have been.
         piece = (self._pieces.get(number) or next(self._requests))[0]
         rows = self.task.make.run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
         [(epoch, [position])] = rows.pieces
-        error = kind(
-            f"a worker process of {self._called} {what}, at epoch {epoch}, position {position} (record "
-            f"{rows.indices[0]})"
-        )
-        error.add_note(f"{hint}. {_AGAIN}")
-        return error
+        return f"at epoch {epoch}, position {position} (record {rows.indices[0]})"
 
 
 def _close(workers: dict[int, _Worker]) -> None:

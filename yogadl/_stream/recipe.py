@@ -107,8 +107,10 @@ class Recipe:
             ConfigurationError: if it does already.
         """
         if not isinstance(self.make, Batches | Records):
+            made = self.make.options if isinstance(self.make, InWorkers) else options
             raise ConfigurationError(
-                f"{options.called} has workers already: pass all functions to it before, and call it once"
+                f"{made.names.called} has workers already: pass all functions to it before, and ask for "
+                "workers once"
             )
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 

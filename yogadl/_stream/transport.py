@@ -8,7 +8,6 @@ import contextlib
 import functools
 import io
 import math
-import mmap
 import os
 import pickle
 import tempfile
@@ -21,18 +20,21 @@ from numpy.typing import NDArray
 
 from yogadl._fork_server import KEEPS_DESCRIPTORS
 from yogadl._leaf import dtype_named
+from yogadl._memory import mapped
+from yogadl._sending import reduced
 
 _ALIGNED: Final = 64
 _PAGES: Final = 16 * 4096
 # Who keeps one array of a batch should not keep the memory of all of it. So arrays up to `_SMALL_BYTES` are
 # pickled with the structure, from which they are copied in some 2 us, and each larger one gets a segment of
-# its own. If there are more than `_MOST_ALONE`, as in a list of arrays, all share one segment: each segment
-# is a mapping, of which a process may have some 65,000.
+# its own. If there are more than `_MOST_ALONE`, as in a list of arrays, all share one segment.
 _SMALL_BYTES: Final = 16_384
 _MOST_ALONE: Final = 16
-# Each mapping also holds a descriptor, of which a process has often but 1,024. Of somebody who keeps so many
-# batches the arrays are copied.
-MOST_SEGMENTS: Final = 256
+# Each segment is a mapping, of which a process may have some 65,000. Of somebody who keeps so many batches
+# the arrays are copied.
+MOST_SEGMENTS: Final = 4096
+# So many batches a segment is free before it is given up: batches that were kept may have taken many.
+_IDLE_BATCHES: Final = 16
 _NO_BUFFER: Final = "VMm"  # kinds of dtypes that numpy exports no buffer of: ml_dtypes' and dates
 
 Buffers = list[NDArray[np.uint8]]
@@ -50,11 +52,15 @@ class FilledSegment(NamedTuple):
 
 
 class SharedBatch(NamedTuple):
-    """A batch in shared memory, as a worker sends it."""
+    """A batch in shared memory, as a worker sends it; or, without segments, all of it in the stream."""
 
     segments: list[FilledSegment]
     stream: bytes | None  # the pickled structure; None: it is the last buffer
     dropped: list[int]  # the numbers of segments that the worker will not use again
+
+
+class UnmappedError(Exception):
+    """Tell that a batch has arrived, but not its memory: this process may open, or map, no more."""
 
 
 class _Segment(NamedTuple):
@@ -70,10 +76,12 @@ class Packer:
 
     Args:
         reduce: Says how to pickle what has memory and is no array of numpy's.
+        spare: How many free segments are kept for each array of a batch, also if there was no use for them.
     """
 
-    def __init__(self, reduce: Reduce | None = None) -> None:
+    def __init__(self, reduce: Reduce | None = None, spare: int = 0) -> None:
         self._reduce = reduce
+        self._spare = spare
         self._made = 0
         self._free: dict[int, list[_Segment]] = {}
         self._sent: dict[int, _Segment] = {}
@@ -82,6 +90,15 @@ class Packer:
         self._going: dict[int, int] = {}  # those that are sent with the batch
         self._kept: dict[int, int] = {}  # descriptors by number; see `KEEPS_DESCRIPTORS`
         self._dropped: list[int] = []
+        self._packed = 0
+        self._idle: dict[int, int] = {}  # how many were free at each of the batches of late
+
+    def give_up(self, numbers: Sequence[int]) -> None:
+        """Forget these segments: who got them could not map them."""
+        for number in numbers:
+            del self._sent[number]
+            if number in self._kept:
+                os.close(self._kept.pop(number))
 
     def take_back(self, numbers: Sequence[int]) -> None:
         """Use these segments again: nobody reads them any more."""
@@ -97,7 +114,10 @@ class Packer:
         position = len(self._gathered)
         if size <= _SMALL_BYTES or position >= _MOST_ALONE or dtype.kind in _NO_BUFFER or dtype.hasobject:
             return np.empty(shape, dtype)
-        segment = self._segment(position, size)
+        try:
+            segment = self._segment(position, size)
+        except OSError:  # there can be no more: it is copied
+            return np.empty(shape, dtype)
         self._gathered[_address(segment.memory)] = segment
         return segment.memory[:size].view(dtype).reshape(shape)
 
@@ -107,18 +127,54 @@ class Packer:
             self._free[segment.position].append(segment)
         self._gathered.clear()
 
-    def pack(self, batch: Any) -> tuple[SharedBatch, list[int]]:  # any tree of arrays and what pickles
-        """Write a batch into segments; return what to send, and the descriptors that go with it."""
-        buffers: Buffers = []
-        pickled = _pickled(batch, buffers, self._reduce)
-        groups = [[buffer] for buffer in buffers] if len(buffers) <= _MOST_ALONE else [buffers]
-        stream = pickled if len(pickled) <= _SMALL_BYTES else None
-        if stream is None:
-            groups.append([np.frombuffer(pickled, np.uint8)])
-        segments = [self._write(position, group) for position, group in enumerate(groups)]
+    def pack(self, batch: Any, is_copy: bool = False) -> tuple[SharedBatch, list[int]]:
+        """Write a batch into segments; return what to send, and the descriptors that go with it.
+
+        Args:
+            batch: Any tree of arrays and of what pickles.
+            is_copy: Leave out the segments, and send all of it.
+        """
+        segments: list[FilledSegment] = []
+        stream: bytes | None = None
+        if not is_copy:
+            buffers: Buffers = []
+            pickled = _pickled(batch, buffers, self._reduce)
+            groups = [[buffer] for buffer in buffers] if len(buffers) <= _MOST_ALONE else [buffers]
+            stream = pickled if len(pickled) <= _SMALL_BYTES else None
+            if stream is None:
+                groups.append([np.frombuffer(pickled, np.uint8)])
+            try:
+                for position, group in enumerate(groups):
+                    segments.append(self._write(position, group))
+            except OSError:  # this process can open, or map, no more
+                self._new |= self._going
+                self._going.clear()
+                self.take_back([segment.number for segment in segments])
+                is_copy = True
+        if is_copy:
+            segments, stream = [], _pickled(batch, None, self._reduce)
         self.forget()
+        self._trim()
         dropped, self._dropped = self._dropped, []
         return SharedBatch(segments, stream, dropped), list(self._going.values())
+
+    def _trim(self) -> None:
+        """Give up segments that no batch has needed for a while."""
+        for position, free in self._free.items():
+            self._idle[position] = min(len(free), self._idle.get(position, len(free)))
+        self._packed += 1
+        if self._packed % _IDLE_BATCHES == 0:
+            for position, idle in self._idle.items():
+                self._drop(self._free[position], max(0, idle - self._spare))
+            self._idle.clear()
+
+    def _drop(self, free: list[_Segment], count: int) -> None:
+        for segment in free[:count]:
+            if segment.number in self._new:  # it was never sent
+                os.close(self._new.pop(segment.number))
+            else:
+                self._dropped.append(segment.number)
+        del free[:count]
 
     def sent(self) -> None:
         """Let go of the descriptors: they were sent."""
@@ -155,17 +211,17 @@ class Packer:
             if segment.memory.size >= size:
                 del free[number]
                 return segment
-        for segment in free:
-            if segment.number in self._new:  # it was never sent
-                os.close(self._new.pop(segment.number))
-            else:
-                self._dropped.append(segment.number)
-        free.clear()
+        self._drop(free, len(free))
         size = -(-(size + size // 8) // _PAGES) * _PAGES
-        self._made += 1
         descriptor = shared_memory(size)
+        try:
+            memory = mapped(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._made += 1
         self._new[self._made] = descriptor
-        return _Segment(self._made, _mapped(descriptor, size), position)
+        return _Segment(self._made, memory, position)
 
 
 def shared_memory(size: int) -> int:
@@ -183,10 +239,6 @@ def shared_memory(size: int) -> int:
     return descriptor
 
 
-def _mapped(descriptor: int, size: int) -> NDArray[np.uint8]:
-    return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
-
-
 def _address(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
@@ -198,6 +250,7 @@ class Unpacker:
     def __init__(self) -> None:
         self._segments: dict[int, NDArray[np.uint8]] = {}
         self._returned: deque[int] = deque()
+        self._lost: list[int] = []
 
     def __len__(self) -> int:
         """Count the segments that are mapped."""
@@ -211,6 +264,11 @@ class Unpacker:
                 found.append(self._returned.popleft())
         return tuple(found)
 
+    def lost(self) -> tuple[int, ...]:
+        """Return the segments that could not be mapped since the last call."""
+        found, self._lost = self._lost, []
+        return tuple(found)
+
     def unpack(self, batch: SharedBatch, descriptors: Sequence[int], is_copy: bool = False) -> Any:
         """Return what was packed, without a copy. A segment is free once every array in it is let go of.
 
@@ -218,23 +276,35 @@ class Unpacker:
             batch: What the worker sent.
             descriptors: Those that came along; they are closed.
             is_copy: Copy it, and let go of the segments now.
+
+        Raises:
+            UnmappedError: if not all of its memory can be mapped.
         """
         for number in batch.dropped:
             self._segments.pop(number, None)
-        arrived = iter(descriptors)
+        self._map(batch.segments, descriptors)
         buffers: Buffers = []
         for segment in batch.segments:
-            if segment.is_new:
-                descriptor = next(arrived)
-                try:
-                    self._segments[segment.number] = _mapped(descriptor, segment.size)
-                finally:
-                    os.close(descriptor)
             buffers += self._read(segment)
         stream = buffers.pop().data if batch.stream is None else batch.stream
         if is_copy:
             buffers = [buffer.copy() for buffer in buffers]
         return pickle.loads(stream, buffers=buffers)
+
+    def _map(self, segments: Sequence[FilledSegment], descriptors: Sequence[int]) -> None:
+        new = [segment for segment in segments if segment.is_new]
+        found = {}
+        try:
+            for segment, descriptor in zip(new, descriptors, strict=True):
+                found[segment.number] = mapped(descriptor, segment.size)
+        except (ValueError, OSError) as error:  # not all of them came, or there can be no mapping more
+            self._lost += [segment.number for segment in new]
+            self._returned += [segment.number for segment in segments if not segment.is_new]
+            raise UnmappedError from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._segments |= found
 
     def _read(self, segment: FilledSegment) -> Buffers:
         memory = np.asarray(_Borrowed(self._segments[segment.number], segment.number, self._returned.append))
@@ -261,14 +331,15 @@ class _Borrowed:
         self._give_back(self._number)
 
 
-def _pickled(batch: Any, buffers: Buffers, reduce: Reduce | None) -> bytes:
-    """Pickle the structure of a batch, and collect the memory of its arrays in `buffers`."""
+def _pickled(batch: Any, buffers: Buffers | None, reduce: Reduce | None) -> bytes:
+    """Pickle a batch; collect the memory of its arrays in `buffers`, unless that is ``None``."""
     stream = io.BytesIO()
     try:
         _Pickler(stream, buffers, reduce).dump(batch)
     except (TypeError, AttributeError, pickle.PicklingError):
         stream = io.BytesIO()
-        buffers.clear()
+        if buffers is not None:
+            buffers.clear()
         _by_value()(stream, buffers, reduce).dump(batch)
     return stream.getvalue()
 
@@ -276,10 +347,10 @@ def _pickled(batch: Any, buffers: Buffers, reduce: Reduce | None) -> bytes:
 class _Pickler(pickle.Pickler):
     """Pickle what says how to, and collect the memory of large arrays in `buffers`."""
 
-    def __init__(self, stream: io.BytesIO, buffers: Buffers, reduce: Reduce | None) -> None:
+    def __init__(self, stream: io.BytesIO, buffers: Buffers | None, reduce: Reduce | None) -> None:
         def is_in_stream(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()
-            if raw.nbytes <= _SMALL_BYTES:
+            if buffers is None or raw.nbytes <= _SMALL_BYTES:
                 return True
             buffers.append(np.frombuffer(raw, np.uint8))
             return False
@@ -296,7 +367,8 @@ class _Pickler(pickle.Pickler):
             if not (value.flags.forc or value.dtype.hasobject):
                 return np.ascontiguousarray(value).__reduce_ex__(5)
             return NotImplemented
-        return NotImplemented if self._reduce is None else self._reduce(value)
+        found = NotImplemented if self._reduce is None else self._reduce(value)
+        return reduced(value) if found is NotImplemented else found
 
 
 @functools.cache

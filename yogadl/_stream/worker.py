@@ -45,6 +45,8 @@ class Task(NamedTuple):
         cut: How many records make an item.
         begin: Called first, with the worker's number.
         threads: How many threads numerical libraries may have.
+        maker: What makes the items, for messages.
+        most: How many requests a worker may have to answer.
     """
 
     make: Batches | Records
@@ -52,6 +54,8 @@ class Task(NamedTuple):
     cut: Cut
     begin: Callable[[int], object] | None
     threads: int
+    maker: str
+    most: int
 
     @property
     def sends_columns(self) -> bool:
@@ -60,21 +64,24 @@ class Task(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Ask for some rows, and return segments."""
+    """Ask for some rows, and return segments; name those that could not be mapped."""
 
     iteration: int
     number: int
     pieces: Pieces
     returned: tuple[int, ...]
+    lost: tuple[int, ...]
+    is_copy: bool  # sent in no segments
 
 
 class Answer(NamedTuple):
     """What comes back: parts, and perhaps an error at what would have come after those.
 
     The number is that of the request; None: that the worker has begun, at first and with each iteration.
+    Without the iteration, too: it calls what is to be called first.
     """
 
-    iteration: int
+    iteration: int | None
     number: int | None
     parts: SharedBatch | None = None
     failure: Failure | None = None
@@ -104,9 +111,10 @@ def _work(task: Task | None, connection: socket.socket, _: int) -> None:
             if "numpy.random" in sys.modules:
                 np.random.seed()  # or all workers would draw the same
             if task.begin is not None:
+                channel.send(Answer(None, None))
                 task.begin(number)
             settle_allocator()
-        except Exception as error:  # noqa: BLE001  (of the user's own: whatever it is, it is sent)
+        except BaseException as error:  # noqa: BLE001  (of the user's own: whatever it is, it is sent)
             channel.send(Answer(0, None, None, Failure.of(error)))
             return
         channel.send(Answer(0, None))
@@ -141,6 +149,7 @@ def _answer(channel: Channel, reader: "_Reader") -> None:
         while arrived is not None:
             request: Request = arrived[0]
             reader.packer.take_back(request.returned)
+            reader.packer.give_up(request.lost)
             if waiting and waiting[-1].iteration != request.iteration:
                 waiting.clear()
             waiting.append(request)
@@ -150,7 +159,7 @@ def _answer(channel: Channel, reader: "_Reader") -> None:
         if request.iteration != iteration:
             iteration = request.iteration
             channel.send(Answer(iteration, None))
-        parts, descriptors, failure = reader.packed(request.pieces)
+        parts, descriptors, failure = reader.packed(request.pieces, request.is_copy)
         took, received = reader.took(), reader.received()
         answer = Answer(request.iteration, request.number, parts, failure, took, received)
         channel.send(answer, descriptors)
@@ -168,7 +177,7 @@ class _Reader:
         self._gathers = self._run.chain is None  # functions return arrays of their own
         self._counted = self._run.counters.stages()
         self._received = 0, 0
-        self.packer = Packer(getattr(task.make, "reduce", None))
+        self.packer = Packer(getattr(task.make, "reduce", None), task.most + 1)
 
     def announce(self, pieces: Pieces) -> None:
         """Say that these rows will be read soon: other workers read what comes between."""
@@ -176,18 +185,22 @@ class _Reader:
             for piece in pieces:
                 expect(self._run, self._blocks.rows(*piece).indices)
 
-    def packed(self, pieces: Pieces) -> tuple[SharedBatch | None, list[int], Failure | None]:
+    def packed(self, pieces: Pieces, is_copy: bool) -> tuple[SharedBatch | None, list[int], Failure | None]:
         """Return the parts that some rows make, what maps them, and the error that came after them."""
         parts, error = self._parts(pieces)
         shared: SharedBatch | None = None
         descriptors: list[int] = []
         if parts:
             try:
-                shared, descriptors = self.packer.pack(parts)
+                shared, descriptors = self.packer.pack(parts, is_copy)
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
+                first = self._blocks.rows(*pieces[0]).indices[0]
+                is_record = isinstance(self._task.make, Records)
+                what = f"{'record' if is_record else 'the batch that begins with record'} {first}"
                 error = ConfigurationError(
-                    f"what a function returned can't be sent from a worker process: {failed}. Return "
-                    "arrays, or what pickles; or call the function after prefetch, which is in this process"
+                    f"what {self._task.maker} returned for {what} can't be sent from a worker process: "
+                    f"{failed}. Return arrays, or what pickles; or call the function after prefetch, which "
+                    "is in this process"
                 )
                 error.__cause__ = failed
         self.packer.forget()
@@ -203,16 +216,16 @@ class _Reader:
         (requests, size_bytes), self._received = self._received, received_by(self._run.source)
         return self._received[0] - requests, self._received[1] - size_bytes
 
-    def _parts(self, pieces: Pieces) -> tuple[list[Any], Exception | None]:
+    def _parts(self, pieces: Pieces) -> tuple[list[Any], BaseException | None]:
         try:
             rows = joined([self._blocks.rows(*piece) for piece in pieces])
             if not self._task.sends_columns:
                 return [self._item(rows)], None
-        except Exception as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
             return [], error
         try:
             return [self._columns(rows)], None
-        except Exception as error:  # noqa: BLE001  (see above)
+        except BaseException as error:  # noqa: BLE001  (see above)
             self.packer.forget()
             if count_of(pieces) <= self._size:
                 return [], error
@@ -221,7 +234,7 @@ class _Reader:
         try:
             for first in range(0, len(rows), self._size):
                 parts.append(self._columns(rows[first : first + self._size]))
-        except Exception as error:  # noqa: BLE001  (see above)
+        except BaseException as error:  # noqa: BLE001  (see above)
             return parts, error
         return parts, None
 

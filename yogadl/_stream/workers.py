@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
 from yogadl._stream.cut import Cut
+from yogadl._stream.deaths import Names
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
 from yogadl._stream.pieces import Piece, pieces_of
 from yogadl._stream.run import Run
@@ -43,7 +44,7 @@ class WorkerOptions:
         is_begun_by_pool: Whether `begin` is called here for each pool, and returns what is called there.
         named: Functions by the names of the user's arguments, for messages.
         preload: Modules that they share.
-        called: What messages call this.
+        names: What messages call things.
 
     Raises:
         ConfigurationError: if one of them makes no sense.
@@ -60,21 +61,25 @@ class WorkerOptions:
     is_begun_by_pool: bool = False
     named: tuple[tuple[str, Any], ...] = ()
     preload: tuple[str, ...] = ()
-    called: str = "prefetch"
+    names: Names = Names()
 
     def __post_init__(self) -> None:
         from yogadl._fork_server import METHODS
 
         if self.begin is not None and not callable(self.begin):
             raise ConfigurationError(
-                f"worker_init must be a function of a worker's number, not {self.begin!r}"
+                f"{self.names.begin} must be a function of a worker's number, not {self.begin!r}"
             )
         limit: Any = self.timeout_s
         is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
         if limit is not None and not (is_number and 0 < limit < inf):
-            raise ConfigurationError(f"timeout_s must be a number of seconds above 0, not {limit!r}")
+            raise ConfigurationError(
+                f"{self.names.timeout} must be a number of seconds above 0, not {limit!r}"
+            )
         if self.method not in (None, *METHODS):
-            raise ConfigurationError(f"start_method must be one of {', '.join(METHODS)}, not {self.method!r}")
+            raise ConfigurationError(
+                f"{self.names.method} must be one of {', '.join(METHODS)}, not {self.method!r}"
+            )
         whole("worker_threads", self.threads, 1)
 
     def most(self, each: int) -> int:
@@ -122,6 +127,7 @@ class _Attempts:
     def __init__(self) -> None:
         self.deaths = 0  # since an item was delivered
         self._final: tuple[Point, WorkerDiedError] | None = None
+        self.interrupted: list[WorkerPool] = []  # which goes on, if workers are not for several iterators
 
     def check(self, start: Point) -> None:
         """Raise what is not to be tried again."""
@@ -218,7 +224,7 @@ class InWorkers:
         requests = pieces_of(self.run.shard, cut, start, end, each)
         is_reusable = False
         try:
-            for parts, error in pool.answers(requests, options.most(each), options.timeout_s):
+            for parts, error in pool.answers(requests, options.most(each), options.timeout_s, (start, end)):
                 while parts:
                     if sends_columns:
                         columns, flags = parts.pop(0)
@@ -239,10 +245,15 @@ class InWorkers:
             attempts.failed(start, error)
             raise
         finally:
-            if is_reusable and options.is_persistent and pool.can_begin():
-                self._idle[:] = [pool]
+            is_reusable = (is_reusable and options.is_persistent) or pool.was_interrupted
+            if is_reusable and pool.can_begin():
+                self._idle_pools[:] = [pool]
             else:
                 pool.end()
+
+    @property
+    def _idle_pools(self) -> "list[WorkerPool]":
+        return self._idle if self.options.is_persistent else self._attempts.interrupted
 
     def _each(self, cut: Cut) -> int:
         """Return how many items are asked for at a time."""
@@ -260,21 +271,22 @@ class InWorkers:
         from yogadl._stream.pool import WorkerPool  # loads what only those need who have workers
         from yogadl._stream.worker import THREADS, Task
 
-        while self._idle:  # `pop`, so that two iterators never share one pool
-            pool = self._idle.pop()
+        while self._idle_pools:  # `pop`, so that two iterators never share one pool
+            pool = self._idle_pools.pop()
             if pool.can_begin():
                 return pool
         options = self.options
         method, begin = options.method or "forkserver", options.begin
         if begin is not None and options.is_begun_by_pool:
             begin = begin()
-        task = Task(self.make, self.item_stages, cut, begin, options.threads)
+        each = -(-options.most(self._each(cut)) // options.workers)
+        task = Task(self.make, self.item_stages, cut, begin, options.threads, self._maker(), each)
         return WorkerPool(
             task,
             b"" if method == "fork" else self._sent(task),
             options.workers,
             method=method,
-            called=options.called,
+            names=options.names,
             environment=dict.fromkeys(THREADS, str(options.threads)),
             preload=options.preload + _modules(),
         )
@@ -288,11 +300,24 @@ class InWorkers:
         from yogadl._sending import pickled
 
         try:
-            return pickled(task, "the stream's source", stays_here=True, hint=_UNSENDABLE)
+            hint = _UNSENDABLE.format(self.options.names.method)
+            return pickled(task, "the stream's source", stays_here=True, hint=hint)
         except ConfigurationError:
             for name, function in self._functions():
-                pickled(function, f"{name}={function!r}", stays_here=True, hint=_UNSENDABLE)
+                pickled(function, f"{name}={function!r}", stays_here=True, hint=hint)
             raise
+
+    def _maker(self) -> str:
+        """Return what makes the items, for messages."""
+        chain = self.run.chain
+        collate = getattr(self.make, "collate", None)
+        if self.item_stages:
+            return "transform"
+        if self.make.stages:
+            return str(self.make.stages[-1])
+        if collate is not None:
+            return f"collate={collate!r}"
+        return str(chain.stages[-1]) if chain else "the source"
 
     def _functions(self) -> Iterator[tuple[str, Any]]:
         yield from self.options.named
@@ -303,7 +328,7 @@ class InWorkers:
 
 _UNSENDABLE: Final = (
     "Pass a function that makes what does not pickle when it is first called, or a cache (storage.submit) "
-    'instead of another source; or start_method="fork", whose processes begin with all that this one has'
+    'instead of another source; or {}="fork", whose processes begin with all that this one has'
 )
 
 

@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             metavar="K",
             type=number_of(name),
-            help=f"read shuffled with so many {what} as well, a few batches ahead",
+            help=f"read shuffled with so many {what} as well, {_AHEAD} batches ahead for each",
         )
     parser.add_argument(
         "--allow-pickle", action="store_true", help="read pickled fields, which runs code of their author"

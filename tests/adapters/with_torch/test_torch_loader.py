@@ -431,9 +431,12 @@ DROPPED = """
         return True
 
     def begin():
+        count = len(workers()) + 2
         loader = make()
         batches = iter(loader)
         next(batches)
+        while len(workers()) < count:  # one may have a batch before the other is there
+            pass
         return loader, batches, workers()
 
     def check_gone(pids):
@@ -744,10 +747,48 @@ def test_a_worker_that_takes_too_long_is_told_as_that_and_it_goes_on(ref, tmp_pa
         next(batches)
     assert isinstance(caught.value, TimeoutError)
     (note,) = caught.value.__notes__
-    assert "Give it more time" in note
+    assert "Give it more time (timeout=)" in note
     assert "memory" not in note
     path.touch()
     assert ids(batches) == gold(stream_of(ref), 0)
+
+
+def wait_first(path, number):
+    wait_for(path, number)
+
+
+def test_a_worker_init_fn_that_hangs_is_told_as_that_and_it_goes_on(ref, tmp_path):
+    init = functools.partial(wait_first, tmp_path / "now")
+    batches = iter(adapter.make_dataloader(stream_of(ref), 8, 1, worker_init_fn=init, timeout=1))
+    with pytest.raises(TimeoutError, match="worker_init_fn timed out after 1 seconds, in worker process 0"):
+        next(batches)
+    (tmp_path / "now").touch()
+    assert ids(batches) == gold(stream_of(ref), 0)
+
+
+def test_options_are_called_as_they_are_given(ref):
+    given = [
+        ({"timeout": -1}, r"^timeout must be a number of seconds above 0, not -1"),
+        ({"multiprocessing_context": "thread"}, "^multiprocessing_context must be one of forkserver, spawn"),
+        ({"worker_init_fn": 3}, "^worker_init_fn must be a function"),
+    ]
+    for options, words in given:
+        with pytest.raises(ConfigurationError, match=words):
+            adapter.make_dataloader(stream_of(ref), 8, 2, **options)
+    for options in ({"timeout": 3}, {"multiprocessing_context": "spawn"}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(options))} is about worker processes"):
+            adapter.make_dataloader(stream_of(ref), 8, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_timeout_of_zero_is_none(ref, workers):
+    assert ids(adapter.make_dataloader(stream_of(ref), 8, workers, timeout=0)) == gold(stream_of(ref), 0)
+
+
+def test_a_second_pool_is_refused(ref):
+    loader = adapter.make_dataloader(stream_of(ref), 8, 1)
+    with pytest.raises(ConfigurationError, match="make_dataloader has workers already"):
+        loader.prefetch(2, workers=2)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

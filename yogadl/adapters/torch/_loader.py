@@ -107,8 +107,8 @@ def _checked(options: Any, workers: int) -> dict[str, Any]:
     for name in options.keys() - known:
         raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
     given = {name: value for name, value in options.items() if value is not None and value is not False}
-    for name in ("prefetch_factor", "persistent_workers"):
-        if name in given and not workers:
+    for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+        if given.get(name, 0) != 0 and not workers:  # a `timeout` of 0 is none
             raise ConfigurationError(f"{name} is about worker processes: pass num_workers=1 or more with it")
     return given
 

@@ -11,9 +11,10 @@ import torch
 
 from yogadl._arguments import whole
 from yogadl._frozen import frozen
-from yogadl._stream import WorkerOptions
+from yogadl._stream import Names, WorkerOptions
 from yogadl.errors import ConfigurationError
 
+_NAMES: Final = Names("make_dataloader", "worker_init_fn", "timeout", "multiprocessing_context")
 _FACTOR: Final = 2  # chunks of batches for each worker, as DataLoader has batches
 
 
@@ -44,17 +45,22 @@ def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
     generator = given.get("generator")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise ConfigurationError(f"generator must be a torch.Generator, not {generator!r}")
+    initialize = given.get("worker_init_fn")
+    if initialize is not None and not callable(initialize):
+        raise ConfigurationError(
+            f"worker_init_fn must be a function of a worker's number, not {initialize!r}"
+        )
     return WorkerOptions(
         workers,
-        begin=_Seeding(workers, given.get("worker_init_fn"), generator),
+        begin=_Seeding(workers, initialize, generator),
         is_begun_by_pool=True,
-        timeout_s=given.get("timeout"),
+        timeout_s=given.get("timeout") or None,
         method=method,
         is_persistent=bool(given.get("persistent_workers")),
         factor=whole("prefetch_factor", given.get("prefetch_factor", _FACTOR), 1),
-        named=(("transform", transform), ("worker_init_fn", given.get("worker_init_fn"))),
+        named=(("transform", transform), ("worker_init_fn", initialize)),
         preload=("yogadl.adapters.torch",),
-        called="make_dataloader",
+        names=_NAMES,
     )
 
 

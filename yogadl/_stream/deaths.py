@@ -1,0 +1,52 @@
+"""Say what became of worker processes, in the words of whoever asked for them."""
+
+import errno
+from typing import Final, NamedTuple
+
+from yogadl.errors import StorageError, WorkerDiedError, WorkerTimeoutError
+
+_DIED: Final = "If it was killed, it is often memory that it lacked: try fewer workers or smaller batches"
+_LATE: Final = (
+    "The source or a function takes longer, or hangs, as it may on a lock that was held when the process was "
+    "forked. Give it more time ({}=), or leave that out to wait for as long as it takes"
+)
+_AGAIN: Final = (
+    "Nothing that was not delivered is lost: next() tries again, and state_dict() stands after the last "
+    "item delivered"
+)
+_NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
+
+
+class Names(NamedTuple):
+    """What messages call things: as the caller's arguments are called."""
+
+    called: str = "prefetch"
+    begin: str = "worker_init"
+    timeout: str = "timeout_s"
+    method: str = "start_method"
+
+    def died(self, how: str, where: str) -> WorkerDiedError:
+        """Return the error of a worker that died at some record."""
+        error = WorkerDiedError(f"a worker process of {self.called} died {how}, {where}")
+        error.add_note(f"{_DIED}. {_AGAIN}")
+        return error
+
+    def late(self, timeout_s: float, where: str) -> WorkerTimeoutError:
+        """Return the error of a worker that took too long at some record."""
+        return self._late(f"a worker process of {self.called}", timeout_s, where)
+
+    def late_to_begin(self, timeout_s: float, number: int) -> WorkerTimeoutError:
+        """Return the error of a worker that took too long at what it calls first."""
+        return self._late(self.begin, timeout_s, f"in worker process {number} of {self.called}")
+
+    def _late(self, what: str, timeout_s: float, where: str) -> WorkerTimeoutError:
+        error = WorkerTimeoutError(f"{what} timed out after {timeout_s:g} seconds, {where}")
+        error.add_note(f"{_LATE.format(self.timeout)}. {_AGAIN}")
+        return error
+
+    def not_started(self, error: OSError) -> StorageError:
+        """Return the error of a process that can't be started."""
+        is_files = error.errno in _NO_MORE_FILES
+        hint = "close files, or raise the limit (ulimit -n)" if is_files else "try fewer workers"
+        text = f"can't start the worker processes of {self.called}: {error.strerror}; {hint}"
+        return StorageError(error.errno, text)
