@@ -297,9 +297,9 @@ def test_of_a_long_document_only_what_a_chunk_needs_is_read(tmp_path, monkeypatc
     read = []
     parts_read = Parts.read
 
-    def noted(self, parts, positions, sizes):
+    def noted(self, parts, positions, sizes, **more):
         read.append(int(sizes.sum()))
-        return parts_read(self, parts, positions, sizes)
+        return parts_read(self, parts, positions, sizes, **more)
 
     monkeypatch.setattr(Parts, "read", noted)
     assert len(chunks) == 500
