@@ -1,18 +1,16 @@
 """Compare `make_dataloader` with PyTorch's DataLoader over tensors in RAM.
 
 Run ``python benchmarks/torch_loader.py``; needs PyTorch. (Not called torch.py: a script's own folder is the
-first place where it looks for imports.) It justifies the shared memory of `yogadl._stream.transport`.
+first place where it looks for imports.) What a worker adds in memory is in workers.py.
 """
 
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import _sets
 import numpy as np
-import psutil
 import torch
 from _measure import (
     Settings,
@@ -21,7 +19,6 @@ from _measure import (
     check_equal,
     clear,
     drain,
-    in_child,
     interleave,
     main,
     rate,
@@ -40,10 +37,9 @@ BEGUN = 20  # batches of an epoch before workers are in their stride
 
 
 def measure(settings: Settings) -> None:
-    """Measure shuffled epochs with and without workers, a resume, and the memory of workers."""
+    """Measure shuffled epochs with and without workers, and a resume."""
     measure_epochs(settings)
     measure_resume(settings)
-    measure_memory(settings)
 
 
 class WholeBatches(torch.utils.data.Dataset):  # type: ignore[misc]  # torch may not be there to check
@@ -167,89 +163,5 @@ def measure_resume(settings: Settings) -> None:
     clear(root)
 
 
-def measure_memory(settings: Settings) -> None:
-    """Measure what a worker has for itself, against one that reads a dataset of nothing."""
-    records = settings.scaled(MANY)
-    root = settings.path("cache")
-    storage = yogadl.open_storage(root)
-    storage.submit(_sets.vectors(records), "set", "1")
-    # Mapped and touched here, too, as by a second training process of the machine.
-    ref = storage.fetch("set", "1")
-    drain(iter(ref.stream(shuffle=True).batch(BATCH)))
-    for method in ("fork", "spawn"):
-        seen = [
-            {
-                task: in_child(__file__, task, root=str(root), method=method)
-                for task in ("ours_memory", "bare_memory")
-            }
-            for _ in range(3)
-        ]
-        names = seen[0]["ours_memory"]
-        added = [
-            {name: one["ours_memory"][name] - one["bare_memory"][name] for name in names} for one in seen
-        ]
-        details = "; ".join(f"{name} {np.median([one[name] for one in added]):.1f}" for name in names)
-        what = f"torch, what a worker adds in private memory ({method}), cache of 1 M records"
-        own = [one["anonymous and shared memory MB"] for one in added]
-        settings.row(what, at_most(10, " MB"), own, details)
-    clear(root)
-
-
-class Nothing(torch.utils.data.Dataset):  # type: ignore[misc]  # see above
-    """Give batches of nothing."""
-
-    def __getitem__(self, number: int) -> Any:
-        return torch.zeros(1)
-
-
-def ours_memory(root: str, method: str) -> dict[str, float]:
-    """Read a shuffled epoch in workers; return what each has, in MB."""
-    stream = yogadl.open_storage(root).fetch("set", "1").stream(shuffle=True)
-    return memory_of(
-        adapter.make_dataloader(
-            stream, BATCH, WORKERS, persistent_workers=True, multiprocessing_context=method
-        )
-    )
-
-
-def bare_memory(root: str, method: str) -> dict[str, float]:
-    """Do the same with a dataset of nothing, in a process that has loaded as much."""
-    yogadl.open_storage(root).fetch("set", "1")
-    loader = torch.utils.data.DataLoader(
-        Nothing(),
-        batch_size=None,
-        sampler=range(500),
-        num_workers=WORKERS,
-        persistent_workers=True,
-        multiprocessing_context=method,
-    )
-    return memory_of(loader)
-
-
-def memory_of(loader: Iterable[Any]) -> dict[str, float]:
-    """Return what an average worker has once an epoch was read."""
-    batches = iter(loader)
-    drain(batches)
-    children = psutil.Process().children(recursive=True)
-    workers = [process.pid for process in children if not process.children()]
-    if len(workers) != WORKERS:
-        raise SystemExit(f"there are {len(workers)} workers, not {WORKERS}")
-    shares = [pss(pid) for pid in workers]
-    return {name: sum(share[name] for share in shares) / len(shares) for name in shares[0]}
-
-
-def pss(pid: int | None) -> dict[str, float]:
-    """Return a process's proportional share of memory, in MB, with and without pages of files."""
-    found = {}
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-        name, size, *_ = line.split()
-        found[name.rstrip(":")] = int(size) * 1024 / 1e6
-    return {
-        "anonymous and shared memory MB": found["Pss_Anon"] + found["Pss_Shmem"],
-        "Pss MB": found["Pss"],
-        "private MB": found["Private_Clean"] + found["Private_Dirty"],
-    }
-
-
 if __name__ == "__main__":
-    main(__file__, measure, {"ours_memory": ours_memory, "bare_memory": bare_memory})
+    main(__file__, measure)
