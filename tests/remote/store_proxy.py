@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends a reset
 _HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive"}
@@ -30,6 +30,11 @@ class Request:
     path: str
     headers: Message
     size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The path as it is without escapes, of which clients make different numbers."""
+        return unquote(self.path)
 
     @property
     def is_write(self) -> bool:
@@ -253,9 +258,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         assert upstream.hostname is not None
         connection = http.client.HTTPConnection(upstream.hostname, upstream.port, timeout=_PATIENCE_S)
         with contextlib.closing(connection):
-            connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
+            # What is signed is signed for us. Else under the store's own name: one looks at that.
+            is_signed = request.headers.get("Authorization", "").startswith("AWS4")
+            connection.putrequest(
+                request.method, request.path, skip_host=is_signed, skip_accept_encoding=True
+            )
+            left_out = _HOP_BY_HOP | {"expect"} | (set() if is_signed else {"host"})
             for name, value in request.headers.items():
-                if name.lower() not in _HOP_BY_HOP and name.lower() != "expect":
+                if name.lower() not in left_out:
                     connection.putheader(name, value)
             connection.endheaders(body or None)
             found = connection.getresponse()

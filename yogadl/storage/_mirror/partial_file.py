@@ -60,7 +60,7 @@ class PartialFile:
             self._drop_notes()
             os.ftruncate(descriptor, 0)
 
-    def write(self, chunks: list[bytes], position: int) -> int:
+    def write(self, chunks: list[bytes | memoryview], position: int) -> int:
         """Write chunks one after the other; return how many bytes they have."""
         size_bytes = sum(map(len, chunks))
         written = os.pwritev(self.descriptor, chunks, position)
