@@ -1,9 +1,9 @@
 """Declare what a bucket is: seven verbs that every object store has.
 
 They are `get`, `fetch_range`, `put`, `put_if_absent`, `head`, `list` and `delete`; all else is written once,
-above them. A bucket is a flat space of names below a root (a prefix in S3 or GCS, a folder). An object appears
-whole or not at all, and reads see the newest one. `put_if_absent` is the one operation that decides between
-writers. `fetch_range` is a `get` in one piece, for stores that have a faster way to that.
+above them. A bucket is a flat space of names below a root (a prefix in S3 or GCS, a folder). An object
+appears whole or not at all, and reads see the newest one. `put_if_absent` is the one operation that decides
+between writers. `fetch_range` is a `get` in one piece, for stores that have a faster way to that.
 """
 
 import errno
