@@ -14,6 +14,7 @@ _OPTIONS: Final = {
     "addressing_style",
     "payload_signing_enabled",
     "us_east_1_regional_endpoint",
+    "use_dualstack_endpoint",
     "use_arn_region",
 }
 _SIGNED, _UNSIGNED = "v4", "none"
