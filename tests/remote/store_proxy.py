@@ -210,7 +210,7 @@ def refuses(status: int, code: str, message: str = "said the test") -> Callable[
 
 @contextlib.contextmanager
 def proxy_before(upstream: str, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[StoreProxy]:
-    """Run a proxy before a store, on a free port if none is given; clients may also name it as their proxy."""
+    """Run a proxy before a store, on a free port if none is given; clients may name it as theirs, too."""
     proxy = StoreProxy(upstream)
 
     class Handler(_Handler):

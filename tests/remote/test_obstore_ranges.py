@@ -1,4 +1,4 @@
-"""Ranges that obstore reads: what the SDK promises holds for them, and what obstore can not do the SDK does."""
+"""Ranges by obstore: what the SDK promises holds for them, and what obstore can not do the SDK does."""
 
 import datetime
 import errno
