@@ -1,6 +1,6 @@
 """Measure downloads and ranges beside boto3's own, and reading from a mirror beside reading a local cache.
 
-Run ``python benchmarks/transfer.py``; needs boto3. Both sides of a download ask the same server,
+Run ``python benchmarks/transfer.py``; needs boto3 and obstore. Both sides of a download ask the same server,
 `_object_server.py` on this machine, and write to the same folder; ours also hashes what it receives and
 waits until it is on the disk, which `download_file` does not. It justifies the sizes of ranges and the
 connections of `yogadl.storage._mirror.receive` and `transfer`.
