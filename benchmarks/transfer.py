@@ -1,6 +1,6 @@
-"""Measure downloads beside boto3's own, and reading from a mirror beside reading a local cache.
+"""Measure downloads and ranges beside boto3's own, and reading from a mirror beside reading a local cache.
 
-Run ``python benchmarks/transfer.py``; needs boto3. Both sides of a download ask the same server,
+Run ``python benchmarks/transfer.py``; needs boto3 and obstore. Both sides of a download ask the same server,
 `_object_server.py` on this machine, and write to the same folder; ours also hashes what it receives and
 waits until it is on the disk, which `download_file` does not. It justifies the sizes of ranges and the
 connections of `yogadl.storage._mirror.receive` and `transfer`.
@@ -10,14 +10,16 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import _sets
 import numpy as np
-from _measure import Settings, at_least, check_equal, clear, drain, interleave, main, ratios, say
+from _measure import Settings, at_least, at_most, check_equal, clear, drain, interleave, main, ratios, say
 
 import yogadl
 from yogadl.storage._buckets.s3 import S3Bucket
@@ -28,13 +30,78 @@ PARTS = 8
 # boto3's own settings: connections and bytes in a range. The fastest of them here is what is compared with.
 THEIRS = ((10, 8), (4, 16), (10, 32), (4, 64), (2, 64), (16, 64))
 TRIALS = 2
+# Ranges: their lengths, how many a round, by how many threads, out of an object of this size.
+LENGTHS = (8_192, 150_000)
+GETS = 1_000
+THREADS = 16
+OBJECT = 2 * 10**8
 DATA = _sets.SMALL_IMAGES
 
 
 def measure(settings: Settings) -> None:
-    """Measure downloads of a whole cache in one part and in several, and a mirror that is filled."""
+    """Measure ranges, downloads of a whole cache in one part and in several, and a mirror that is filled."""
+    measure_ranges(settings)
     measure_downloads(settings)
     measure_mirror(settings)
+
+
+def measure_ranges(settings: Settings) -> None:
+    """Print the rows of small ranges out of one object, by many threads: the processor time of a get."""
+    import boto3
+    from botocore.config import Config
+
+    root, size = settings.path("store"), settings.scaled(OBJECT)
+    make_objects(root / "bucket", settings.path("here"), 1, size)
+    with serving(root) as url:
+        bucket = S3Bucket("bucket", endpoint_url=url, client_options={"region_name": "us-east-1"})
+        client = boto3.client(
+            "s3", endpoint_url=url, region_name="us-east-1", config=Config(max_pool_connections=THREADS)
+        )
+        found = bucket.head("part-0")
+        assert found is not None
+        tag = found.tag
+
+        def ours(start: int, stop: int) -> bytes | memoryview:
+            fetched = bucket.fetch_range("part-0", start, stop, tag=tag)
+            assert fetched is not None
+            return fetched.content
+
+        def theirs(start: int, stop: int) -> bytes | memoryview:
+            span = f"bytes={start}-{stop - 1}"
+            body = client.get_object(Bucket="bucket", Key="part-0", Range=span, IfMatch=tag)["Body"]
+            content: bytes = body.read()
+            return content
+
+        for length in LENGTHS:
+            if bytes(ours(7, 7 + length)) != bytes(theirs(7, 7 + length)):
+                sys.exit("a range came with other bytes")
+            say(f"ranges of {length:,} bytes, by {THREADS} threads")
+            print_ranges(settings, length, size, {"ours": ours, "boto3": theirs})
+    clear(root)
+    clear(settings.path("here"))
+
+
+def print_ranges(
+    settings: Settings, length: int, size: int, gets: dict[str, Callable[[int, int], bytes | memoryview]]
+) -> None:
+    """Print the row of one length. The server takes turns with the reader, so no time but its own counts."""
+    starts = np.random.default_rng(2).integers(0, size - length, settings.scaled(GETS))
+    spent: dict[str, list[float]] = {name: [] for name in gets}
+
+    def timed(name: str) -> Callable[[], None]:
+        def run() -> None:
+            began = time.process_time()
+            list(pool.map(lambda start: gets[name](int(start), int(start) + length), starts))
+            spent[name].append((time.process_time() - began) / len(starts) * 1e6)
+
+        return run
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        interleave({name: timed(name) for name in gets}, settings.rounds)
+    counted = {name: times[-settings.rounds :] for name, times in spent.items()}
+    what = f"processor time of a range of {length:,} bytes against boto3's get_object, {THREADS} threads"
+    details = "; ".join(f"{name} {np.median(times):,.0f} us" for name, times in counted.items())
+    settings.row(what, at_most(0.25), ratios(counted["ours"], counted["boto3"]), details)
 
 
 def measure_downloads(settings: Settings) -> None:

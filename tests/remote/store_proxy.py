@@ -9,13 +9,14 @@ import http.client
 import http.server
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends a reset
 _HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive"}
@@ -30,6 +31,11 @@ class Request:
     path: str
     headers: Message
     size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The path as it is without escapes, of which clients make different numbers."""
+        return unquote(self.path)
 
     @property
     def is_write(self) -> bool:
@@ -203,8 +209,8 @@ def refuses(status: int, code: str, message: str = "said the test") -> Callable[
 
 
 @contextlib.contextmanager
-def proxy_before(upstream: str, port: int = 0) -> Iterator[StoreProxy]:
-    """Run a proxy before a store, on a free port if none is given."""
+def proxy_before(upstream: str, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[StoreProxy]:
+    """Run a proxy before a store, on a free port if none is given; clients may name it as theirs, too."""
     proxy = StoreProxy(upstream)
 
     class Handler(_Handler):
@@ -212,7 +218,9 @@ def proxy_before(upstream: str, port: int = 0) -> Iterator[StoreProxy]:
 
     Handler.proxy = proxy
     server = _Server(("127.0.0.1", port), Handler)
-    proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
+    proxy.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -253,9 +261,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         assert upstream.hostname is not None
         connection = http.client.HTTPConnection(upstream.hostname, upstream.port, timeout=_PATIENCE_S)
         with contextlib.closing(connection):
-            connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
+            # What is signed is signed for us. Else under the store's own name: one looks at that.
+            is_signed = request.headers.get("Authorization", "").startswith("AWS4")
+            path = request.path.removeprefix(
+                self.proxy.upstream
+            )  # the whole, where we are the client's proxy
+            connection.putrequest(request.method, path, skip_host=is_signed, skip_accept_encoding=True)
+            left_out = _HOP_BY_HOP | {"expect"} | (set() if is_signed else {"host"})
             for name, value in request.headers.items():
-                if name.lower() not in _HOP_BY_HOP and name.lower() != "expect":
+                if name.lower() not in left_out:
                     connection.putheader(name, value)
             connection.endheaders(body or None)
             found = connection.getresponse()

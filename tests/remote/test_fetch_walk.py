@@ -2,15 +2,16 @@
 
 import http.client
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import urllib3
 from places import Place
 from walks import Walk, documented
 
 import yogadl
 from yogadl.storage import _catalogue
+from yogadl.storage._mirror.partial_file import PartialFile
 
 
 def test_a_fetch_goes_the_documented_way(
@@ -25,13 +26,11 @@ def test_a_fetch_goes_the_documented_way(
     storage.fetch("first", "1").gather([0])  # imports, and what is made once a process
     walk, parsed, before_the_answer = Walk(), [], []
     begin = http.client.HTTPResponse.begin
-    read, read_manifest = urllib3.HTTPResponse.read, _catalogue.read_manifest
+    write, read_manifest = PartialFile.write, _catalogue.read_manifest
 
-    def received(response: urllib3.HTTPResponse, *arguments: object, **options: object) -> bytes:
-        content = read(response, *arguments, **options)  # type: ignore[arg-type]
-        if content and "/parts/" in str(response.geturl()).replace("%2F", "/"):
-            walk.is_on = False
-        return content
+    def received(file: PartialFile, *arguments: Any) -> int:
+        walk.is_on = False
+        return write(file, *arguments)
 
     def answered(response: http.client.HTTPResponse) -> None:
         begin(response)
@@ -42,7 +41,7 @@ def test_a_fetch_goes_the_documented_way(
         return read_manifest(content, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(http.client.HTTPResponse, "begin", answered)
-    monkeypatch.setattr(urllib3.HTTPResponse, "read", received)
+    monkeypatch.setattr(PartialFile, "write", received)
     monkeypatch.setattr(_catalogue, "read_manifest", parsing)
     with walk.watching():
         walk.is_on = True
@@ -51,4 +50,4 @@ def test_a_fetch_goes_the_documented_way(
     assert len(parsed) == 1
     assert before_the_answer[0] <= 15, str(walk)
     expected = set(documented("A fetch from a bucket, to the first byte of a part"))
-    assert {module.replace("gcs.py", "s3.py") for module in walk.modules} <= expected, str(walk)
+    assert {module.replace("/gcs", "/s3") for module in walk.modules} <= expected, str(walk)

@@ -40,8 +40,8 @@ def of_part(request: Request) -> bool:
     return (
         request.is_of_bytes
         and "Range" in request.headers
-        and ".mdb" in request.path
-        and "data" in request.path
+        and ".mdb" in request.name
+        and "data" in request.name
     )
 
 

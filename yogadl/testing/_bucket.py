@@ -98,6 +98,39 @@ class BucketContract:
             assert content.startswith(next(body.chunks))
         assert read(bucket, "name") == content
 
+    @pytest.mark.parametrize(("start", "stop"), [part for part in _RANGES if part[1] is not None])
+    def test_a_fetched_range_is_cut_as_a_slice_is(self, bucket: Bucket, start: int, stop: int) -> None:
+        content = _content(100)
+        bucket.put("name", content)
+        fetched = bucket.fetch_range("name", start, stop)
+        head = bucket.head("name")
+        assert fetched is not None
+        assert head is not None
+        assert bytes(fetched.content) == content[start:stop]
+        assert _without_time(fetched.object) == _without_time(head)
+        assert abs(fetched.object.modified - head.modified) < 2
+
+    def test_a_range_of_what_is_absent_is_none(self, bucket: Bucket) -> None:
+        assert bucket.fetch_range("some/name", 5, 9) is None
+        assert bucket.fetch_range("some/name", 5, 5) is None
+        tag = bucket.put("some/name", b"content").tag
+        bucket.delete("some/name")
+        assert bucket.fetch_range("some/name", 5, 9) is None
+        assert bucket.fetch_range("some/name", 5, 9, tag=tag) is None
+
+    @pytest.mark.parametrize(("name", "start", "stop"), [("name", -1, 4), ("name", 5, 4), ("../name", 0, 1)])
+    def test_a_fetch_of_no_range_is_refused(self, bucket: Bucket, name: str, start: int, stop: int) -> None:
+        bucket.put("name", b"content")
+        with pytest.raises(ConfigurationError):
+            bucket.fetch_range(name, start, stop)
+
+    def test_a_fetched_range_is_large_if_asked_for(self, bucket: Bucket) -> None:
+        content = _content(5 * 2**20)
+        bucket.put("name", content)
+        fetched = bucket.fetch_range("name", 7, len(content) - 7)
+        assert fetched is not None
+        assert bytes(fetched.content) == content[7:-7]
+
     def test_put_replaces(self, bucket: Bucket) -> None:
         old = bucket.put("name", b"old")
         new = bucket.put("name", b"new")
@@ -123,6 +156,19 @@ class BucketContract:
         for start, stop in ((0, None), (1, 2), (1, 1)):
             with pytest.raises(ReplacedError, match="name was replaced"):
                 read(bucket, "name", start, stop, tag=old.tag)
+
+    def test_a_tag_pins_a_fetched_range(self, bucket: Bucket) -> None:
+        old = bucket.put("name", b"old")
+        fetched = bucket.fetch_range("name", 1, 2, tag=old.tag)
+        assert fetched is not None
+        assert bytes(fetched.content) == b"l"
+        assert fetched.object.tag == old.tag
+        new = bucket.put("name", b"new")
+        with pytest.raises(ReplacedError, match="name was replaced"):
+            bucket.fetch_range("name", 1, 2, tag=old.tag)
+        with pytest.raises(ReplacedError, match="name was replaced"):
+            bucket.fetch_range("name", 1, 1, tag=old.tag)
+        assert read(bucket, "name", tag=new.tag) == b"new"
 
     def test_every_replacement_has_a_tag_of_its_own(self, bucket: Bucket) -> None:
         tags = [bucket.put("name", b"%4d" % number).tag for number in range(20)]
@@ -207,6 +253,14 @@ class BucketContract:
             parts = list(pool.map(lambda part: read(bucket, "name", *part), ranges))
         assert parts == [content[start:stop] for start, stop in ranges]
 
+    def test_many_threads_fetch_ranges(self, bucket: Bucket) -> None:
+        content = _content(300_007)
+        tag = bucket.put("name", content).tag
+        ranges = [(start, start + 1_009) for start in range(0, len(content), 1_009)]
+        with ThreadPoolExecutor(64) as pool:
+            parts = list(pool.map(lambda part: bucket.fetch_range("name", *part, tag=tag), ranges))
+        assert b"".join(part.content for part in parts if part is not None) == content
+
     def test_its_repr_is_its_url(self, bucket: Bucket) -> None:
         assert repr(bucket) == bucket.url
         assert "://" in bucket.url
@@ -224,8 +278,10 @@ class BucketContract:
             pytest.skip("it belongs to one process")
         content = _content(100_003)
         bucket.put("name", content)
+        assert bucket.fetch_range("name", 7, 1_000) is not None
         children = [_fork_reader(bucket, content) for _ in range(3)]
         assert all(read(bucket, "name") == content for _ in range(10))
+        assert bucket.fetch_range("name", 7, 1_000) is not None
         assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
 
 
@@ -234,7 +290,10 @@ def _fork_reader(bucket: Bucket, content: bytes) -> int:
     if child:
         return child
     try:
-        os._exit(0 if all(read(bucket, "name") == content for _ in range(10)) else 1)
+        same = all(read(bucket, "name") == content for _ in range(10))
+        ranges = [bucket.fetch_range("name", 7, 1_000) for _ in range(10)]
+        same_ranges = all(part is not None and bytes(part.content) == content[7:1_000] for part in ranges)
+        os._exit(0 if same and same_ranges else 1)
     finally:
         os._exit(2)  # it must never come back into the test
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
+from yogadl.storage._buckets.gcs_transport import check_options, transport_of
 from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy, UnreachableError
 from yogadl.storage._buckets.store import (
     CONNECT_TIMEOUT_S,
@@ -21,6 +22,7 @@ from yogadl.storage._buckets.store import (
     Page,
     PerProcess,
     Sdk,
+    Transport,
     checked_endpoint,
     range_header,
     refuse_range,
@@ -78,7 +80,15 @@ class GCSBucket(StoreBucket):
         of_client = (client_options or {}).get("client_options")
         endpoint = f"{endpoint_url or os.environ.get('STORAGE_EMULATOR_HOST')} {of_client}"
         super().__init__(
-            _GCS(bucket, endpoint, connect, user_project, kms_key_name, patience.silence_s),
+            _GCS(
+                bucket,
+                endpoint,
+                connect,
+                user_project,
+                kms_key_name,
+                patience.silence_s,
+                client_options or {},
+            ),
             bucket,
             prefix,
             patience=patience,
@@ -129,8 +139,10 @@ class _GCS:
         user_project: str | None,
         kms_key_name: str | None,
         silence_s: float,
+        options: Mapping[str, Any],
     ) -> None:
         self._bucket_name = bucket
+        self._options = options
         self._endpoint = endpoint
         self._client = PerProcess(connect)
         self._user_project = user_project
@@ -192,6 +204,12 @@ class _GCS:
     def delete(self, name: str) -> None:
         with _SDK.translated(Verb.DELETE, self._what(name), (404,)):
             self._blob(name).delete(**self._once)
+
+    def transport(self) -> Transport:
+        check_options(self._options)
+        with _SDK.translated(Verb.READ, self._what("")):
+            client = self._client()
+            return transport_of(client, self._bucket_name, self._user_project, self._once["timeout"])
 
     def _bucket(self) -> Any:
         return self._client().bucket(self._bucket_name, user_project=self._user_project)

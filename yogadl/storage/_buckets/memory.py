@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from yogadl.storage._buckets.bucket import Body, Object, check_range, checked_name, checked_prefix, replaced
+from yogadl.storage._buckets.bucket import (
+    Body,
+    Bucket,
+    Object,
+    check_range,
+    checked_name,
+    checked_prefix,
+    replaced,
+)
 
 
-class MemoryBucket:
+class MemoryBucket(Bucket):
     """A bucket of this process alone, for tests. Implements `Bucket`, but for being picklable.
 
     Args:
@@ -26,16 +34,6 @@ class MemoryBucket:
     @property
     def url(self) -> str:
         return f"memory://{id(self):x}"
-
-    def __repr__(self) -> str:
-        return self.url
-
-    @property
-    def origin(self) -> str:
-        return self.url
-
-    def hurried(self) -> "MemoryBucket":
-        return self
 
     @contextmanager
     def get(

@@ -3,22 +3,24 @@
 import base64
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
 from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy, UnreachableError
+from yogadl.storage._buckets.s3_transport import prepared_get, transport_of
 from yogadl.storage._buckets.store import (
     CONNECT_TIMEOUT_S,
     CONNECTIONS,
     Page,
     PerProcess,
     Sdk,
+    Transport,
     checked_endpoint,
     range_header,
     refuse_range,
@@ -136,14 +138,29 @@ def _client(
         raise ConfigurationError(f"boto3 can't make a client with these options: {error}") from error
 
 
-def _checked(connect: Callable[[], Any], extra_args: Iterable[str]) -> Any:
+class _Client(NamedTuple):
+    """A client, and what it sends for a get."""
+
+    sdk: Any
+    get: Mapping[str, Any]
+
+
+def _checked(connect: Callable[[], Any], bucket: str, extra_args: Mapping[str, Any]) -> _Client:
     """Return a client, if each argument is one of at least one method that is called here."""
     client = connect()
     known = {name for method in _METHODS for name in _arguments_of(client, method)}
     unknown = sorted(set(extra_args) - known)
     if unknown:
         raise ConfigurationError(f"no request of ours takes {', '.join(unknown)}: mend extra_args")
-    return client
+    accepted = _accepted(client, "get_object", extra_args)
+    with contextlib.suppress(*_errors()):  # said where something is asked for
+        return _Client(client, prepared_get(client, Bucket=bucket, **accepted))
+    return _Client(client, {})
+
+
+def _accepted(client: Any, method: str, extra_args: Mapping[str, Any]) -> dict[str, Any]:
+    accepted = _arguments_of(client, method) if extra_args else {}
+    return {name: value for name, value in extra_args.items() if name in accepted}
 
 
 def _arguments_of(client: Any, method: str) -> Mapping[str, Any]:
@@ -158,7 +175,7 @@ class _S3:
     def __init__(self, bucket: str, connect: Callable[[int], Any], extra_args: Mapping[str, Any]) -> None:
         self._bucket = bucket
         self._extra_args = extra_args
-        self._client = PerProcess(partial(_checked, partial(connect, 1), tuple(extra_args)))
+        self._client = PerProcess(partial(_checked, partial(connect, 1), bucket, extra_args))
         self._uploader = PerProcess(partial(connect, _ATTEMPTS_PER_PART))
 
     @property
@@ -168,7 +185,7 @@ class _S3:
     @property
     def endpoint(self) -> str:
         with _SDK.translated(Verb.READ, self._what("")):
-            endpoint: str = self._client().meta.endpoint_url
+            endpoint: str = self._client().sdk.meta.endpoint_url
             return endpoint
 
     @contextlib.contextmanager
@@ -219,6 +236,11 @@ class _S3:
         with _SDK.translated(Verb.DELETE, self._what(name), (404,)):
             self._call("delete_object", Key=name)
 
+    def transport(self) -> Transport:
+        with _SDK.translated(Verb.READ, self._what("")):
+            client = self._client()
+        return transport_of(client.sdk, client.get)
+
     def _get(self, name: str, start: int, stop: int | None, tag: str | None) -> Any:
         wanted = range_header(start, stop) | ({} if tag is None else {"IfMatch": tag})
         with _SDK.translated(Verb.READ, self._what(name), (404, 412, 416)) as answer:
@@ -240,10 +262,8 @@ class _S3:
         return found
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        client = self._client()
-        if self._extra_args:
-            accepted = _arguments_of(client, method)
-            arguments |= {key: value for key, value in self._extra_args.items() if key in accepted}
+        client = self._client().sdk
+        arguments |= _accepted(client, method, self._extra_args)
         answer: dict[str, Any] = getattr(client, method)(Bucket=self._bucket, **arguments)
         return answer
 

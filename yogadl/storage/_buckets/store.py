@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,6 +32,37 @@ class PastEndError(StorageError):
 
 class BadResponseError(Exception):
     """Part of an answer is missing or wrong."""
+
+
+class NotCarriedOverError(Exception):
+    """An SDK's client was given something that obstore has no equal of; says what."""
+
+
+@dataclass(frozen=True, repr=False)  # a proxy's URL may have a password in it
+class Transport:
+    """How an SDK's client sends its gets, so that obstore sends them alike.
+
+    Args:
+        kind: The class of obstore's that speaks to such a store.
+        config: What that class is given.
+        url: Where the requests go.
+        credentials: Returns what requests are signed with, in obstore's form; ``None`` to sign none.
+        headers: What each request has besides.
+        user_agent: What the SDK's requests say they are of.
+        verify: Whether to verify certificates, or the file with those to trust.
+        proxy_url: The proxy that requests go through.
+        timeouts_s: How long to wait for a connection, and for the next bytes on it.
+    """
+
+    kind: str
+    config: Mapping[str, Any]
+    url: str
+    credentials: Callable[[], Mapping[str, Any]] | None
+    headers: Mapping[str, str]
+    user_agent: str
+    verify: bool | str
+    proxy_url: str | None
+    timeouts_s: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -77,6 +108,13 @@ class Store(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove an object, if it is there."""
+
+    def transport(self) -> Transport:
+        """Say how requests for ranges are sent.
+
+        Raises:
+            NotCarriedOverError: if obstore can't send them so.
+        """
 
 
 @dataclass

@@ -52,6 +52,8 @@ class PartialFile:
         self._notes = notes
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
+        # Of several threads that write one file, all but one would spin in the kernel meanwhile.
+        self._writing = threading.Lock()
         self._unsynced_bytes = 0  # about: several threads count
         if notes is not None:
             size_bytes = os.fstat(descriptor).st_size
@@ -60,10 +62,11 @@ class PartialFile:
             self._drop_notes()
             os.ftruncate(descriptor, 0)
 
-    def write(self, chunks: list[bytes], position: int) -> int:
+    def write(self, chunks: list[bytes | memoryview], position: int) -> int:
         """Write chunks one after the other; return how many bytes they have."""
         size_bytes = sum(map(len, chunks))
-        written = os.pwritev(self.descriptor, chunks, position)
+        with self._writing:
+            written = os.pwritev(self.descriptor, chunks, position)
         while written < size_bytes:
             left = memoryview(b"".join(chunks))[written:]
             written += os.pwrite(self.descriptor, left, position + written)

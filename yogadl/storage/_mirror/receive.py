@@ -134,9 +134,9 @@ def ranges_of(size_bytes: int) -> list[tuple[int, int]]:
     return [(start, min(start + length, size_bytes)) for start in range(0, size_bytes, length)]
 
 
-def _gathered(chunks: Iterator[bytes], report: Report) -> Iterator[list[bytes]]:
+def _gathered(chunks: Iterator[bytes | memoryview], report: Report) -> Iterator[list[bytes | memoryview]]:
     """Group chunks into writes; report each."""
-    gathered: list[bytes] = []
+    gathered: list[bytes | memoryview] = []
     size_bytes = 0
     for chunk in chunks:
         report(len(chunk))

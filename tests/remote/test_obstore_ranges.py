@@ -1,0 +1,796 @@
+"""Ranges by obstore: what the SDK promises holds for them, and what obstore can not do the SDK does."""
+
+import datetime
+import errno
+import ipaddress
+import json
+import logging
+import os
+import pickle
+import random
+import re
+import signal
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stores
+from places import Place, s3_place_at
+from processes import in_child
+from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
+
+from yogadl.errors import StorageError
+from yogadl.storage._buckets import obstore_ranges
+from yogadl.storage._buckets.bucket import Bucket, ReplacedError, read
+from yogadl.storage._buckets.retry import RetryPolicy
+
+CONTENT = random.Random(11).randbytes(2_000_003)
+MIDDLE = 1_000_000
+PATIENT = RetryPolicy(1, 60)
+STEADY = RetryPolicy(10, 60)
+IMPATIENT = RetryPolicy(0.5, 2)
+BOUND_S = 30
+
+Broken = tuple[Place, StoreProxy]
+
+
+def of_range(request: Request) -> bool:
+    return request.is_of_bytes and "Range" in request.headers
+
+
+def by_obstore(request: Request) -> bool:
+    return of_range(request) and request.headers["User-Agent"].endswith(" obstore")
+
+
+def readers(proxy: StoreProxy) -> set[str]:
+    """Return who has read ranges."""
+    return {"obstore" if by_obstore(one) else "sdk" for one in proxy.requests if of_range(one)}
+
+
+def fetched(bucket: Bucket, start: int, stop: int, **more: Any) -> bytes:
+    found = bucket.fetch_range("name", start, stop, **more)
+    assert found is not None
+    return bytes(found.content)
+
+
+def connect(place: Place) -> Any:
+    """Return obstore's client, if it has one."""
+    return place.open()._ranges._client().store  # type: ignore[attr-defined]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    return [line for line in lines if "are read by the SDK" in line]
+
+
+@pytest.fixture
+def put(broken: Broken) -> tuple[Place, StoreProxy, str]:
+    """A bucket with one object, the proxy before it, and the object's tag."""
+    place, proxy = broken
+    return place, proxy, place.open().put("name", CONTENT).tag
+
+
+Put = tuple[Place, StoreProxy, str]
+
+
+def test_ranges_are_read_by_obstore_and_whole_objects_by_the_sdk(put: Put) -> None:
+    place, proxy, tag = put
+    bucket = place.open()
+    assert fetched(bucket, 5, 50_000, tag=tag) == CONTENT[5:50_000]
+    assert read(bucket, "name", 5, 1_500_000) == CONTENT[5:1_500_000]
+    assert readers(proxy) == {"obstore"}
+    proxy.requests.clear()
+    assert read(bucket, "name") == CONTENT
+    assert not [one for one in proxy.requests if one.headers["User-Agent"].endswith("obstore")]
+
+
+def test_a_range_is_asked_of_the_object_that_its_tag_names(put: Put) -> None:
+    place, proxy, tag = put
+    fetched(place.open(), 5, 50, tag=tag)
+    (request,) = [one for one in proxy.requests if of_range(one)]
+    assert request.headers["Range"] == "bytes=5-49"
+    assert request.headers.get("If-Match") == f'"{tag}"' or f"generation={tag}" in request.path
+
+
+def test_the_bytes_are_those_that_came_without_a_copy(put: Put) -> None:
+    place, _, _ = put
+    found = place.open().fetch_range("name", 0, MIDDLE)
+    assert found is not None
+    assert type(found.content.obj).__module__.startswith(("obstore", "pyo3"))
+    assert (found.content.nbytes, found.content.itemsize) == (MIDDLE, 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "a+b", "a%20b", "a#b", "a?b=c", "ä/ö", "a'b", "a*(b)!", "~a", 'a[b]{c}|^`<>"', "a%zz"]
+)
+def test_names_that_need_quoting_are_found(any_place: Place, name: str) -> None:
+    bucket = any_place.open()
+    tag = bucket.put(name, CONTENT[:100]).tag
+    with proxy_before(any_place.options["endpoint_url"]) as proxy:
+        found = any_place.through(proxy.url).open().fetch_range(name, 1, 50, tag=tag)
+        assert readers(proxy) == {"obstore"}
+    assert found is not None
+    assert bytes(found.content) == CONTENT[1:50]
+
+
+PASSING: dict[str, Callable[[Exchange], None]] = {
+    "reset": resets(),
+    "reset in the body": resets(MIDDLE),
+    "cut": cuts(MIDDLE),
+    "stall": stalls(),
+    "stall in the body": stalls(MIDDLE),
+    "429": refuses(429, "TooManyRequests"),
+    "500": refuses(500, "InternalError"),
+    "503": refuses(503, "SlowDown"),
+}
+
+
+@pytest.mark.parametrize("happens", PASSING.values(), ids=PASSING.keys())
+def test_a_fetch_that_fails_twice_gives_the_data_by_obstore(
+    put: Put, happens: Callable[[Exchange], None]
+) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=PATIENT)
+    proxy.breaks(of_range, happens, times=2)
+    assert fetched(bucket, 3, 1_900_000, tag=tag) == CONTENT[3:1_900_000]
+    assert fetched(bucket, 3, 1_900_000, tag=tag) == CONTENT[3:1_900_000]
+    assert readers(proxy) == {"obstore"}
+
+
+def test_a_fetch_over_connections_that_never_last_gives_the_data(put: Put) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=STEADY)
+    proxy.breaks(of_range, cuts(700_000))
+    assert fetched(bucket, 0, len(CONTENT), tag=tag) == CONTENT
+
+
+@pytest.mark.parametrize("case", ["reset", "stall", "stall in the body", "429", "503"])
+def test_a_fetch_that_always_fails_ends(put: Put, case: str) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=IMPATIENT)
+    after = {"stall in the body": stalls(10)}.get(case, PASSING[case])
+    proxy.breaks(of_range, after)
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=r"can't read .*/some/root/name.*tried \d+ times") as caught:
+        fetched(bucket, 0, 1_000, tag=tag)
+    assert caught.value.errno == errno.EAGAIN
+    assert time.monotonic() - begun < BOUND_S
+
+
+def test_a_silence_is_as_long_as_the_bucket_allows_and_a_slow_body_may_take_longer(put: Put) -> None:
+    place, proxy, tag = put
+    step = len(CONTENT) // 4
+
+    def dribbles(exchange: Exchange) -> None:
+        answer = exchange.ask()
+        exchange.send(answer, 0)
+        for at in range(0, len(answer.body), step):
+            threading.Event().wait(0.3)  # in all more than one silence
+            exchange.handler.connection.sendall(answer.body[at : at + step])
+
+    proxy.breaks(of_range, dribbles)
+    bucket = place.open(patience=RetryPolicy(1, 60))
+    assert fetched(bucket, 0, len(CONTENT), tag=tag) == CONTENT
+    assert sum(of_range(one) for one in proxy.requests) == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["replaced", "deleted"])
+def test_an_object_that_changes_while_its_range_breaks_off_is_noticed(put: Put, is_deleted: bool) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=PATIENT)
+
+    def changes(exchange: Exchange) -> None:
+        exchange.send(exchange.ask(), MIDDLE)
+        bucket.delete("name") if is_deleted else bucket.put("name", CONTENT[::-1])
+        exchange.close()
+
+    proxy.breaks(of_range, changes, times=1)
+    if is_deleted:
+        assert bucket.fetch_range("name", 0, len(CONTENT), tag=tag) is None
+    else:
+        with pytest.raises(ReplacedError, match=r"/name was replaced"):
+            bucket.fetch_range("name", 0, len(CONTENT), tag=tag)
+
+
+def test_a_store_that_ignores_the_tag_is_noticed(put: Put) -> None:
+    place, proxy, tag = put
+    place.open().put("name", CONTENT[::-1])
+
+    def ignores(exchange: Exchange) -> None:
+        del exchange.request.headers["If-Match"]
+        path = re.sub(r"generation=\d+|ifGenerationMatch=\d+", "", exchange.request.path)
+        exchange.request = Request("GET", path, exchange.request.headers, 0)
+        exchange.passes()
+
+    proxy.breaks(of_range, ignores)
+    with pytest.raises(ReplacedError):
+        place.open().fetch_range("name", 5, 50, tag=tag)
+    assert readers(proxy) == {"obstore"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "mend"),
+    [
+        (403, "AccessDenied", r"not allowed to: s\w*\S*\.?(GetObject|objects\.get)"),
+        (403, "ExpiredToken", "renew|not allowed"),
+        (403, "SignatureDoesNotMatch", "check the key and its secret|not allowed"),
+        (501, "NotImplemented", "the store refused"),
+    ],
+)
+def test_a_refusal_is_said_in_the_sdks_words(
+    put: Put, status: int, code: str, mend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=STEADY)
+    proxy.breaks(of_range, refuses(status, code))
+    with caplog.at_level(logging.INFO, "yogadl"):
+        for _ in range(5):
+            with pytest.raises(StorageError, match=rf"can't read .*some/root/name: .*({mend}).*{status}"):
+                fetched(bucket, 5, 50, tag=tag)
+    assert not said(caplog)  # both are refused
+    proxy.rules.clear()
+    proxy.requests.clear()
+    assert fetched(bucket, 5, 50, tag=tag) == CONTENT[5:50]
+    assert readers(proxy) == {"obstore"}
+
+
+REFUSALS: dict[str, Callable[[Exchange], None]] = {
+    "403": refuses(403, "SignatureDoesNotMatch"),
+    "404": refuses(404, "NoSuchKey"),
+    "412": refuses(412, "PreconditionFailed"),
+    "501": refuses(501, "NotImplemented"),
+}
+
+
+@pytest.mark.parametrize("happens", REFUSALS.values(), ids=REFUSALS.keys())
+def test_what_is_refused_to_obstore_alone_is_read_by_the_sdk_and_said_once(
+    put: Put, happens: Callable[[Exchange], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=STEADY)
+    proxy.breaks(by_obstore, happens)
+    with caplog.at_level(logging.INFO, "yogadl"):
+        for number in range(7):
+            assert fetched(bucket, number, 50, tag=tag) == CONTENT[number:50]
+        proxy.requests.clear()
+        assert fetched(bucket, 5, 50, tag=tag) == CONTENT[5:50]
+    assert readers(proxy) == {"sdk"}
+    assert len(said(caplog)) == 1
+    assert "refuses to obstore what it gives to the SDK" in said(caplog)[0]
+
+
+def test_a_passing_refusal_does_not_end_the_use_of_obstore(put: Put) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=STEADY)
+    for _ in range(5):
+        proxy.breaks(by_obstore, refuses(403, "ExpiredToken"), times=2)
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda at: fetched(bucket, at, at + 50, tag=tag), range(32)))
+        proxy.rules.clear()
+    proxy.requests.clear()
+    fetched(bucket, 5, 50, tag=tag)
+    assert readers(proxy) == {"obstore"}
+
+
+def test_an_answer_with_all_of_the_object_is_read_by_the_sdk_or_refused(put: Put) -> None:
+    place, proxy, tag = put
+    bucket = place.open(patience=STEADY)
+
+    def sends_all(exchange: Exchange) -> None:
+        del exchange.request.headers["Range"]
+        exchange.passes()
+
+    proxy.breaks(of_range, sends_all)
+    with pytest.raises(StorageError, match="the range"):
+        fetched(bucket, 5, 50, tag=tag)
+    assert fetched(bucket, 0, len(CONTENT), tag=tag) == CONTENT
+
+
+def test_a_store_that_answers_ranges_with_200_is_read_by_the_sdk(caplog: pytest.LogCaptureFixture) -> None:
+    with stores.rclone() as endpoint, caplog.at_level(logging.INFO, "yogadl"):
+        bucket = s3_place_at(endpoint).open(patience=STEADY)
+        bucket.put("name", CONTENT)
+        for number in range(5):
+            assert fetched(bucket, number, 50) == CONTENT[number:50]
+    assert len(said(caplog)) == 1
+
+
+# What the SDK was given, and how it gets to obstore
+
+
+@pytest.fixture
+def s3(s3_place: Place) -> Iterator[Put]:
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        yield s3_place.through(proxy.url), proxy, s3_place.open().put("name", CONTENT).tag
+
+
+@pytest.fixture
+def gcs(gcs_place: Place) -> Iterator[Put]:
+    with proxy_before(gcs_place.options["endpoint_url"]) as proxy:
+        yield gcs_place.through(proxy.url), proxy, gcs_place.open().put("name", CONTENT).tag
+
+
+def test_who_is_anonymous_signs_nothing(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, proxy, _ = put
+    if place.url.startswith("s3:"):
+        place.open(extra_args={"ACL": "public-read"}).put("name", CONTENT)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-environment")
+    proxy.requests.clear()
+    bucket = Place(place.url, {"endpoint_url": proxy.url, "anonymous": True}).open()
+    assert fetched(bucket, 5, 50) == CONTENT[5:50]
+    assert readers(proxy) == {"obstore"}
+    assert not [one for one in proxy.requests if "Authorization" in one.headers]
+
+
+def test_what_obstore_finds_in_the_environment_itself_has_no_effect(
+    s3: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, proxy, _ = s3
+    of_obstore = {
+        "AWS_ACCESS_KEY_ID": "other", "AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_BUCKET": "other",
+        "AWS_SKIP_SIGNATURE": "true", "AWS_S3_EXPRESS": "true", "AWS_REQUEST_PAYER": "true",
+        "AWS_UNSIGNED_PAYLOAD": "true", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
+    }  # fmt: skip
+    for name, value in of_obstore.items():
+        monkeypatch.setenv(name, value)
+    assert fetched(place.open(), 5, 50) == CONTENT[5:50]
+    (request,) = [one for one in proxy.requests if by_obstore(one)]
+    assert f"Credential={stores.KEY}/" in request.headers["Authorization"]
+    assert "x-amz-request-payer" not in request.headers
+
+
+def test_the_requester_pays_by_a_header_that_is_signed(s3: Put) -> None:
+    place, proxy, _ = s3
+    assert fetched(place.open(extra_args={"RequestPayer": "requester"}), 5, 50) == CONTENT[5:50]
+    (request,) = [one for one in proxy.requests if by_obstore(one)]
+    assert request.headers["x-amz-request-payer"] == "requester"
+    assert "x-amz-request-payer" in request.headers["Authorization"]
+
+
+def test_google_is_told_who_pays_and_given_further_headers(gcs: Put) -> None:
+    place, proxy, _ = gcs
+    options = {"user_project": "payer", "client_options": {"extra_headers": {"x-goog-custom": "value"}}}
+    assert fetched(place.open(**options), 5, 50) == CONTENT[5:50]
+    (request,) = [one for one in proxy.requests if by_obstore(one)]
+    assert request.headers["x-goog-user-project"] == "payer"
+    assert request.headers["x-goog-custom"] == "value"
+
+
+def test_a_session_token_and_a_region_go_along(s3: Put) -> None:
+    place, proxy, _ = s3
+    keys = {**place.options["client_options"], "aws_session_token": "a-token", "region_name": "eu-west-3"}
+    assert fetched(place.open(client_options=keys), 5, 50) == CONTENT[5:50]
+    (request,) = [one for one in proxy.requests if by_obstore(one)]
+    assert request.headers["x-amz-security-token"] == "a-token"
+    assert "/eu-west-3/s3/aws4_request" in request.headers["Authorization"]
+
+
+def test_buckets_are_addressed_as_the_sdk_addresses_them(
+    s3_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from botocore.config import Config
+
+    connected, addresses = obstore_ranges._connected, []
+
+    def connecting(transport: Any) -> Any:
+        addresses.append(transport.config["endpoint"])
+        return connected(transport)
+
+    monkeypatch.setattr(obstore_ranges, "_connected", connecting)
+    keys = {**s3_place.options["client_options"], "region_name": "eu-west-3"}
+    configs = [
+        {},
+        {"s3": {"addressing_style": "path"}},
+        {"s3": {"addressing_style": "virtual"}},
+        {"use_dualstack_endpoint": True},
+    ]
+    for config in configs:
+        options = {"client_options": {**keys, "config": Config(**config)}}
+        connect(Place("s3://a-bucket/root", options))
+    connect(Place("s3://a.bucket/root", options))
+    assert addresses == [
+        "https://a-bucket.s3.eu-west-3.amazonaws.com",
+        "https://s3.eu-west-3.amazonaws.com/a-bucket",
+        "https://a-bucket.s3.eu-west-3.amazonaws.com",
+        "https://a-bucket.s3.dualstack.eu-west-3.amazonaws.com",
+        "https://s3.dualstack.eu-west-3.amazonaws.com/a.bucket",
+    ]
+
+
+def test_the_emulator_of_the_environment_is_asked(gcs: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, proxy, _ = gcs
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+    assert fetched(Place(place.url, {"anonymous": True}).open(), 5, 50) == CONTENT[5:50]
+    assert readers(proxy) == {"obstore"}
+
+
+CONFIG = """
+[profile renewed]
+region = us-east-1
+credential_process = {python} -c "{script}" {count}
+"""
+SCRIPT = (
+    "import datetime as d, json, pathlib, sys; p = pathlib.Path(sys.argv[1]); "
+    "n = int(p.read_text()) + 1; p.write_text(str(n)); "
+    "e = d.datetime.now(d.timezone.utc) + d.timedelta(seconds=3600 if n == 1 else 60); "
+    "print(json.dumps(dict(Version=1, AccessKeyId='KEY-%d' % n, SecretAccessKey='hidden', "
+    "SessionToken='t', Expiration=e.isoformat())))"
+)
+
+
+def key_of(request: Request) -> str:
+    return re.findall(r"Credential=([\w-]+)/", request.headers["Authorization"])[0]
+
+
+def test_a_profiles_credentials_are_found_kept_and_renewed(
+    s3: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, proxy, tag = s3
+    count, config = tmp_path / "count", tmp_path / "config"
+    count.write_text("0")
+    config.write_text(CONFIG.format(python=sys.executable, script=SCRIPT.replace('"', "'"), count=count))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    bucket = Place(place.url, {"endpoint_url": proxy.url, "profile": "renewed"}).open(patience=STEADY)
+    for _ in range(20):
+        fetched(bucket, 5, 50, tag=tag)
+    assert {key_of(one) for one in proxy.requests} == {"KEY-1"}
+    client = bucket._store._client().sdk  # type: ignore[attr-defined]
+    client._request_signer._credentials._expiry_time -= datetime.timedelta(hours=1)
+    proxy.breaks(lambda one: of_range(one) and key_of(one) == "KEY-1", refuses(403, "ExpiredToken"))
+    for _ in range(20):
+        assert fetched(bucket, 5, 50, tag=tag) == CONTENT[5:50]
+    assert by_obstore(proxy.requests[-1])
+    assert key_of(proxy.requests[-1]) != "KEY-1"
+
+
+def google_credentials(proxy: StoreProxy) -> Any:
+    from google.oauth2.credentials import Credentials
+
+    return Credentials(None, "a-refresh", None, f"{proxy.url}/token", "an-id", "a-secret")
+
+
+def gives_tokens(life_s: int) -> Callable[[Exchange], None]:
+    tokens = iter(range(1_000))
+
+    def happens(exchange: Exchange) -> None:
+        granted = {"access_token": f"token-{next(tokens)}", "expires_in": life_s, "token_type": "Bearer"}
+        exchange.answer(200, json.dumps(granted).encode(), "application/json")
+
+    return happens
+
+
+def test_googles_credentials_are_kept_and_renewed(gcs: Put) -> None:
+    place, proxy, tag = gcs
+    credentials = google_credentials(proxy)
+    proxy.breaks(lambda one: one.path == "/token", gives_tokens(3600))
+    options = {"endpoint_url": proxy.url, "client_options": {"credentials": credentials}}
+    bucket = Place(place.url, options).open(patience=STEADY)
+    for _ in range(20):
+        fetched(bucket, 5, 50, tag=tag)
+    seen = {one.headers["Authorization"] for one in proxy.requests if by_obstore(one)}
+    assert seen == {"Bearer token-0"}
+    credentials.expiry -= datetime.timedelta(hours=1)
+    proxy.breaks(
+        lambda one: of_range(one) and one.headers["Authorization"] == "Bearer token-0",
+        refuses(401, "authError"),
+    )
+    for _ in range(20):
+        assert fetched(bucket, 5, 50, tag=tag) == CONTENT[5:50]
+    assert by_obstore(proxy.requests[-1])
+    assert proxy.requests[-1].headers["Authorization"] == "Bearer token-1"
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "environment"])
+def test_a_proxy_is_gone_through(put: Put, monkeypatch: pytest.MonkeyPatch, is_given: bool) -> None:
+    from botocore.config import Config
+
+    place, proxy, tag = put
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
+    options = {**place.options, "endpoint_url": proxy.upstream}
+    named = proxy.url.replace("://", "://user:pass%20word@")
+    if is_given:
+        if place.url.startswith("gs:"):
+            pytest.skip("google-cloud-storage takes proxies from the environment alone")
+        config = Config(proxies={"http": named})
+        options["client_options"] = {**options["client_options"], "config": config}
+    else:
+        monkeypatch.setenv("http_proxy", named)
+    assert fetched(Place(place.url, options).open(), 5, 50, tag=tag) == CONTENT[5:50]
+    assert readers(proxy) == {"obstore"}
+    (request,) = [one for one in proxy.requests if of_range(one)]
+    assert request.path.startswith("http://")
+    assert request.headers["Proxy-Authorization"] == "Basic dXNlcjpwYXNzIHdvcmQ="
+
+
+def test_a_proxy_that_the_environment_excepts_is_left_out(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, proxy, tag = put
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("all_proxy", "http://127.0.0.1:1")
+    assert fetched(place.open(patience=IMPATIENT), 5, 50, tag=tag) == CONTENT[5:50]
+    assert readers(proxy) == {"obstore"}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that nobody trusts, and its key, in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    path.write_bytes(
+        made.public_bytes(pem)
+        + key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return path
+
+
+@pytest.fixture(params=["s3_place", "gcs_place"], ids=["s3", "gcs"])
+def encrypted(request: pytest.FixtureRequest, certificate: Path) -> Iterator[Put]:
+    place: Place = request.getfixturevalue(request.param)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with proxy_before(place.options["endpoint_url"], tls=context) as proxy:
+        yield place.through(proxy.url), proxy, place.open().put("name", CONTENT).tag
+
+
+@pytest.fixture(autouse=True)
+def no_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("how", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "verify", "no verify"])
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_a_certificate_of_ones_own_is_trusted(
+    encrypted: Put, certificate: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, proxy, tag = encrypted
+    more: dict[str, Any] = {}
+    if how.endswith("BUNDLE"):
+        monkeypatch.setenv(how, str(certificate))
+    else:
+        verify = str(certificate) if how == "verify" else False
+        more = {"client_options": {**place.options.get("client_options", {}), "verify": verify}}
+    if place.url.startswith("gs:") and how != "REQUESTS_CA_BUNDLE":
+        pytest.skip("google-cloud-storage has no such option")
+    assert fetched(place.open(**more), 5, 50, tag=tag) == CONTENT[5:50]
+    assert readers(proxy) == {"obstore"}
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(encrypted: Put) -> None:
+    place, proxy, tag = encrypted
+    with pytest.raises(StorageError, match="certificate can't be verified"):
+        fetched(place.open(patience=IMPATIENT), 5, 50, tag=tag)
+    assert not proxy.requests
+
+
+NOT_CARRIED_OVER: dict[str, tuple[dict[str, Any], str]] = {
+    "owner": ({"extra_args": {"ExpectedBucketOwner": "123456789012"}}, "x-amz-expected-bucket-owner"),
+    "customer's key": (
+        {"extra_args": {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}},
+        "x-amz-server-side-encryption-customer-key",
+    ),
+    "version 2": ({"config": {"signature_version": "s3"}}, "signatures None"),
+    "acceleration": ({"config": {"s3": {"use_accelerate_endpoint": True}}}, "use_accelerate_endpoint"),
+    "proxies_config": (
+        {"config": {"proxies_config": {"proxy_use_forwarding_for_https": True}}},
+        "options for a proxy",
+    ),
+    "client certificate": ({"config": {"client_cert": "/a/certificate"}}, "a client certificate"),
+    "versions": ({"extra_args": {"VersionId": "5"}}, "arguments in a get's address"),
+}
+
+
+@pytest.mark.parametrize(("options", "reason"), NOT_CARRIED_OVER.values(), ids=NOT_CARRIED_OVER.keys())
+def test_what_obstore_can_not_do_is_left_to_boto3_and_said_once(
+    s3_place: Place, options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from botocore.config import Config
+
+    client_options = {
+        **s3_place.options["client_options"],
+        "config": Config(**options.get("config", {})),
+    }
+    more = {"client_options": client_options, "extra_args": options.get("extra_args")}
+    endpoint = (
+        None if "acceleration" in reason or "accelerate" in reason else s3_place.options["endpoint_url"]
+    )
+    bucket = Place(s3_place.url, {"endpoint_url": endpoint, **more}).open()
+    with caplog.at_level(logging.INFO, "yogadl"):
+        for _ in range(3):
+            assert bucket._ranges.fetch("name", 5, 50, None) is None  # type: ignore[attr-defined]
+    assert len(said(caplog)) == 1
+    assert reason in said(caplog)[0]
+
+
+def test_the_sdk_reads_what_obstore_can_not(s3: Put) -> None:
+    place, proxy, tag = s3
+    bucket = place.open(extra_args={"ExpectedBucketOwner": "123456789012"})
+    assert fetched(bucket, 5, 50, tag=tag) == CONTENT[5:50]
+    assert read(bucket, "name", 5, 50) == CONTENT[5:50]
+    assert readers(proxy) == {"sdk"}
+    with pytest.raises(ReplacedError):
+        fetched(bucket, 5, 50, tag="another")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"_http": None}, "_http"), ({"client_options": {"api_key": "a-key"}}, "api_key")],
+)
+def test_what_obstore_can_not_do_is_left_to_google(
+    gcs: Put, options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    import requests
+
+    place, _, _ = gcs
+    if "_http" in options:
+        options = {"_http": requests.Session()}
+    bucket = place.open(client_options=options)
+    with caplog.at_level(logging.INFO, "yogadl"):
+        assert bucket._ranges.fetch("name", 5, 50, None) is None  # type: ignore[attr-defined]
+    assert len(said(caplog)) == 1
+    assert reason in said(caplog)[0]
+
+
+def test_without_obstore_ranges_are_read_by_the_sdk(
+    put: Put, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, proxy, tag = put
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    bucket = place.open()
+    with caplog.at_level(logging.INFO, "yogadl"):
+        for _ in range(3):
+            assert fetched(bucket, 5, 50, tag=tag) == CONTENT[5:50]
+        assert read(bucket, "name", 5, 50) == CONTENT[5:50]
+    assert readers(proxy) == {"sdk"}
+    assert len(said(caplog)) == 1
+    assert "pip install obstore" in said(caplog)[0]
+
+
+def test_a_missing_file_of_certificates_is_the_sdks_to_say(s3_place: Place) -> None:
+    options = {**s3_place.options["client_options"], "verify": "/no/such/file.pem"}
+    endpoint = s3_place.options["endpoint_url"].replace("http:", "https:")
+    bucket = Place(s3_place.url, {"endpoint_url": endpoint, "client_options": options}).open(
+        patience=IMPATIENT
+    )
+    with pytest.raises((StorageError, OSError), match="file"):
+        fetched(bucket, 5, 50)
+
+
+def test_no_error_log_pickle_or_repr_has_a_secret(put: Put, caplog: pytest.LogCaptureFixture) -> None:
+    place, proxy, tag = put
+    secrets = [stores.KEY, stores.SECRET, "a-refresh", "a-secret", "token-0"]
+    if place.url.startswith("gs:"):
+        proxy.breaks(lambda one: one.path == "/token", gives_tokens(3600))
+        options = {"endpoint_url": proxy.url, "client_options": {"credentials": google_credentials(proxy)}}
+        place = Place(place.url, options)
+    told = []
+    with caplog.at_level(logging.DEBUG, "yogadl"):
+        bucket = place.open(patience=RetryPolicy(0.2, 1))
+        fetched(bucket, 5, 50, tag=tag)
+        if place.url.startswith("s3:"):  # what the caller passed as arguments goes along
+            without = Place(place.url, {"endpoint_url": proxy.url, "profile": "some"}).open()
+            assert not any(secret.encode() in pickle.dumps(without) for secret in secrets)
+        told += [repr(bucket), repr(bucket._ranges._client()), repr(bucket._store.transport())]  # type: ignore[attr-defined]
+        kept = list(proxy.rules)
+        for happens in (stalls(), resets(), refuses(503, "SlowDown"), refuses(403, "AccessDenied")):
+            proxy.rules[:] = kept
+            proxy.breaks(of_range, happens)
+            with pytest.raises(StorageError) as caught:
+                fetched(bucket, 5, 50, tag=tag)
+            told += [str(caught.value), repr(caught.value), str(caught.value.__cause__)]
+    text = "\n".join([*told, *(record.getMessage() for record in caplog.records)])
+    assert not [secret for secret in secrets if secret in text]
+
+
+def test_an_unpickled_bucket_reads_by_obstore_anew(put: Put) -> None:
+    place, proxy, tag = put
+    bucket = place.open()
+    fetched(bucket, 5, 50, tag=tag)
+    proxy.requests.clear()
+    assert fetched(pickle.loads(pickle.dumps(bucket)), 5, 50, tag=tag) == CONTENT[5:50]
+    assert readers(proxy) == {"obstore"}
+
+
+# Forks: each in an interpreter of its own, since what would hang could not be ended otherwise
+
+
+def forks(work: Callable[[], bool]) -> bool:
+    """Return whether `work` is true in a forked child; one that hangs is killed."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(BOUND_S)
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def reads(bucket: Bucket, tag: str) -> bool:
+    return all(fetched(bucket, at, at + 5_000, tag=tag) == CONTENT[at : at + 5_000] for at in range(20))
+
+
+def uses_then_forks(place: Place, tag: str) -> list[bool]:
+    bucket = place.open(patience=STEADY)
+    done = [reads(bucket, tag)]
+    done += [forks(lambda: reads(bucket, tag)) for _ in range(2)]  # the same bucket
+    done += [forks(lambda: reads(place.open(patience=STEADY), tag))]  # a new one
+    done += [forks(lambda: forks(lambda: reads(bucket, tag)))]  # a grandchild
+    done += [forks(lambda: read(bucket, "name", 0, MIDDLE) == CONTENT[:MIDDLE])]
+    done += [reads(bucket, tag), reads(place.open(patience=STEADY), tag)]  # the parent goes on
+    return done
+
+
+def test_a_process_that_used_obstore_and_its_forked_children_all_go_on(put: Put) -> None:
+    place, proxy, tag = put
+    assert all(in_child(uses_then_forks, place, tag, timeout_s=120))
+    assert readers(proxy) == {"obstore", "sdk"}
+    assert by_obstore([one for one in proxy.requests if of_range(one)][-1])
+
+
+def forks_unused(place: Place, tag: str) -> list[bool]:
+    bucket = place.open(patience=STEADY)
+    return [forks(lambda: reads(bucket, tag)), reads(bucket, tag), forks(lambda: reads(bucket, tag))]
+
+
+def test_a_child_that_is_forked_before_obstore_is_loaded_uses_it(put: Put) -> None:
+    place, proxy, tag = put
+    assert all(in_child(forks_unused, place, tag, timeout_s=120))
+    ranges = [one for one in proxy.requests if of_range(one)]
+    assert [by_obstore(one) for one in ranges] == [True] * 40 + [False] * 20
+
+
+def forks_while_threads_read(place: Place, tag: str) -> list[bool]:
+    bucket = place.open(patience=STEADY)
+    reads(bucket, tag)  # a fork in the midst of imports is nobody's to mend
+    with ThreadPoolExecutor(8) as pool:
+        under_way = [pool.submit(reads, bucket, tag) for _ in range(32)]
+        children = [forks(lambda: reads(bucket, tag)) for _ in range(4)]
+        return [*children, *(one.result() for one in under_way)]
+
+
+def test_forks_beside_threads_that_read_disturb_nobody(put: Put) -> None:
+    place, _, tag = put
+    assert all(in_child(forks_while_threads_read, place, tag, timeout_s=200))
+
+
+def leaves_by_the_front_door(place: Place, tag: str) -> bool:
+    bucket = place.open(patience=STEADY)
+    assert reads(bucket, tag)
+    child = os.fork()
+    if not child:
+        signal.alarm(BOUND_S)
+        del bucket
+        sys.exit(0)  # with all that an interpreter tidies up at its end
+    os.waitpid(child, 0)
+    return reads(bucket, tag)
+
+
+def test_a_forked_child_that_tidies_up_does_not_disturb_its_parent(put: Put) -> None:
+    place, _, tag = put
+    assert in_child(leaves_by_the_front_door, place, tag, timeout_s=120)

@@ -1,0 +1,236 @@
+"""Read ranges through obstore, which only this file imports, or by the store's SDK where that can't.
+
+A get costs obstore a tenth of an SDK's processor time (benchmarks/transfer.py). It is used where it gives
+what the SDK would: with options that it has no equal of it is not tried, and what a store refuses to it is
+asked for again by the SDK, whose answer counts.
+"""
+
+import functools
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from yogadl.errors import StorageError
+from yogadl.storage._buckets.bucket import Body, FetchedRange, Object, replaced
+from yogadl.storage._buckets.retry import TransientError
+from yogadl.storage._buckets.store import NotCarriedOverError, PerProcess, Store, Transport
+from yogadl.storage._buckets.store_errors import Verb, is_transient, transient
+
+_log: Final = logging.getLogger("yogadl")
+# After so many refusals in a row of what the SDK was then given, the SDK alone is asked.
+_MOST_REFUSALS: Final = 3
+# obstore asks for credentials anew five minutes before they expire: so, once a minute. When they really do is
+# for the SDK to know, which renews them.
+_CREDENTIALS_LIFE: Final = timedelta(minutes=6)
+# What obstore allows a whole body; a silence ends it sooner.
+_LONGEST_BODY: Final = timedelta(days=1)
+# obstore's errors have no more than a text.
+_STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
+_PASSING: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
+
+
+class _Client(NamedTuple):
+    """A store of obstore's, ``None`` if the SDK is to be asked, and what it calls an object's tag.
+
+    Never pickled: it has secrets.
+    """
+
+    store: Any
+    tag: str = ""
+
+
+class ObstoreRanges:
+    """One attempt at a range of an object. Safe to use from several threads, and fork-safe.
+
+    Args:
+        sdk: The store by its SDK.
+    """
+
+    def __init__(self, sdk: Store) -> None:
+        self._sdk = sdk
+        self._client = PerProcess(self._connected)
+        self._refusals = 0
+        _forked_beside_obstore()
+
+    @property
+    def url(self) -> str:
+        """The whole store."""
+        return self._sdk.url
+
+    def fetch(self, name: str, start: int, stop: int, tag: str | None) -> FetchedRange | None:
+        """Return a range that begins inside its object, all at once; ``None`` if `open` is to be asked."""
+        client = self._client()
+        if client.store is None:
+            return None
+        try:
+            result = _get(client, name, start, stop, tag)
+            content = memoryview(result.buffer())
+        except _errors() as error:
+            self._raise_passing(error, name)
+            return None
+        found = _object(client, name, result.meta)
+        if found is None or len(content) != min(stop, found.size_bytes) - start:
+            return None
+        self._refusals = 0
+        if tag not in (None, found.tag):  # some stores ignore If-Match
+            raise replaced(self.url, name)
+        return FetchedRange(content, found)
+
+    @contextmanager
+    def open(
+        self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
+    ) -> Iterator[Body | None]:
+        """Open a range that begins inside its object; its chunks may break off, as `Store.open` says."""
+        client = self._client()
+        result = found = None
+        if client.store is not None and stop is not None:
+            try:
+                result = _get(client, name, start, stop, tag)
+                found = _object(client, name, result.meta)
+            except _errors() as error:
+                self._raise_passing(error, name)
+        if result is not None and found is not None:
+            self._refusals = 0
+            yield Body(found, self._chunks(result.stream(chunk_bytes), name))
+            return
+        with self._sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
+            if body is not None:
+                self._note_refusal(client)
+            yield body
+
+    def _chunks(self, stream: Iterator[Any], name: str) -> Iterator[memoryview]:
+        try:
+            for chunk in stream:
+                yield memoryview(chunk)
+        except _errors() as error:
+            raise self._passing(error, name) from error
+
+    def _connected(self) -> _Client:
+        try:
+            if _forked_beside_obstore():
+                raise NotCarriedOverError("a fork of a process that has loaded it, where it would hang")
+            return _connected(self._sdk.transport())
+        except StorageError:
+            raise  # such as that there are no credentials: there may be some later
+        except ImportError:
+            reason = "obstore is not installed (pip install obstore)"
+        except NotCarriedOverError as error:
+            reason = f"obstore can't do with {error}"
+        except _errors() as error:
+            reason = f"obstore can't be set up: {_said(error)}"
+        self._log_why_not(reason)
+        return _Client(None)
+
+    def _note_refusal(self, client: _Client) -> None:
+        """Note that the SDK was given what obstore was not: begin anew, with new credentials, or give up."""
+        if client.store is None or self._client() is not client:
+            return  # of several threads one has come before
+        self._refusals += 1
+        if self._refusals < _MOST_REFUSALS:
+            self._client = PerProcess(self._connected)
+        else:
+            self._log_why_not("the store refuses to obstore what it gives to the SDK")
+            self._client = PerProcess(lambda: _Client(None))
+
+    def _log_why_not(self, reason: str) -> None:
+        _log.info("ranges of %s are read by the SDK, which takes more processor time: %s", self.url, reason)
+
+    def _raise_passing(self, error: Exception, name: str) -> None:
+        """Raise our error of one of obstore's if it may pass; what else it is the SDK is to say."""
+        status = _STATUS.search(_said(error))
+        if _PASSING.search(str(error)) if status is None else is_transient(int(status[1])):
+            raise self._passing(error, name) from error
+
+    def _passing(self, error: Exception, name: str) -> TransientError:
+        kind = _PASSING.search(str(error))
+        return transient(
+            Verb.READ, f"{self.url}/{name}", f"{_said(error)}{f' ({kind[1].lower()})' if kind else ''}"
+        )
+
+
+def _connected(transport: Transport) -> _Client:
+    from obstore import store
+
+    options: dict[str, Any] = {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=transport.timeouts_s[0]),
+        "read_timeout": timedelta(seconds=transport.timeouts_s[1]),
+        "timeout": _LONGEST_BODY,
+        "default_headers": dict(transport.headers),
+        "user_agent": f"{transport.user_agent} obstore",
+    }
+    url = urlsplit(transport.url)
+    bypassed = getproxies().get(url.scheme) or getproxies().get("all")
+    if transport.proxy_url is not None:
+        options["proxy_url"] = transport.proxy_url
+    elif bypassed:  # or obstore would judge by the environment itself whether it is
+        options |= {"proxy_url": bypassed, "proxy_excludes": url.hostname}
+    if isinstance(transport.verify, str):
+        with open(transport.verify, "rb") as file:
+            options["root_certificate"] = file.read()
+    options["allow_invalid_certificates"] = transport.verify is False
+    made = getattr(store, transport.kind)(
+        config=dict(transport.config),
+        client_options=options,
+        retry_config={"max_retries": 0},  # retries are made above
+        credential_provider=transport.credentials and functools.partial(_credentials, transport.credentials),
+    )
+    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag")
+
+
+def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    return {**find(), "expires_at": datetime.now(UTC) + _CREDENTIALS_LIFE}
+
+
+def _get(client: _Client, name: str, start: int, stop: int, tag: str | None) -> Any:
+    import obstore
+
+    options: dict[str, Any] = {"range": (start, stop)}
+    if tag is not None and client.tag == "version":
+        options["version"] = tag
+    elif tag is not None:
+        options["if_match"] = f'"{tag}"'
+    return obstore.get(client.store, name, options=options)
+
+
+def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:
+    """Return what an answer says of its object; ``None`` if it does not say its tag."""
+    tag = meta[client.tag]
+    if tag is None:
+        return None
+    return Object(name, meta["size"], tag.strip('"'), meta["last_modified"].timestamp())
+
+
+@functools.cache
+def _errors() -> tuple[type[Exception], ...]:
+    from obstore.exceptions import BaseError
+
+    return BaseError, OSError, ValueError
+
+
+def _said(error: Exception) -> str:
+    """Return an error's text without all that it knows of its origin."""
+    return str(error).partition("\n\nDebug source:")[0]
+
+
+@functools.cache
+def _forked_beside_obstore() -> list[int]:
+    """Return a list that will not be empty in processes that are forked from one that has loaded obstore.
+
+    There a request would wait for ever for threads that did not come along.
+    """
+    forked: list[int] = []
+
+    def note() -> None:
+        if "obstore" in sys.modules:
+            forked.append(os.getpid())
+
+    os.register_at_fork(after_in_child=note)
+    return forked
