@@ -97,10 +97,9 @@ class Planner:
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
                 self._counted.expect(parts[chosen], positions, lengths, keeps=keeps)
-                varying = field.varying[parts[chosen]]
-                if not keeps and varying.any():  # entries are read to announce values, and to read them
-                    again = parts[chosen][varying], positions[varying], lengths[varying]
-                    self._counted.expect(*again, keeps=False)
+                again = np.flatnonzero(field.varying[parts[chosen]])
+                if not keeps and len(again):  # entries are read to announce values, and to read them
+                    self._counted.expect(parts[chosen][again], positions[again], lengths[again], keeps=False)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
                 positions, lengths = self._values(field, indices[varying])
