@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts
-from yogadl._format.table import FieldTable
 from yogadl._prices import Prices
 from yogadl.storage._mirror.receive import ranges_of
 from yogadl.storage._ranges import PAGE_BYTES, Range, Ranges, Span, merged
@@ -70,8 +69,8 @@ class Planner:
         self._parts = parts
         self._table = parts.table
         self._opener = catalogue.opener
-        self._url = catalogue.root.location
         self._counted = _Counted(self._table.size_bytes)
+        self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         self._records = 0
         self._fields: set[int] = set()
 
@@ -102,21 +101,30 @@ class Planner:
                     self._counted.expect(parts[chosen][again], positions[again], lengths[again], keeps=False)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
-                positions, lengths = self._values(field, indices[varying])
+                positions, lengths = self._values(number, indices[varying])
                 self._counted.expect(parts[varying], positions, lengths, keeps=False)
 
-    def _values(self, field: FieldTable, indices: Int64s) -> tuple[Int64s, Int64s]:
+    def _values(self, number: int, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return about where in their parts these values lie, and how long they are."""
-        of_part = np.repeat(np.arange(len(self._table)), np.diff(field.heap_first_block))
-        firsts = self._table.first_record[of_part] + field.heap_first_record
-        ends = np.minimum(np.append(firsts[1:], self._table.records), self._table.first_record[of_part + 1])
+        field, (firsts, counts) = self._table.fields[number], self._heap(number)
         if not len(firsts):
             return np.zeros_like(indices), np.zeros_like(indices)
         block = np.maximum(np.searchsorted(firsts, indices, side="right") - 1, 0)
-        each = (field.heap_length / np.maximum(1, ends - firsts))[block]
-        before = np.clip(indices - firsts[block], 0, (ends - firsts)[block])
+        each = field.heap_length[block] / counts[block]
+        before = np.clip(indices - firsts[block], 0, counts[block])
         starts = (before * each).astype(np.int64)
         return field.heap_position[block] + starts, ((before + 1) * each).astype(np.int64) - starts
+
+    def _heap(self, number: int) -> tuple[Int64s, Int64s]:
+        """Return the first record of each heap block of a field, and how many records have values there."""
+        found = self._heaps.get(number)
+        if found is None:
+            field, first = self._table.fields[number], self._table.first_record
+            of_part = np.repeat(np.arange(len(self._table)), np.diff(field.heap_first_block))
+            firsts = first[of_part] + field.heap_first_record
+            ends = np.minimum(np.append(firsts[1:], self._table.records), first[of_part + 1])
+            found = self._heaps[number] = firsts, np.maximum(1, ends - firsts)
+        return found
 
     def by_range(self, share: float, epochs: int) -> tuple[int, int]:
         """Return requests and bytes of so many epochs, of each of which this share was counted."""
