@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
     from yogadl._partitioned import partitioned
+    from yogadl._prices import Prices
     from yogadl.storage import open_storage
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "DataRef",
     "Leaf",
     "MixedRef",
+    "Prices",
     "RecordsRef",
     "Storage",
     "Stream",
@@ -42,6 +44,7 @@ __all__ = [
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
+    "Prices": ("yogadl._prices", "Prices"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),

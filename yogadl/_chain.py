@@ -14,7 +14,7 @@ import numpy as np
 from yogadl._columns import batch_column, size_of, split
 from yogadl._declare import declare
 from yogadl._frozen import frozen
-from yogadl._interfaces import READ, Column, Indices, Memory, RandomAccess, announce
+from yogadl._interfaces import READ, Column, Indices, Memory, Planned, RandomAccess, announce
 from yogadl._leaf import BadValueError, refuse
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
@@ -233,9 +233,11 @@ class MappedRecords:
         """About how large a record is."""
         return self.chain.record_bytes
 
-    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return announce(self.parent, indices)
+        return announce(self.parent, indices, planned=planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

@@ -160,6 +160,8 @@ class ChunkedRecords:
         has_some = stop > start  # between two documents may lie empty ones
         return _Stretches(*(array[has_some] for array in (chunk, document, start, stop)))
 
+    is_plannable = False  # where chunks lie, only what is read of the documents says
+
     def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Say that these chunks will be read soon; see `announce`."""
         if self._document_length is None:

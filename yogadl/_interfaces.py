@@ -180,19 +180,32 @@ class RandomAccess(Protocol):
         """
 
 
-def announce(records: RandomAccess, indices: Indices, fields: Sequence[int] | None = None) -> int:
+# Called in a cache's place: with the cache, which of its records are announced, and which of their fields.
+Planned = Callable[[Any, Indices, Sequence[int] | None], None]
+
+
+def announce(
+    records: RandomAccess,
+    indices: Indices,
+    fields: Sequence[int] | None = None,
+    planned: Planned | None = None,
+) -> int:
     """Say that these records will be read soon, if `records` has a `will_need` that can make use of it.
 
     Args:
         records: What will be read from.
         indices: Which records.
         fields: Which of their fields, by number; all if not given.
+        planned: Who is told in place of caches, where nothing will be read; see `stream.plan`.
 
     Returns:
         For how many records after them that need not be said, since these were found in memory.
     """
     will_need = getattr(records, "will_need", None)
-    return 0 if will_need is None else will_need(indices, fields) or 0
+    if will_need is None:
+        return 0
+    found = will_need(indices, fields) if planned is None else will_need(indices, fields, planned)
+    return found or 0
 
 
 @frozen

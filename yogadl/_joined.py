@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._interfaces import Column, Indices, Memory, Planned, RandomAccess, announce
 from yogadl._order._bounds import bounds_reached
 from yogadl._spec import Spec
 from yogadl._views import hash_of, origin_of
@@ -60,9 +60,12 @@ class JoinedRecords:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return min(announce(self._filled[number], own, fields) for number, own, _ in self._shares(indices))
+        shares = self._shares(indices)
+        return min(announce(self._filled[number], own, fields, planned) for number, own, _ in shares)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
+from yogadl._interfaces import Column, Indices, Memory, Planned, RandomAccess, announce
 from yogadl._spec import Spec
 
 
@@ -27,9 +27,11 @@ class SelectedRecords:
         """Return whose records these are, which they are there, and which field this is there."""
         return self.parent, self._indices[indices], number
 
-    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return announce(self.parent, self._indices[indices], fields)
+        return announce(self.parent, self._indices[indices], fields, planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -55,9 +57,11 @@ class SlicedRecords:
         """Return whose records these are, which they are there, and which field this is there."""
         return self.parent, indices * self._range.step + self._range.start, number
 
-    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
         """Say that these records will be read soon; see `announce`."""
-        return announce(self.parent, indices * self._range.step + self._range.start, fields)
+        return announce(self.parent, indices * self._range.step + self._range.start, fields, planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -87,10 +91,12 @@ class ProjectedRecords:
         """Return whose records these are, which they are there, and which field this is there."""
         return self.parent, indices, self.numbers[number]
 
-    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
         """Say that these records will be read soon; see `announce`."""
         numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
-        return announce(self.parent, indices, numbers)
+        return announce(self.parent, indices, numbers, planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

@@ -6,12 +6,16 @@ import shlex
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 from stores import KEY, SECRET
 
+import yogadl
 from yogadl.cli import main
+from yogadl.storage import _remote_opening
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cloud.md").read_text("utf-8")
 
 
 @pytest.fixture
@@ -56,6 +60,20 @@ def test_the_commands_of_the_page_succeed(capsys: pytest.CaptureFixture[str]) ->
     for command in commands:
         assert main(shlex.split(command)) == 0, capsys.readouterr().out
     assert main(["verify", "squares", "1", "-s", "copies"]) == 0
+
+
+@pytest.mark.usefixtures("bucket")
+def test_the_plan_of_the_page_on_data_that_is_far_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    images = np.zeros((1024, 64, 64), np.uint8)
+    yogadl.open_storage("s3://bucket/caches", mirror=None).submit({"image": images}, "images", "1")
+    [command] = re.findall(r"^\$ yogadl (.*)", (DOCS / "afar.md").read_text("utf-8"), re.MULTILINE)
+    assert main([*shlex.split(command), "--mirror", "mirror"]) == 0
+    printed = capsys.readouterr().out
+    assert "1,024 records, of which a process reads one in 512" in printed
+    assert re.search(r"^ranges +2 +20,000 +8\.2 kB +<\$0\.01$", printed, re.MULTILINE), printed
 
 
 def test_the_policies_allow_what_is_done_and_nothing_else() -> None:

@@ -11,7 +11,6 @@ from memory_source import MemorySource, batch_ids, open_stream, record_ids, stre
 
 from yogadl._interfaces import Stream
 from yogadl._order import Blocks
-from yogadl._stream import Plan
 from yogadl.errors import ConfigurationError
 
 
@@ -160,7 +159,8 @@ def test_large_records_are_read_one_by_one():
 
 
 def test_a_plan_says_what_an_epoch_reads():
-    assert stream_of(10, num_shards=3, start_offset=2).plan() == Plan(records=4, bytes=128)
+    plan = stream_of(10, num_shards=3, start_offset=2).plan()
+    assert (plan.records, plan.bytes, plan.ways) == (4, 128, ())
 
 
 def test_a_stream_pickles_with_its_count_of_epochs():

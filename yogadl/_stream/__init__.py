@@ -5,8 +5,8 @@ those before it. Integers: `shard` which positions are whose, `cut` how they mak
 as JSON, `skipped` what is left out, `numbering` items by number, `pieces` the rows of each item. Reading:
 `rows` which records come where, `run` reads them and counts what that takes, `ahead` announces them, `blocks`
 them in any order, `items` makes records or batches of them, `prefetch` is a stage, `stats` what it all took,
-`recipe` all of it together. Worker processes: `worker` is one, `transport` its memory, `channel` its socket,
-`pool` asks them, `deaths` says how they failed, `workers` makes items so.
+`recipe` all of it together, `plan` what it will take. Worker processes: `worker` is one, `transport` its
+memory, `channel` its socket, `pool` asks them, `deaths` says how they failed, `workers` makes items so.
 Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` and `loader` what users hold and
 adapters take, `given` what adapters check, `opening` how users get it, `numbered` batches by number, for
 callers that count.
@@ -30,7 +30,7 @@ from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Counters, Run
 from yogadl._stream.shard import Point, Shard, walk
 from yogadl._stream.stats import Stats
-from yogadl._stream.stream import Plan, RecordStream
+from yogadl._stream.stream import RecordStream
 from yogadl._stream.workers import InWorkers, WorkerOptions
 
 __all__ = [
@@ -51,7 +51,6 @@ __all__ = [
     "NumberedBatches",
     "Numbering",
     "Pending",
-    "Plan",
     "Point",
     "Prefetch",
     "Progress",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column
+from yogadl._interfaces import Column, Planned
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.cut import Cut
 from yogadl._stream.rows import Flags, Rows
@@ -61,9 +61,17 @@ class Records:
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
         """Yield the reads of these records, to be made in any thread."""
-        most = self.run.at_once(RECORDS_BYTES, MOST_RECORDS)
-        for rows, _ in _parts(self.run, cut, start, end, (min(16, most), most)):
+        for rows, _ in _parts(self.run, cut, start, end, self._sizes()):
             yield len(rows), partial(self._read, rows)
+
+    def planned(self, cut: Cut, epoch: int, planned: Planned) -> Iterator[int]:
+        """Yield how many records each read of an epoch has, and tell `planned` of each; reads nothing."""
+        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, self._sizes(), planned):
+            yield len(rows)
+
+    def _sizes(self) -> tuple[int, int]:
+        most = self.run.at_once(RECORDS_BYTES, MOST_RECORDS)
+        return min(16, most), most
 
     def _read(self, rows: Rows) -> Iterator[Any]:
         return iter(self.run.spec.records(self.run.read(rows), len(rows)))
@@ -126,10 +134,7 @@ class Batches:
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
         finish, batch = self.finish(), cut.size
-        alone = self.run.record_bytes * batch
-        is_single = alone >= ALONE_BYTES or self.run.calls_functions
-        most = batch if is_single else batch * max(TOGETHER, MOST_BYTES // alone)
-        for rows, flags in _parts(self.run, cut, start, end, (batch, most)):
+        for rows, flags in _parts(self.run, cut, start, end, self._sizes(batch)):
             columns = self._several(rows, batch)
             if columns is None:
                 for item in self._one_by_one(rows, flags, batch, finish):
@@ -144,6 +149,17 @@ class Batches:
                     yield 1, iter([self._passed(item, rows[number * batch : number * batch + 1])])
                     del item
             del columns
+
+    def planned(self, cut: Cut, epoch: int, planned: Planned) -> Iterator[int]:
+        """Yield how many records each read of an epoch has, and tell `planned` of each; reads nothing."""
+        sizes = self._sizes(cut.size)
+        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, sizes, planned):
+            yield len(rows)
+
+    def _sizes(self, batch: int) -> tuple[int, int]:
+        alone = self.run.record_bytes * batch
+        is_single = alone >= ALONE_BYTES or self.run.calls_functions
+        return batch, batch if is_single else batch * max(TOGETHER, MOST_BYTES // alone)
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
         """Yield the reads of these batches, to be made in any thread. No more than two share memory."""
@@ -248,7 +264,7 @@ def passed(stages: "tuple[Stage, ...]", item: Any, first: Rows, what: str, count
 
 
 def _parts(
-    run: Run, cut: Cut, start: Point, end: int | None, sizes: tuple[int, int]
+    run: Run, cut: Cut, start: Point, end: int | None, sizes: tuple[int, int], planned: Planned | None = None
 ) -> Iterator[tuple[Rows, Flags]]:
     """Yield the rows of each read and which of them are padding; those that come next are announced.
 
@@ -256,7 +272,7 @@ def _parts(
     """
     size, most = sizes
     for rows in run.chunks(cut, start, end):
-        ahead = Ahead(run, rows.indices)
+        ahead = Ahead(run, rows.indices, planned)
         padding = rows.padding  # of all at once: a small array between large ones breaks up the memory
         first, total = 0, len(rows)
         while first < total:

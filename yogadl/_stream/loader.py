@@ -16,6 +16,8 @@ from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from yogadl._prices import Prices
+    from yogadl._stream.plan import Plan
     from yogadl._stream.stream import RecordStream
 
 
@@ -112,6 +114,18 @@ class Loader(Restartable[Item_co]):
                 "transform=, or map the stream's records"
             )
         return Loader(self.stream, replace(self._recipe, make=made.then(function, seed)))
+
+    def plan(
+        self, *, epochs: int = 1, records_per_s: float | None = None, prices: "Prices | None" = None
+    ) -> "Plan":
+        """Return what whole epochs read and cost in batches of this size; see `RecordStream.plan`.
+
+        It is of reading in this process. Several threads or workers announce in other pieces: neighbours are
+        then asked for together less often, and each worker keeps what is small for itself.
+        """
+        from yogadl._stream.plan import plan
+
+        return plan(Batches(self._recipe.run), self._recipe.cut, epochs, records_per_s, prices)
 
     def batch_at(self, step: int) -> Item_co:
         """Read one batch again, as it was delivered, random functions included: the one after `step` others.

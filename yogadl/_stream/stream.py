@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from yogadl._arguments import explains_names, flag, whole
-from yogadl._frozen import frozen
 from yogadl._interfaces import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._spec import Spec
 from yogadl._stream.cursor import write_cursor
@@ -23,18 +22,9 @@ from yogadl._stream.skipped import Skipped
 from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
-
-@frozen
-class Plan:
-    """What a shard reads in one whole epoch, before reading anything.
-
-    Attributes:
-        records: How many records.
-        bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
-    """
-
-    records: int
-    bytes: int
+if TYPE_CHECKING:
+    from yogadl._prices import Prices
+    from yogadl._stream.plan import Plan
 
 
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
@@ -280,7 +270,28 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         start = cut.past_finished(self._run.shard, cut.span(self._run.start)).start
         return self if start == self._run.start else RecordStream(replace(self._run, start=start))
 
-    def plan(self) -> Plan:
-        """Return what one whole epoch of this shard reads."""
-        records = len(self)
-        return Plan(records, records * self._run.source.record_bytes)
+    def plan(
+        self, *, epochs: int = 1, records_per_s: float | None = None, prices: "Prices | None" = None
+    ) -> "Plan":
+        """Return what whole epochs of this shard read and cost, before anything is read.
+
+        Of caches that are not all on this machine it says how many requests each way to read them takes,
+        and which one is taken. It is worked out from the caches' part tables and the order; of epochs of
+        more than 131,072 records from the first so many. In batches: `Loader.plan`.
+
+        Args:
+            epochs: For how many.
+            records_per_s: How many records this shard is read a second, if `requests_per_s` is wanted.
+            prices: What the store takes; if not given, what the storage was told.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+
+        Example:
+            >>> import yogadl
+            >>> yogadl.from_source([10, 11, 12]).stream(num_shards=2).plan().records
+            2
+        """
+        from yogadl._stream.plan import plan
+
+        return plan(Records(self._run), Cut(), epochs, records_per_s, prices)

@@ -35,6 +35,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "log": "Say how a dataset came to be what it is.",
         "tags": "List the tags of a dataset, and which version each names.",
         "verify": "Read every byte of a version and compare it with its checksums.",
+        "plan": "Say what reading a version takes and costs, before it is read.",
         "bench": "Measure how fast a version is read, beside numpy arrays in RAM.",
     },
     "Make something": {

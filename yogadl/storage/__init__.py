@@ -13,6 +13,7 @@ from yogadl.storage._storage import CacheStorage
 from yogadl.storage._storage_reading import DatasetInfo
 
 if TYPE_CHECKING:
+    from yogadl._prices import Prices
     from yogadl._provenance.difference import Difference
     from yogadl.storage._begin import PartitionedBuild
     from yogadl.storage._buckets.bucket import Bucket
@@ -100,6 +101,8 @@ def open_storage(
     mirror_fill: Literal["auto", "always", "never"] = "auto",
     max_requests: int | None = None,
     max_requests_per_s: float | None = None,
+    max_price: float | None = None,
+    prices: "Prices | None" = None,
     lease_ttl_s: float = TTL_S,
     wait_s: float | None = None,
     patience_s: float | None = None,
@@ -124,6 +127,9 @@ def open_storage(
             reads at least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
         max_requests: How many requests each process may make to read by range; then `SpendingError`.
         max_requests_per_s: How many of them a second.
+        max_price: What they may cost, with what came by them; then `SpendingError`.
+        prices: What the store takes. If not given, what S3 and Google Cloud Storage take for the standard
+            class in the same region; of other stores nothing is known.
         lease_ttl_s: A builder on another machine that gave no sign of life for so long is taken for dead. Not
             for a folder that is not `shared`, where no other machine builds.
         wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever. Not for a
@@ -163,19 +169,22 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
+        from yogadl._prices import usual_prices
         from yogadl.storage._mirror.opening import open_mirror
         from yogadl.storage._remote_opening import remote_backend
         from yogadl.storage._spending import Spending
 
         bucket = _bucket_at(text, options, patience_s, offline=offline)
         copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
-        spending = Spending(max_requests, max_requests_per_s)
+        prices = usual_prices(text) if prices is None else prices
+        spending = Spending(max_requests, max_requests_per_s, max_price, prices)
         backend = remote_backend(
             bucket, copies, policy, exclusive=exclusive, mapped=mapped, fill=mirror_fill, spending=spending
         )
         return CacheStorage(backend)
     of_buckets = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
     of_buckets |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
+    of_buckets |= {"max_price": max_price, "prices": prices}
     of_buckets |= {"exclusive": None if exclusive else False, "offline": offline or None}
     of_buckets |= {"mirror": None if mirror in ("auto", None) else mirror}
     of_buckets |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}

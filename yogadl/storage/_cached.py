@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Lineage, Locality, Memory
+from yogadl._interfaces import Column, Indices, Lineage, Locality, Memory, Planned
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
 from yogadl._spec import Spec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from yogadl._format.selection import Selection
     from yogadl._format.window import Window
     from yogadl.storage._catalogue import Catalogue  # which makes these
+    from yogadl.storage._planning import Planner
 
 # What to do about damage where there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
@@ -154,8 +155,13 @@ class CachedRecords:
         reader = self.open()[1]
         return reader.blocks(number) if isinstance(reader, Reader) else None
 
-    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
         """Say that these records will be read soon; see `announce`."""
+        if planned is not None:
+            planned(self, indices, fields)
+            return 0
         return self.open()[1].will_need(indices, fields)
 
     def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
@@ -182,6 +188,12 @@ class CachedRecords:
         sizes = parts.table.size_bytes
         here = sizes if parts.away is None else sizes[~parts.away.are_away]
         return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
+
+    def planner(self) -> "Planner":
+        """Return what counts the requests that reading this by range takes."""
+        from yogadl.storage._planning import Planner
+
+        return Planner(self.open()[1].parts, self._storage)
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return which of so many records were selected, if that was kept under this name."""

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from yogadl._lock import ProcessLock
+from yogadl._prices import Prices
 from yogadl._size import in_words
 from yogadl.errors import ConfigurationError, SpendingError
 
@@ -15,25 +16,47 @@ class Spending:
     Args:
         max_requests: How many requests may be made.
         max_requests_per_s: How many a second.
+        max_price: How much they may cost.
+        prices: What they cost.
 
     Raises:
-        ConfigurationError: if an argument is no number above 0.
+        ConfigurationError: if an argument is no number above 0, or nothing costs anything.
+
+    Attributes:
+        prices: What they cost.
     """
 
-    def __init__(self, max_requests: int | None = None, max_requests_per_s: float | None = None) -> None:
-        given = {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
+    def __init__(
+        self,
+        max_requests: int | None = None,
+        max_requests_per_s: float | None = None,
+        max_price: float | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        given = {
+            "max_requests": max_requests,
+            "max_requests_per_s": max_requests_per_s,
+            "max_price": max_price,
+        }
         for name, value in given.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and value > 0):
                 raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
-        self._max_requests = max_requests
+        if not isinstance(prices, Prices | None):
+            raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
+        self.prices = prices or Prices()
+        if max_price is not None and not self.prices.of(1, 1):
+            raise ConfigurationError(
+                "max_price: no price is known of this store; give prices=yogadl.Prices(...)"
+            )
+        self._max_requests, self._max_price = max_requests, max_price
         self._per_s = max_requests_per_s
         self._lock = ProcessLock()
         self._requests = self._bytes = 0
         self._next_s = 0.0
 
     def __reduce__(self) -> Any:
-        return Spending, (self._max_requests, self._per_s)
+        return Spending, (self._max_requests, self._per_s, self._max_price, self.prices)
 
     def take_request(self) -> None:
         """Count a request about to be made, and wait until it may be.
@@ -42,12 +65,14 @@ class Spending:
             SpendingError: if it is one too many.
         """
         with self._lock:
-            if self._max_requests is not None and self._requests >= self._max_requests:
+            limit = self._reached()
+            if limit is not None:
+                which = "which is max_requests, " if limit == "max_requests" else ""
+                received = f"{in_words(self._bytes)} received{'' if which else ', which is max_price'}"
                 raise SpendingError(
                     errno.EDQUOT,
-                    f"{self._requests} requests were made, which is max_requests, and "
-                    f"{in_words(self._bytes)} received: raise max_requests, or fill a mirror first "
-                    "(mirror_fill='always', `yogadl pull`)",
+                    f"{self._requests} requests were made, {which}and {received}: raise {limit}, or fill a "
+                    "mirror first (mirror_fill='always', `yogadl pull`)",
                 )
             self._requests += 1
             now = time.monotonic()
@@ -55,6 +80,14 @@ class Spending:
             self._next_s = begins + (0.0 if self._per_s is None else 1 / self._per_s)
         if begins > now:
             time.sleep(begins - now)
+
+    def _reached(self) -> str | None:
+        """Return the name of the limit that one request more would break."""
+        if self._max_requests is not None and self._requests >= self._max_requests:
+            return "max_requests"
+        if self._max_price is None or self.prices.of(self._requests + 1, self._bytes) <= self._max_price:
+            return None
+        return "max_price"
 
     def add_bytes(self, size_bytes: int) -> None:
         """Count bytes that came."""

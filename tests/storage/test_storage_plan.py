@@ -1,0 +1,289 @@
+"""What reading a cache by range takes is known before it is read: compared with the requests really made."""
+
+import json
+
+import numpy as np
+import pytest
+
+import yogadl
+from yogadl._stream import plan as planning
+from yogadl.cli import main
+from yogadl.errors import ConfigurationError, SpendingError
+from yogadl.storage import _remote_opening
+
+COUNT = 3001
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """A bucket in a folder, with a dataset in some parts."""
+    folder = tmp_path_factory.mktemp("bucket")
+    random = np.random.default_rng(1)
+    records = (
+        {
+            "id": number,
+            "image": random.integers(0, 255, (40, 50), np.uint8),
+            "tokens": np.arange(random.integers(1, 700), dtype=np.int32),
+            "name": f"n{number}" * (number % 4),
+            "vector": np.zeros(700, np.float32),
+        }
+        for number in range(COUNT)
+    )
+    yogadl.open_storage(folder).submit(records, "set", "1", part_bytes=2_100_000)
+    return folder.as_uri()
+
+
+def fetched(url, **options):
+    return yogadl.open_storage(url, **({"mirror": None} | options)).fetch("set", "1")
+
+
+def planned_and_made(ref, read):
+    """Return requests and bytes that were planned, and that were made."""
+    way = read.plan().way("ranges")
+    before = ref.locality()  # a function of the user's is called with the first record
+    for _ in read:
+        pass
+    after = ref.locality()
+    return (way.requests, way.bytes), (after.ranges - before.ranges, after.range_bytes - before.range_bytes)
+
+
+FIXED = ("id", "image", "vector")
+EXACT = {
+    "a shuffle of fixed fields": lambda ref: ref.fields(*FIXED).stream(shuffle=True).batch(32),
+    "fixed fields in order": lambda ref: ref.fields(*FIXED).stream().batch(7),
+    "small fields": lambda ref: ref.fields("id").stream(shuffle=True).batch(32),
+    "a shard": lambda ref: (
+        ref.fields(*FIXED).stream(shuffle=True, shuffle_seed=2, shard_rank=1, num_shards=3).batch(8)
+    ),
+    "a shard in order": lambda ref: ref.fields(*FIXED).stream(shard_rank=2, num_shards=4).batch(32),
+    "blocks": lambda ref: (
+        ref.fields(*FIXED).stream(shuffle=yogadl.Blocks(records=50, window=4, lanes=4)).batch(16)
+    ),
+    "records": lambda ref: ref.fields(*FIXED).stream(shuffle=True),
+    "some records": lambda ref: ref.fields(*FIXED).select(np.arange(0, COUNT, 3)).stream(shuffle=True),
+    "a slice": lambda ref: ref[100:2500:2].fields("image").stream().batch(8),
+    "a remainder dropped": lambda ref: ref.fields(*FIXED).stream().batch(1000, drop_remainder=True),
+    "joined": lambda ref: yogadl.concat([ref[:1000], ref[2000:]]).fields(*FIXED).stream().batch(8),
+    "mixed": lambda ref: (
+        yogadl.mix({"a": (ref[:1500], 0.6), "b": (ref[1500:], 0.4)}).fields(*FIXED).stream().batch(8)
+    ),
+    "mapped": lambda ref: ref.fields("image").map(lambda one: one["image"][0]).stream(shuffle=True).batch(8),
+    "passed on": lambda ref: (
+        ref.fields("image").stream(shuffle=True).map(lambda one: one["image"][0]).batch(8)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_requests_for_fixed_fields_are_those_that_are_planned(url, name):
+    ref = fetched(url)
+    planned, made = planned_and_made(ref, EXACT[name](ref))
+    assert planned == made
+
+
+ABOUT = {
+    "in order": lambda ref: ref.stream().batch(32),
+    "a shuffle": lambda ref: ref.stream(shuffle=True).batch(32),
+    "varying fields": lambda ref: ref.fields("tokens").stream(shuffle=True).batch(32),
+    "a shard": lambda ref: ref.stream(shuffle=True, shard_rank=1, num_shards=4).batch(32),
+    "in threads": lambda ref: ref.stream(shuffle=True).batch(16).prefetch(4, threads=3),
+    "joined": lambda ref: yogadl.concat([ref[:1000], ref[2000:]]).stream(shuffle=True).batch(8),
+    "blocks": lambda ref: ref.stream(shuffle=yogadl.Blocks(records=50, window=4, lanes=4)).batch(16),
+}
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_requests_for_varying_fields_are_about_those_that_are_planned(url, name):
+    ref = fetched(url)
+    planned, made = planned_and_made(ref, ABOUT[name](ref))
+    assert planned == pytest.approx(made, rel=0.05)
+
+
+def test_entries_that_are_not_kept_are_counted_as_often_as_they_are_read(url, monkeypatch):
+    """Twice; the second time by the batch, of which fewer are neighbours."""
+    monkeypatch.setattr("yogadl._format.rows.KEPT_BYTES", 0)
+    ref = fetched(url)
+    planned, made = planned_and_made(ref, ref.fields("tokens").stream(shuffle=True).batch(64))
+    assert planned == pytest.approx(made, rel=0.15)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Let the order be asked for so few records at a time."""
+    monkeypatch.setattr("yogadl._stream.run.INDICES", 128)
+    monkeypatch.setattr(planning, "INDICES", 128)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", ["a shuffle of fixed fields", "a shard in order", "small fields"])
+def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch, name):
+    ref = fetched(url)
+    whole = EXACT[name](ref).plan().way("ranges")
+    monkeypatch.setattr(planning, "COUNTED", 500)
+    way = EXACT[name](ref).plan().way("ranges")
+    assert (way.requests, way.bytes) == pytest.approx((whole.requests, whole.bytes), rel=0.05)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("over", [0, 1])
+def test_an_epoch_is_counted_whole_up_to_a_size(url, monkeypatch, over):
+    """The first half of the records are neighbours, and asked for together; the others are not."""
+    chosen = [*range(128), *range(200, 2760, 20)]
+    stream = fetched(url).fields("image").select(chosen).stream().batch(8)
+    whole = stream.plan().way("ranges").requests
+    assert whole > 128
+    monkeypatch.setattr(planning, "COUNTED", 128 + over)
+    assert (stream.plan().way("ranges").requests == whole) == bool(over)
+
+
+def test_what_is_kept_is_read_in_the_first_epoch_alone(url):
+    ref = fetched(url)
+    small = ref.fields("id").stream(shuffle=True).batch(32)
+    assert small.plan(epochs=5).way("ranges") == small.plan().way("ranges")
+    large = ref.fields("image").stream(shuffle=True).batch(32)
+    assert large.plan(epochs=5).way("ranges").bytes == 5 * COUNT * 2000
+
+
+def test_a_plan_says_what_a_mirror_takes(url, tmp_path, monkeypatch):
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    ref = fetched(url, mirror=tmp_path)
+    locality = ref.locality()
+    plan = ref.stream(shuffle=True, num_shards=2).plan()
+    assert plan.chosen == "mirror"
+    assert plan.why == "mirror_fill='auto', and this process reads 50% of it an epoch"
+    mirror = plan.way("mirror")
+    assert (mirror.requests, mirror.bytes, mirror.disk_bytes) == (
+        locality.parts,
+        locality.bytes,
+        locality.bytes,
+    )
+    assert ref.stream(num_shards=3).plan().chosen == "ranges"
+    assert fetched(url, mirror=tmp_path, mirror_fill="always").stream(num_shards=3).plan().chosen == "mirror"
+    never = fetched(url, mirror=tmp_path, mirror_fill="never").stream().plan()
+    assert (never.chosen, never.why) == ("ranges", "mirror_fill='never'")
+    assert ref.locality().parts_here == 0
+    assert ref.locality().ranges == 0
+
+
+def test_what_is_here_takes_nothing(url, tmp_path):
+    for ref in (
+        fetched(url, mirror=tmp_path),
+        yogadl.open_storage(url.removeprefix("file://")).fetch("set", "1"),
+    ):
+        plan = ref.stream(shuffle=True).batch(32).plan(epochs=2, records_per_s=100)
+        assert plan.chosen == "here"
+        for way in plan.ways:
+            assert (way.requests, way.bytes, way.disk_bytes, way.price) == (0, 0, 0, 0)
+        assert str(plan).endswith("here, since all of it is on this machine")
+
+
+def test_what_is_here_in_part_is_counted_in_part(url, tmp_path):
+    fetched(url, mirror=tmp_path)
+    for part in sorted(tmp_path.rglob("*.mdb"))[::2]:
+        part.unlink()
+    ref = fetched(url, mirror=tmp_path, mirror_fill="never")
+    planned, made = planned_and_made(ref, ref.fields(*FIXED).stream(shuffle=True).batch(32))
+    assert planned == made
+    assert ref.stream().plan().way("mirror").bytes == ref.locality().bytes - ref.locality().bytes_here
+
+
+def test_a_plan_says_requests_a_second_and_a_price(url):
+    ref = fetched(url, prices=yogadl.Prices(per_1000_requests=4, per_gb=1000))
+    loader = ref.fields("image").stream(shuffle=True).batch(32)
+    plan = loader.plan(records_per_s=COUNT / 10)
+    way = plan.way("ranges")
+    assert way.requests_per_s == pytest.approx(way.requests / 10)
+    assert way.price == pytest.approx(way.requests * 0.004 + way.bytes * 1e-6)
+    assert loader.plan(prices=yogadl.Prices()).way("ranges").price == 0
+    assert plan.way("mirror").requests_per_s is None
+    lines = str(plan).splitlines()
+    assert lines[0] == "1 epoch of 3,001 records, 6.0 MB in memory: ranges, since mirror=None"
+    assert lines[1].split() == ["requests", "requests/s", "bytes", "disk", "price"]
+    assert [line.split()[0] for line in lines[2:]] == ["ranges", "mirror", "blocks*", "*"]
+    assert f"${way.price:,.2f}" in lines[2]
+
+
+def test_blocks_are_an_estimate_of_each_block_once(url):
+    ref = fetched(url)
+    way = ref.fields("image").stream().plan().way("blocks")
+    assert way.bytes == COUNT * 2000
+    half = ref.fields("image").stream(num_shards=2).plan(epochs=4).way("blocks")
+    assert half.requests == pytest.approx(2 * way.requests, abs=1)
+
+
+def test_a_store_has_usual_prices(url):
+    from yogadl._prices import usual_prices
+
+    assert usual_prices("s3://bucket/caches").per_1000_requests == 0.0004
+    assert usual_prices("gs://bucket").of(1_000_000, 10**9) == pytest.approx(0.4)
+    assert usual_prices(url) == yogadl.Prices()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
+        ({"records_per_s": 0}, "records_per_s must be a number above 0, not 0"),
+        ({"records_per_s": True}, "records_per_s must be a number above 0, not True"),
+        ({"prices": 3}, "prices must be yogadl.Prices"),
+    ],
+)
+def test_a_plan_refuses_what_makes_no_sense(url, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        fetched(url).stream().plan(**options)
+
+
+def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
+    plan = yogadl.from_source([1, 2, 3]).stream().plan()
+    assert str(plan) == (
+        "1 epoch of 3 records, 24 B in memory: they come from no storage, so what that takes is not known"
+    )
+    with pytest.raises(ConfigurationError, match="no way is planned that is called 'ranges'"):
+        plan.way("ranges")
+    chunks = fetched(url).chunks("tokens", 100).stream().plan()
+    assert (chunks.ways, chunks.why) == ((), "what chunks take can't be planned; plan the documents")
+    with pytest.raises(ConfigurationError, match="'disk': only ranges, mirror, blocks"):
+        fetched(url).stream().plan().way("disk")
+
+
+@pytest.mark.parametrize("price", [-1, float("nan"), True, "3"])
+def test_a_price_is_a_number(price):
+    with pytest.raises(ConfigurationError, match="per_gb must be a number, 0 or more"):
+        yogadl.Prices(per_gb=price)
+
+
+def test_reading_ends_where_it_would_cost_more_than_was_allowed(url):
+    prices = yogadl.Prices(per_1000_requests=1000, per_gb=1e9 / 2000)  # a dollar each, and a dollar an image
+    ref = fetched(url, max_price=8.5, prices=prices).fields("image")
+    for number in (100, 700, 1500, 2000):
+        ref[number]
+    with pytest.raises(
+        SpendingError, match=r"4 requests .* 8\.0 kB received, which is max_price: raise max_pri"
+    ):
+        ref[2500]
+    with pytest.raises(ConfigurationError, match="no price is known of this store; give prices="):
+        fetched(url, max_price=7)
+    with pytest.raises(ConfigurationError, match="max_price must be a number above 0"):
+        fetched(url, max_price=0, prices=prices)
+    with pytest.raises(ConfigurationError, match="max_price: no option of the folder"):
+        yogadl.open_storage(url.removeprefix("file://"), max_price=1)
+    with pytest.raises(ConfigurationError, match=r"prices must be yogadl\.Prices"):
+        fetched(url, prices=0.1)
+
+
+def test_the_command_says_the_same(url, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    words = ["plan", "set", "1", "-s", url, "--mirror", str(tmp_path), "--shards", "4", "--batch", "16"]
+    words += ["--fields", "image,id", "--epochs", "3", "--records-per-s", "100", "--price", "2"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    stream = fetched(url).fields("image", "id").stream(shuffle=True, num_shards=4)
+    plan = stream.batch(16).plan(epochs=3, records_per_s=100, prices=yogadl.Prices(2))
+    assert found["ways"][0] == vars(plan.way("ranges"))
+    assert (found["chosen"], found["records"], found["epochs"]) == ("ranges", 751, 3)
+    assert main([*words, "--shuffle", "blocks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "set 1: 3,001 records, of which a process reads one in 4."
+    assert [line.split()[0] for line in lines[4:]] == ["ranges", "mirror", "blocks*", "*"]
+    assert main(["plan", "set", "1", "-s", url, "--mirror", str(tmp_path), "--shuffle", "no", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ways"][0]["requests"] < 1000

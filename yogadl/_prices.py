@@ -1,0 +1,50 @@
+"""Say what a store takes for reading."""
+
+import math
+from typing import Final
+
+from yogadl._frozen import frozen
+from yogadl.errors import ConfigurationError
+
+
+@frozen
+class Prices:
+    """What a store takes for reading, in dollars, or any other money.
+
+    Args:
+        per_1000_requests: For a thousand requests that get bytes of an object. Add here what else each
+            of them costs you: an audit log's entry, a key that is asked.
+        per_gb: For a GB (1e9 bytes) that leaves the store: to another region, through a NAT, to the internet.
+
+    Raises:
+        ConfigurationError: if one of them is no number, or below 0.
+
+    Example:
+        >>> import yogadl
+        >>> abroad = yogadl.Prices(per_1000_requests=0.0004, per_gb=0.02)
+        >>> abroad.of(requests=1_000_000, size_bytes=8e9)
+        0.56
+    """
+
+    per_1000_requests: float = 0.0
+    per_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < math.inf:
+                raise ConfigurationError(f"Prices: {name} must be a number, 0 or more, not {value!r}")
+
+    def of(self, requests: float, size_bytes: float) -> float:
+        """Return what so many requests cost that bring so many bytes."""
+        return requests / 1000 * self.per_1000_requests + size_bytes / 1e9 * self.per_gb
+
+
+# As of November 2026: the standard class, read from the store's own region, where bytes are free. S3: GET in
+# us-east-1; Google: operations of class B in one region.
+_PRICES: Final = {"s3": Prices(0.0004), "gs": Prices(0.0004)}
+
+
+def usual_prices(url: str) -> Prices:
+    """Return what the store of a URL takes, as far as that is known."""
+    return _PRICES.get(url.partition("://")[0], Prices())

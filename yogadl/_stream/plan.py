@@ -1,0 +1,156 @@
+"""Say what an epoch reads and costs, before it is read."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from yogadl._arguments import whole
+from yogadl._frozen import frozen
+from yogadl._interfaces import Indices, views_of
+from yogadl._prices import Prices
+from yogadl._size import in_words
+from yogadl._stream.cut import Cut
+from yogadl._stream.items import Batches, Records
+from yogadl._stream.run import INDICES
+from yogadl.errors import ConfigurationError
+
+# Of an epoch of more records, about so many are counted, and the rest taken for like them.
+COUNTED: Final = 131_072
+_ABOUT_BLOCKS: Final = "* An estimate: if each block were asked for once. It is not read so today."
+
+
+@frozen
+class Way:
+    """What it takes to read in one way.
+
+    Attributes:
+        name: "ranges": each record by range; "mirror": all of it once, to this machine;
+            "blocks": each block once, as an order of `yogadl.Blocks` could. That is an estimate.
+        requests: How many requests get bytes from the store.
+        bytes: How many bytes come.
+        disk_bytes: How much of this machine's disk it takes.
+        requests_per_s: How many a second, for as many records as was said. Nothing waits for a mirror.
+        price: What the store takes.
+    """
+
+    name: str
+    requests: int
+    bytes: int
+    disk_bytes: int
+    requests_per_s: float | None
+    price: float
+
+
+@frozen
+class Plan:
+    """What a shard reads in whole epochs, before reading anything.
+
+    Attributes:
+        records: How many records an epoch has.
+        bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
+        epochs: For how many epochs the ways are.
+        ways: What it takes to read the caches in each way; none where there is no cache.
+        chosen: The way that is taken: "ranges" or "mirror", or "here" where nothing is to be fetched.
+        why: Because of what.
+    """
+
+    records: int
+    bytes: int
+    epochs: int = 1
+    ways: tuple[Way, ...] = ()
+    chosen: str = ""
+    why: str = ""
+
+    def way(self, name: str) -> Way:
+        """Return what it takes to read in the way of that name.
+
+        Raises:
+            ConfigurationError: if there is no such way.
+        """
+        for way in self.ways:
+            if way.name == name:
+                return way
+        known = ", ".join(way.name for way in self.ways)
+        raise ConfigurationError(
+            f"no way is planned that is called {name!r}" + (f": only {known}" * bool(known))
+        )
+
+    def __str__(self) -> str:
+        epochs = f"{self.epochs:,} epoch{'s' * (self.epochs > 1)}"
+        lines = [f"{epochs} of {self.records:,} records, {in_words(self.bytes)} in memory"]
+        if self.why:
+            lines[0] += f": {self.chosen}, since {self.why}" if self.chosen else f": {self.why}"
+        if self.ways and self.chosen != "here":
+            heads = ("", "requests", "requests/s", "bytes", "disk", "price")
+            rows = [heads, *map(_row, self.ways)]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            for name, *rest in rows:
+                cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
+                lines.append("  ".join([name.ljust(widths[0]), *cells]))
+            lines.append(_ABOUT_BLOCKS)
+        return "\n".join(lines)
+
+
+def _row(way: Way) -> tuple[str, ...]:
+    rate = "" if way.requests_per_s is None else f"{way.requests_per_s:,.0f}"
+    disk = in_words(way.disk_bytes) if way.disk_bytes else ""
+    price = "<$0.01" if 0 < way.price < 0.01 else f"${way.price:,.2f}"
+    name = way.name + "*" * (way.name == "blocks")
+    return name, f"{way.requests:,}", rate, in_words(way.bytes), disk, price
+
+
+def plan(
+    make: Batches | Records, cut: Cut, epochs: Any, records_per_s: Any, prices: Any
+) -> Plan:  # from the user: checked here
+    """Return what so many epochs of a run's shard read, in items that are made and cut so."""
+    epochs = whole("epochs", epochs, 1)
+    is_number = isinstance(records_per_s, int | float) and not isinstance(records_per_s, bool)
+    if records_per_s is not None and not (is_number and records_per_s > 0):
+        raise ConfigurationError(f"records_per_s must be a number above 0, not {records_per_s!r}")
+    if not isinstance(prices, Prices | None):
+        raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
+    run = make.run
+    records = run.shard.own(0)
+    most = records * run.source.record_bytes
+    views = list(views_of(run.source))
+    if not any(hasattr(view, "planner") for view in views):
+        return Plan(records, most, epochs, why="they come from no storage, so what that takes is not known")
+    if not all(getattr(view, "is_plannable", True) for view in views):
+        return Plan(records, most, epochs, why="what chunks take can't be planned; plan the documents")
+    planners: dict[Any, Any] = {view: view.planner() for view in views if hasattr(view, "planner")}
+
+    def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
+        planners[cache].add(indices, fields)
+
+    counted, share, together = 0, 1.0, max(1, INDICES // cut.size) * cut.size
+    for count in make.planned(Cut(cut.size, cut.drop_remainder), 0, add):
+        counted += count
+        # At the end of rows that the order gave together: nothing is announced beyond them.
+        if counted >= COUNTED and not counted % together:
+            share = min(1.0, counted / records)
+            break
+    seconds = None if records_per_s is None else max(1, records) * epochs / records_per_s
+    ways = _ways(list(planners.values()), share, epochs, seconds, prices)
+    choices = {planner.choice(min(records, len(cache))) for cache, planner in planners.items()}
+    names = [name for name in ("ranges", "mirror", "here") if name in {name for name, _ in choices}]
+    why = "; ".join(sorted({why for _, why in choices}))
+    return Plan(records, most, epochs, ways, " and ".join(names), why)
+
+
+def _ways(
+    planners: Sequence[Any], share: float, epochs: int, seconds: float | None, prices: Prices | None
+) -> tuple[Way, ...]:
+    each: dict[str, list[tuple[Any, ...]]] = {
+        "ranges": [(*planner.by_range(share, epochs), 0) for planner in planners],
+        "mirror": [planner.by_mirror() for planner in planners],
+        "blocks": [(*planner.by_blocks(share, epochs), 0) for planner in planners],
+    }
+    ways = []
+    for name, costs in each.items():
+        requests, size_bytes, disk_bytes = (sum(column) for column in zip(*costs, strict=True))
+        rate = None if seconds is None or name == "mirror" else requests / seconds
+        price = sum(
+            (prices or planner.prices).of(cost[0], cost[1])
+            for planner, cost in zip(planners, costs, strict=True)
+        )
+        ways.append(Way(name, requests, size_bytes, disk_bytes, rate, price))
+    return tuple(ways)

@@ -1,0 +1,92 @@
+"""Say what reading a version takes and costs, before it is read.
+
+Of a bucket's cache it says, for one process: requests, bytes, disk and price of reading each record by
+range, and of bringing all of it to this machine; and which of these is done. Nothing is read but the part
+table, though a cache of up to 64 MiB is brought here at once, as whenever it is opened.
+
+Example:
+  yogadl plan squares 1 --shards 8 --records-per-s 20000 -s s3://bucket/caches
+"""
+
+import argparse
+from dataclasses import asdict
+from typing import Final
+
+from yogadl._order import Blocks
+from yogadl._prices import Prices
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
+from yogadl.cli._location import fetch, open_version
+from yogadl.cli._output import say, say_json
+
+_BATCH: Final = 256
+_BLOCK_BYTES: Final = 2**20
+_WINDOW: Final = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser)
+    add_storage(parser)
+    parser.add_argument(
+        "--shuffle",
+        choices=("global", "blocks", "no"),
+        default="global",
+        help="the order: a global shuffle (the default), a shuffle of blocks of about 1 MB, or none",
+    )
+    parser.add_argument(
+        "--shards", metavar="N", type=number_of("shards"), default=1, help="how many processes share an epoch"
+    )
+    parser.add_argument(
+        "--batch",
+        metavar="RECORDS",
+        type=number_of("records"),
+        default=_BATCH,
+        help=f"records in a batch (default: {_BATCH})",
+    )
+    parser.add_argument(
+        "--epochs", metavar="N", type=number_of("epochs"), default=1, help="for so many epochs (default: 1)"
+    )
+    parser.add_argument("--fields", metavar="A,B", help="only these fields are read (default: all)")
+    parser.add_argument(
+        "--records-per-s",
+        metavar="N",
+        type=number_of("records a second", float, 0.001),
+        help="how fast each process reads, to say how many requests a second it makes",
+    )
+    parser.add_argument(
+        "--price",
+        metavar="DOLLARS",
+        type=number_of("dollars", float, 0),
+        help="what 1,000 requests cost (default: what S3 and Google Cloud Storage take)",
+    )
+    parser.add_argument(
+        "--price-per-gb",
+        metavar="DOLLARS",
+        type=number_of("dollars", float, 0),
+        help="what a GB costs that leaves the store (default: 0, as in the store's own region)",
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    storage = open_version(arguments)
+    ref = fetch(storage, arguments)
+    if arguments.fields is not None:
+        ref = ref.fields(*arguments.fields.split(","))
+    blocks = Blocks(records=max(1, _BLOCK_BYTES // max(1, ref.record_bytes)), window=_WINDOW)
+    orders: dict[str, bool | Blocks] = {"global": True, "blocks": blocks, "no": False}
+    stream = ref.stream(shuffle=orders[arguments.shuffle], num_shards=arguments.shards)
+    prices = None
+    if (arguments.price, arguments.price_per_gb) != (None, None):
+        prices = Prices(arguments.price or 0.0, arguments.price_per_gb or 0.0)
+    found = stream.batch(arguments.batch).plan(
+        epochs=arguments.epochs, records_per_s=arguments.records_per_s, prices=prices
+    )
+    if arguments.json:
+        say_json(storage=storage.location, id=arguments.id, version=arguments.version, **asdict(found))
+        return 0
+    share = f", of which a process reads one in {arguments.shards}" if arguments.shards > 1 else ""
+    say(f"{arguments.id} {arguments.version}: {len(ref):,} records{share}.")
+    say()
+    for line in str(found).splitlines():
+        say(line)
+    return 0
