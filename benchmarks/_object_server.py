@@ -1,12 +1,14 @@
 """Serve a folder's files as an S3 store would, as fast as the loopback carries them: reads only.
 
-``python _object_server.py FOLDER`` prints where it answers. What the stores of the tests do for a get takes
-longer than the transfer that is measured, so this one sends files by sendfile, from a process of its own.
+``python _object_server.py FOLDER [PORT [SECONDS]]`` prints where it answers, so long after it was asked. What
+the stores of the tests do for a get takes longer than the transfer that is measured, so this one sends files
+by sendfile, from a process of its own.
 """
 
 import os
 import re
 import sys
+import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +22,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     folder = Path()
+    delay_s = 0.0
 
     def do_HEAD(self) -> None:
         """Say what is known of an object."""
@@ -30,6 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        time.sleep(self.delay_s)
         path = self.folder / unquote(self.path.partition("?")[0]).lstrip("/")
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -68,8 +72,9 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until killed."""
-    Handler.folder = Path(sys.argv[1])
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    folder, port, delay_s = (*sys.argv[1:], *("0", "0")[len(sys.argv) - 2 :])
+    Handler.folder, Handler.delay_s = Path(folder), float(delay_s)
+    server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
     server.daemon_threads = True
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

@@ -1,0 +1,235 @@
+"""Measure reading by range from a bucket: from the first batch on, and while a mirror is filled.
+
+Run ``python benchmarks/afar.py``; needs boto3 and obstore, and nginx on the path for the rows of many
+requests a second (`_object_server.py` answers some thousands, and would be what is measured). It justifies
+the threads, the gap and the pages of `yogadl.storage._ranges`.
+"""
+
+import contextlib
+import getpass
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _measure import Settings, at_least, at_most, clear, drain, in_child, interleave, main, ratios, say
+
+import yogadl
+
+SMALL, SMALL_RECORDS, SMALL_BATCH = 8192, 250_000, 256
+LARGE, LARGE_RECORDS, LARGE_BATCH = (224, 224, 3), 8_000, 64
+DELAY_S = 0.02
+SHARE = 0.25
+READ = 20_000
+AWAY_S = 30.0
+
+
+def measure(settings: Settings) -> None:
+    """Measure the first batch, two sizes of records, a mirror for some of the data, and one that is full."""
+    root = settings.path("store")
+    make(root / "small", SMALL, settings.scaled(SMALL_RECORDS))
+    make(root / "large", LARGE, settings.scaled(LARGE_RECORDS))
+    measure_first(settings, root)
+    if shutil.which("nginx") is None:
+        say("nginx is not there: no row of many requests a second")
+    else:
+        measure_rates(settings, root)
+    measure_mirrors(settings, root)
+    measure_away(settings, root)
+    clear(root)
+
+
+def make(folder: Path, shape: Any, records: int) -> None:
+    """Build a dataset in parts of the size that buckets have."""
+    random = np.random.default_rng(0)
+    source = ({"x": random.integers(0, 255, shape, np.uint8), "y": number} for number in range(records))
+    yogadl.open_storage(folder).submit(source, "set", "1", part_bytes=256 * 2**20)
+
+
+def opened(url: str, bucket: str, **options: Any) -> Any:
+    """Return a reference to the dataset in a bucket of the server there."""
+    storage = yogadl.open_storage(
+        f"s3://{bucket}",
+        endpoint_url=url,
+        anonymous=True,
+        client_options={"region_name": "us-east-1"},
+        **options,
+    )
+    return storage.fetch("set", "1")
+
+
+def measure_first(settings: Settings, root: Path) -> None:
+    """Print the rows of the first batch of a cold machine, from a store that takes its time."""
+    with serving(root, DELAY_S) as url:
+        each = [
+            in_child(__file__, "first_batch", url=url, mirror=str(settings.path(f"first-{number}")))
+            for number in range(max(3, settings.rounds))
+        ]
+    what = (
+        f"first batch of a global shuffle of {SMALL / 1000:.0f} KB records, {DELAY_S * 1000:.0f} ms a request"
+    )
+    settings.row(f"{what}, cold mirror", at_most(1.0, " s"), [one["seconds"] for one in each])
+    settings.row(
+        "share of the bytes that had come by then", at_most(2, " %"), [100 * one["share"] for one in each]
+    )
+
+
+def first_batch(url: str, mirror: str) -> dict[str, float]:
+    """Read one batch, of a cache of which this machine has nothing."""
+    began = time.perf_counter()
+    ref = opened(url, "small", mirror=mirror)
+    next(iter(ref.stream(shuffle=True).batch(SMALL_BATCH)))
+    seconds, found = time.perf_counter() - began, ref.locality()
+    return {"seconds": seconds, "share": (found.range_bytes + found.bytes_here) / found.bytes}
+
+
+def measure_rates(settings: Settings, root: Path) -> None:
+    """Print the rows of records a second without a mirror."""
+    with nginx(settings.path("nginx"), root) as url:
+        small = [
+            in_child(__file__, "rates", url=url, bucket="small", batch=SMALL_BATCH, seed=n)
+            for n in range(settings.rounds)
+        ]
+        large = [
+            in_child(__file__, "rates", url=url, bucket="large", batch=LARGE_BATCH, seed=n)
+            for n in range(settings.rounds)
+        ]
+    details = f"processor time {np.median([one['cpu_us'] for one in small]):.0f} us a record"
+    what = f"records of {SMALL / 1000:.0f} KB, global shuffle, mirror=None, batch {SMALL_BATCH}"
+    settings.row(what, at_least(5000, " /s"), [one["per_s"] for one in small], details)
+    settings.row(f"{what}, processor time", at_most(200, " us"), [one["cpu_us"] for one in small])
+    what = f"records of 150 KB, global shuffle, mirror=None, batch {LARGE_BATCH}"
+    settings.row(what, at_least(600, " MB/s"), [one["mb_per_s"] for one in large])
+
+
+def rates(url: str, bucket: str, batch: int, seed: int) -> dict[str, float]:
+    """Read some thousand records, begun before they are counted."""
+    ref = opened(url, bucket, mirror=None)
+    batches = iter(ref.stream(shuffle=True, shuffle_seed=seed).batch(batch))
+    next(batches)
+    size_bytes, count, cpu_s, began = 0, 0, processor_s(), time.perf_counter()
+    for found in batches:
+        count += len(found["y"])
+        size_bytes += found["x"].nbytes
+        if count * found["x"].nbytes // len(found["x"]) >= READ * SMALL:
+            break
+    seconds, cpu_s = time.perf_counter() - began, processor_s() - cpu_s
+    return {"per_s": count / seconds, "cpu_us": 1e6 * cpu_s / count, "mb_per_s": size_bytes / seconds / 1e6}
+
+
+def processor_s() -> float:
+    """Return how long this process's threads have run."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure_mirrors(settings: Settings, root: Path) -> None:
+    """Print the rows of a mirror with room for some of the data, and of one that has all of it."""
+    with serving(root) as url:
+        each = [
+            in_child(__file__, "small_mirror", url=url, mirror=str(settings.path(f"mirror-{number}")))
+            for number in range(3)
+        ]
+        what = f"bytes of 2 epochs with a mirror of {SHARE:.0%}, against one fill and the records not in it"
+        settings.row(what, at_most(1.05), [one["ratio"] for one in each])
+        full = settings.path("full")
+        mirrored = opened(url, "large", mirror=full, mirror_fill="always")
+        while mirrored.locality().parts_here < mirrored.locality().parts:
+            drain(iter(mirrored.stream(shuffle=True).batch(LARGE_BATCH)))
+    local = yogadl.open_storage(root / "large").fetch("set", "1")
+    streams = {
+        "mirror": mirrored.stream(shuffle=True).batch(LARGE_BATCH),
+        "local": local.stream(shuffle=True).batch(LARGE_BATCH),
+    }
+    times = interleave(
+        {name: lambda one=one: drain(iter(one)) for name, one in streams.items()}, settings.rounds
+    )
+    settings.row(
+        "a mirror that was filled while it was read, against a local cache",
+        at_least(0.97),
+        ratios(times["local"], times["mirror"]),
+    )
+
+
+def small_mirror(url: str, mirror: str) -> dict[str, float]:
+    """Read two epochs with a mirror that has room for some of the parts."""
+    here = opened(url, "large", mirror=None).locality()
+    ref = opened(
+        url, "large", mirror=mirror, mirror_limit=int(SHARE * here.bytes) + 10**7, mirror_fill="always"
+    )
+    stream = ref.stream(shuffle=True).batch(LARGE_BATCH)
+    for _ in range(2):
+        drain(iter(stream))
+    found = ref.locality()
+    fetched = found.range_bytes + found.bytes_here
+    least = found.bytes_here + 2 * (found.bytes - found.bytes_here)
+    return {"ratio": fetched / least}
+
+
+def measure_away(settings: Settings, root: Path) -> None:
+    """Print the row of a store that is gone for a while in the middle of an epoch."""
+    waits, seen = [], []
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        url = first.enter_context(serving(root))
+        ref = opened(url, "large", mirror=None)
+        batches = iter(ref.stream(shuffle=True).batch(LARGE_BATCH))
+        seen += [next(batches)["y"] for _ in range(10)]
+        first.close()
+        port = int(url.rpartition(":")[2])
+        threading.Timer(AWAY_S, lambda: second.enter_context(serving(root, port=port))).start()
+        began = time.perf_counter()
+        for found in batches:
+            waits.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            seen.append(found["y"])
+    if sorted(np.concatenate(seen).tolist()) != list(range(len(ref))):
+        sys.exit("records were lost or repeated while the store was away")
+    what = f"longest wait for a batch where the store is away for {AWAY_S:.0f} s in the middle of an epoch"
+    settings.row(what, at_most(60, " s"), [max(waits)], "each record once")
+
+
+@contextmanager
+def serving(root: Path, delay_s: float = 0.0, port: int = 0) -> Iterator[str]:
+    """Run the server of a folder's files; give its URL."""
+    script = str(Path(__file__).with_name("_object_server.py"))
+    command = [sys.executable, script, str(root), str(port), str(delay_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
+@contextmanager
+def nginx(folder: Path, root: Path) -> Iterator[str]:
+    """Run nginx for a folder's files; give its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder.mkdir()
+    (folder / "conf").write_text(
+        f"user {getpass.getuser()}; worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/errors;\n"
+        "events { worker_connections 1024; }\n"
+        "http { access_log off; sendfile on; keepalive_requests 100000000;\n"
+        f"server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n"
+    )
+    with subprocess.Popen(["nginx", "-c", str(folder / "conf"), "-p", str(folder)]) as server:
+        try:
+            while socket.socket().connect_ex(("127.0.0.1", port)):
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main(__file__, measure, {"first_batch": first_batch, "rates": rates, "small_mirror": small_mirror})
