@@ -1,0 +1,214 @@
+"""Streams that read by range when store, network or people fail: the right data, or one clear error."""
+
+import errno
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from places import Place
+from processes import in_fork, wait_until
+from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
+
+import yogadl
+from yogadl._dataref import RecordsRef
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage import _remote_opening
+from yogadl.storage._buckets.bucket import ReplacedError
+from yogadl.storage._buckets.retry import RetryPolicy
+
+COUNT = 300
+BOUND_S = 60
+COLUMNS = {
+    "id": np.arange(COUNT),
+    "x": np.random.default_rng(0).integers(0, 255, (COUNT, 5000), np.uint8),
+}
+PASSING = {
+    "reset": resets(),
+    "reset in the body": resets(2000),
+    "cut": cuts(2000),
+    "stall": stalls(),
+    "stall in the body": stalls(2000),
+    "500": refuses(500, "InternalError"),
+    "503": refuses(503, "SlowDown"),
+    "429": refuses(429, "TooManyRequests"),
+}
+
+Broken = tuple[Place, StoreProxy]
+
+
+def of_a_part(request: Request) -> bool:
+    return request.method == "GET" and ".mdb" in request.name and "Range" in request.headers
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bring no cache to the mirror at once."""
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+
+
+def opened(place: Place, total_s: float = 60.0, **options: Any) -> RecordsRef:
+    """Build a dataset, and open it without a mirror, as another machine would."""
+    yogadl.open_storage(place.url, **place.options, mirror=None).submit(
+        COLUMNS, "set", "1", part_bytes=400_000
+    )
+    return again(place, total_s, **options)
+
+
+def again(place: Place, total_s: float = 60.0, **options: Any) -> RecordsRef:
+    """Open it in another process's stead."""
+    patience = RetryPolicy(1.0, total_s)
+    storage = yogadl.open_storage(
+        place.url, **place.options, **{"mirror": None, "patience": patience, **options}
+    )
+    return storage.fetch("set", "1")
+
+
+def drained(ref: RecordsRef, **way: Any) -> None:
+    """Read an epoch, and compare all of it."""
+    seen = []
+    for batch in ref.stream(shuffle=True).batch(16).prefetch(2, **way):
+        np.testing.assert_array_equal(batch["x"], COLUMNS["x"][batch["id"]])
+        seen += batch["id"].tolist()
+    assert sorted(seen) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("happens", PASSING.values(), ids=PASSING.keys())
+def test_a_failure_now_and_then_is_not_seen(broken: Broken, happens: Callable[[Exchange], None]) -> None:
+    place, proxy = broken
+    ref = opened(place)
+    proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 11 == 0, happens, times=20)
+    drained(ref)
+    assert proxy.rules[0].times < 20
+
+
+@pytest.mark.parametrize("way", [{"threads": 2}, {"workers": 2}])
+def test_nor_is_it_by_threads_or_workers(broken: Broken, way: dict[str, int]) -> None:
+    place, proxy = broken
+    ref = opened(place)
+    proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 11 == 0, cuts(2000), times=20)
+    drained(ref, **way)
+
+
+@pytest.mark.parametrize("name", ["reset", "stall", "503"])
+def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(broken: Broken, name: str) -> None:
+    place, proxy = broken
+    ref = opened(place, total_s=3.0)
+    iterator = iter(ref.stream(shuffle=True).batch(16))
+    seen = [next(iterator)]
+    proxy.breaks(of_a_part, PASSING[name])
+    began = time.monotonic()
+    with pytest.raises(StorageError, match=r"can't read .*tried \d+ times"):
+        seen.extend(iterator)
+    assert time.monotonic() - began < BOUND_S
+    proxy.rules.clear()
+    seen.extend(iterator)
+    found = np.concatenate([batch["id"] for batch in seen]).tolist()
+    assert found == ref.stream(shuffle=True).indices(0).tolist()
+    for batch in seen:
+        np.testing.assert_array_equal(batch["x"], COLUMNS["x"][batch["id"]])
+
+
+def test_a_store_that_comes_back_is_waited_for(broken: Broken) -> None:
+    place, proxy = broken
+    ref = opened(place)
+    iterator = iter(ref.stream(shuffle=True).batch(16))
+    seen = [next(iterator)]
+    proxy.breaks(of_a_part, resets())
+    timer = threading.Timer(4.0, proxy.rules.clear)
+    timer.start()
+    seen += list(iterator)
+    found = np.concatenate([batch["id"] for batch in seen]).tolist()
+    assert found == ref.stream(shuffle=True).indices(0).tolist()
+
+
+def test_no_permission_is_one_error(broken: Broken) -> None:
+    place, proxy = broken
+    ref = opened(place)
+    proxy.breaks(of_a_part, refuses(403, "AccessDenied"))
+    with pytest.raises(StorageError, match="credentials are not allowed to") as caught:
+        drained(ref)
+    assert caught.value.errno == errno.EACCES
+
+
+def parts_of(place: Place) -> list[str]:
+    return [found.name for found in place.open().list("set/parts/") if found.name.endswith(".mdb")]
+
+
+def test_a_part_that_is_replaced_meanwhile_is_one_error(any_place: Place) -> None:
+    ref = opened(any_place)
+    iterator = iter(ref.stream(shuffle=True).batch(16))
+    next(iterator)
+    bucket = any_place.open()
+    for name in parts_of(any_place):
+        with bucket.get(name) as body:
+            assert body is not None
+            content = bytes(body.object.size_bytes)
+        bucket.put(name, content)
+    if any_place.url.startswith("gs:"):
+        pytest.skip("this server of Google's ignores which generation is asked for")
+    with pytest.raises(ReplacedError, match="replaced or deleted while it was read"):
+        drained(ref)
+
+
+def test_a_version_that_is_deleted_and_pruned_is_one_error(any_place: Place) -> None:
+    ref = opened(any_place)
+    iterator = iter(ref.stream(shuffle=True).batch(16))
+    next(iterator)
+    for name in parts_of(any_place):
+        any_place.open().delete(name)
+    with pytest.raises(CacheFormatError, match="the version was removed and pruned"):
+        drained(ref)
+
+
+def test_a_part_that_is_cut_short_is_one_error(any_place: Place) -> None:
+    opened(any_place)
+    bucket = any_place.open()
+    for name in parts_of(any_place):
+        with bucket.get(name) as body:
+            assert body is not None
+            content = b"".join(bytes(chunk) for chunk in body.chunks)
+        bucket.put(name, content[:-4096])
+    with pytest.raises(CacheFormatError, match="truncated or altered there"):
+        drained(again(any_place))
+
+
+def test_a_mirror_is_filled_over_a_network_that_fails(broken: Broken, tmp_path: Path) -> None:
+    place, proxy = broken
+    ref = opened(place, mirror=tmp_path, mirror_fill="always")
+    proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 5 == 0, cuts(2000), times=20)
+    for _ in itertools.count():
+        drained(ref)
+        if ref.locality().parts_here == ref.locality().parts:
+            break
+    drained(ref)
+
+
+def test_a_fork_reads_on_both_sides(any_place: Place) -> None:
+    ref = opened(any_place)
+    iterator = iter(ref.stream(shuffle=True).batch(16))
+    next(iterator)
+
+    def forked() -> bool:
+        drained(ref)
+        return True
+
+    assert in_fork(forked)
+    list(iterator)
+    drained(ref)
+
+
+def test_streams_are_right_from_each_store(any_place: Place) -> None:
+    ref = opened(any_place)
+    drained(ref)
+    drained(ref, threads=2)
+    drained(ref, workers=2)
+    with proxy_before(any_place.options["endpoint_url"]) as proxy:
+        through = again(any_place.through(proxy.url))
+        assert int(through[7]["id"]) == 7
+        wait_until(lambda: any(map(of_a_part, proxy.requests)), "a request for a range")
+        assert all("Range" in request.headers for request in proxy.requests if of_a_part(request))
