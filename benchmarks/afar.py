@@ -217,7 +217,8 @@ def nginx(folder: Path, root: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     folder.mkdir()
     (folder / "conf").write_text(
-        f"user {getpass.getuser()}; worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/errors;\n"
+        f"user {getpass.getuser()}; worker_processes 1; daemon off;\n"
+        f"pid {folder}/pid; error_log {folder}/errors;\n"
         "events { worker_connections 1024; }\n"
         "http { access_log off; sendfile on; keepalive_requests 100000000;\n"
         f"server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n"

@@ -69,6 +69,24 @@ def test_a_short_trouble_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -
     assert not caplog.records
 
 
+def test_a_store_that_is_away_is_told_of_once_for_many_operations(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    retrier = Retrier(RetryPolicy(1, 60))
+    retrier.answered.set()
+    for pause_s, said in ((0, 1), (0, 1), (60, 2)):
+        now[0] += pause_s
+        operations = [Attempts(retrier) for _ in range(20)]
+        for _ in range(3):
+            for operation in operations:
+                operation.failed(TransientError(errno.EAGAIN, "can't read it: it is busy"))
+            now[0] += 6
+        assert caplog.text.count("trying again for up to 60 s") == said
+
+
 @pytest.mark.parametrize(("silence_s", "total_s"), [(0, 1), (1, 0), (-1, 1), (1, float("nan"))])
 def test_no_patience_is_refused(silence_s: float, total_s: float) -> None:
     with pytest.raises(ConfigurationError, match="above 0"):

@@ -1,6 +1,7 @@
 """Repeat operations on a store that failed for a passing reason, with backoff and a limit in time."""
 
 import logging
+import math
 import random
 import threading
 import time
@@ -74,6 +75,7 @@ class Retrier:
     def __init__(self, policy: RetryPolicy) -> None:
         self.policy = policy
         self.answered = threading.Event()
+        self.logged_s = -math.inf  # when a failure was logged: a store that is away fails many operations
 
     def call(self, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns, called again while it raises `TransientError`.
@@ -97,6 +99,7 @@ class Attempts:
     """The attempts at one operation. Not for several threads."""
 
     def __init__(self, retrier: Retrier) -> None:
+        self._retrier = retrier
         self._policy = retrier.policy
         self._answered = retrier.answered
         self.restart()
@@ -134,7 +137,8 @@ class Attempts:
             raise UnavailableError(
                 error.errno, f"{error.strerror} (tried {self._failures} times; {advice})"
             ) from error
-        if waited > _LOG_AFTER_S and not self._is_logged:
-            self._is_logged = True
+        is_told = self._is_logged or now - self._retrier.logged_s < self._policy.total_s
+        if waited > _LOG_AFTER_S and not is_told:
+            self._is_logged, self._retrier.logged_s = True, now
             _log.warning("%s; trying again for up to %.0f s", error.strerror, self._policy.total_s)
         time.sleep(delay)

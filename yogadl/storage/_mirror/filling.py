@@ -92,6 +92,7 @@ class Filler:
         if self._lock is None:
             self._lock = self._cache.try_to_fill()
             if self._lock is None:
+                self.look()
                 return _LOOK_EVERY_S if self._are_away.any() else None
             weakref.finalize(self, _close, self._lock, self._pid)
         part = self._first()
