@@ -56,7 +56,9 @@ class Spending:
         self._next_s = 0.0
 
     def __reduce__(self) -> Any:
-        return Spending, (self._max_requests, self._per_s, self._max_price, self.prices)
+        # A reference to a cache pickles as little: of prices, their numbers.
+        limits = self._max_requests, self._per_s, self._max_price
+        return _limited, (*limits, *vars(self.prices).values())
 
     def take_request(self) -> None:
         """Count a request about to be made, and wait until it may be.
@@ -93,3 +95,13 @@ class Spending:
         """Count bytes that came."""
         with self._lock:
             self._bytes += size_bytes
+
+
+def _limited(
+    max_requests: int | None,
+    max_requests_per_s: float | None,
+    max_price: float | None,
+    per_1000_requests: float,
+    per_gb: float,
+) -> Spending:
+    return Spending(max_requests, max_requests_per_s, max_price, Prices(per_1000_requests, per_gb))

@@ -64,7 +64,7 @@ class Mirror:
         self._looked_at_bytes: int | None = None
 
     def __reduce__(self) -> Any:
-        return Mirror, (self._bucket, self._chosen, self._limit_bytes)
+        return Mirror, (self._bucket, self._chosen and str(self._chosen), self._limit_bytes)
 
     def __repr__(self) -> str:
         return f"Mirror({self._bucket!r}, {str(self._chosen) if self._chosen else None!r})"
