@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from yogadl.storage import _remote_opening
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._mirror import filling
 from yogadl.storage._ranges import PAGE_BYTES
+from yogadl.storage._threads import DaemonThreads
 
 COUNT = 500
 
@@ -222,6 +225,20 @@ def test_reading_with_checks_finds_damage_afar(tmp_path):
         ref.gather([70_000])
 
 
+def test_entries_are_checked_before_they_are_followed(tmp_path):
+    """Also where they are read ahead; and no second copy is promised."""
+    storage = yogadl.open_storage(tmp_path / "bucket")
+    storage.submit([{"x": np.arange(n % 90)} for n in range(3000)], "set", "1")
+    for part in (tmp_path / "bucket").rglob("*.mdb"):
+        content = np.fromfile(part, np.uint8)
+        content[:: len(content) // 400] ^= 0x55
+        content.tofile(part)
+    ref = yogadl.open_storage((tmp_path / "bucket").as_uri(), mirror=None).fetch("set", "1", check=True)
+    with pytest.raises(CacheFormatError, match=r"field 'x', records .* were changed since") as caught:
+        list(ref.stream(shuffle=True).batch(30))
+    assert "restore the file" in str(caught.value)
+
+
 @pytest.mark.parametrize("over", [0, 1])
 def test_rows_are_kept_up_to_a_size(tmp_path, monkeypatch, over):
     storage = yogadl.open_storage(tmp_path)
@@ -316,6 +333,18 @@ def test_what_has_no_room_in_the_mirror_is_read_by_range(url, here, tmp_path, la
     assert 0 < ref.locality().parts_here < ref.locality().parts
     check(ref.stream(shuffle=True).batch(16), here.stream(shuffle=True).batch(16))
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= limit
+
+
+def test_a_mirror_without_room_for_the_rest_is_no_error_the_next_time(url, here, tmp_path):
+    """Less is missing then than is brought at once."""
+    limit = here.locality().bytes // 2
+    for way in ({}, {"workers": 2}):
+        ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_limit=limit))
+        check(ref.stream(shuffle=True).batch(16).prefetch(2, **way), here.stream(shuffle=True).batch(16))
+        assert ref.locality().parts_here < ref.locality().parts
+    plan = ref.stream(shuffle=True).batch(16).plan()
+    assert plan.chosen == "ranges"
+    assert "has room for" in plan.why
 
 
 def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_path):
@@ -494,3 +523,43 @@ def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypa
     assert in_fork(forked)
     list(iterator)
     wait_until(lambda: is_whole(ref), "the parts")
+
+
+_FILLING_AT_EXIT = """
+import sys, time, yogadl
+from yogadl.storage import _remote_opening, _threads
+from yogadl.storage._buckets.local import LocalBucket
+_remote_opening.AT_ONCE_BYTES = 0
+_threads._EXIT_TIMEOUT_S = 1000.0
+get = LocalBucket.get
+def slowly(self, name, *more, **options):
+    if "parts" in name and name.endswith(".mdb"):
+        time.sleep(0.3)
+    return get(self, name, *more, **options)
+LocalBucket.get = slowly
+storage = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2], mirror_fill="always")
+ref = storage.fetch("set", "1", allow_pickle=True)
+next(iter(ref.stream(shuffle=True).batch(16)))
+"""
+
+
+def test_an_interpreter_ends_while_it_fills_the_mirror(url, tmp_path):
+    """It waits for requests under way, and for nothing else, however long it might."""
+    command = [sys.executable, "-c", _FILLING_AT_EXIT, url, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_waits_for_jobs_that_never_run_wakes_up():
+    """Of a pool that ends: some are waited for one by one, some together."""
+    threads, gate = DaemonThreads(1, "ends"), threading.Event()
+    first = threads.submit(gate.wait)
+    others = [threads.submit(int) for _ in range(3)]
+    others[0].cancel()
+    threads.end(time.monotonic())
+    done, _ = futures.wait(others, timeout=30)
+    assert done == set(others)
+    late = threads.submit(int)
+    assert late.cancelled()
+    gate.set()
+    assert first.result(30)

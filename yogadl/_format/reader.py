@@ -1,5 +1,6 @@
 """Read records of a cache: one numpy gather a field and batch, whatever number of parts they come from."""
 
+import contextlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from yogadl._format.table import PartTable
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
 from yogadl._spec import Spec
+from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]
 
@@ -122,7 +124,8 @@ class Reader:
         if self.parts.away is not None:
             away = self.parts.are_away(self.parts.locate(indices)[0])
             if away is not None:
-                self._expect(self.parts.rows(indices[away]), fields)
+                with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
+                    self._expect(self.parts.rows(indices[away]), fields)
                 return 0  # each record is to be announced
         if not self.parts.are_all_mappable:
             return 0
@@ -136,7 +139,8 @@ class Reader:
         if away is None:
             return False
         rows = self.parts.rows(indices[away])
-        self._varying(number).expect_stretches(rows, starts[away], stops[away])
+        with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
+            self._varying(number).expect_stretches(rows, starts[away], stops[away])
         return True
 
     def _expect(self, rows: StoredRows, fields: Sequence[int] | None) -> None:

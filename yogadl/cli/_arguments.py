@@ -47,7 +47,9 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
     group.add_argument(
         "--shared", action="store_true", help="several machines build in this folder, as on NFS"
     )
-    group.add_argument("--mirror", metavar="FOLDER", help="where this machine keeps copies of what it reads")
+    group.add_argument(
+        "--mirror", metavar="FOLDER", help="where this machine keeps copies of what it reads; none: nowhere"
+    )
     group.add_argument(
         "--mirror-limit", metavar="SIZE", type=parse_size, help="how much the mirror may hold, e.g. 200GB"
     )

@@ -143,6 +143,8 @@ def _names_for(location: str) -> tuple[str, ...]:
 def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return those of the options given that are for storages of this kind."""
     found = {name: value for name in _names_for(location) if (value := getattr(arguments, name))}
+    if found.get("mirror") == "none":
+        found["mirror"] = None
     region = found.pop("region", None)
     return found if region is None else found | {"client_options": {"region_name": region}}
 

@@ -1,5 +1,6 @@
 """Open the caches of a bucket: from the mirror, through it, or by range."""
 
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from typing import Any, Final, Literal
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._key import DatasetKey
+from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._buckets.retry import UnavailableError
-from yogadl.storage._cached import Published, can_map, checked
+from yogadl.storage._cached import REMEDY, Published, can_map, checked
 from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._leases.coordinator import LeaseCoordinator
 from yogadl.storage._leases.lease import Leases
@@ -116,8 +118,7 @@ class MirrorOpener:
         try:
             missing_bytes = cache.missing_bytes()
             if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES:
-                cache.complete(range(len(cache.table)))
-                missing_bytes = 0
+                missing_bytes = 0 if self._is_brought(cache) else missing_bytes
             if check and not missing_bytes:
                 cache.complete_indexes(range(len(cache.table)))
             self.mirror.keep(published)
@@ -137,7 +138,19 @@ class MirrorOpener:
         self, manifest: Manifest, files: MirroredCache | RangedCache, *, maps: bool, check: bool
     ) -> AnyReader:
         reader = Reader(manifest.spec, files.table, files, maps=maps)
-        return checked(reader, files.index, manifest, _REMEDY) if check else reader
+        remedy = REMEDY if isinstance(files, RangedCache) else _REMEDY  # there is no second copy
+        return checked(reader, files.index, manifest, remedy) if check else reader
+
+    def _is_brought(self, cache: MirroredCache) -> bool:
+        """Bring all of a cache to the mirror, if that has room."""
+        try:
+            cache.complete(range(len(cache.table)))
+        except StorageError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _log.info("yogadl: what is not here is read by range: %s", error)
+            return False
+        return True
 
     def _is_worth_it(self, share: float) -> bool:
         """Return whether to fill the mirror for a process that reads this share of the records an epoch."""

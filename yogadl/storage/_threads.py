@@ -49,6 +49,9 @@ class DaemonThreads(Executor):
         self, work: Callable[[], None], instead: Callable[[], object], *, is_urgent: bool = False
     ) -> None:
         """Let a thread do something, which raises nothing; or `instead`, if no thread will."""
+        if self.ended.is_set():
+            instead()
+            return
         (self._jobs.appendleft if is_urgent else self._jobs.append)((work, instead))
         self._tokens.put(True)
         if len(self._threads) < self._most:
@@ -60,7 +63,7 @@ class DaemonThreads(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Let a thread call a function; see `Executor.submit`."""
         future: Future[Any] = Future()
-        self.put(partial(_call, future, partial(fn, *args, **kwargs)), future.cancel)
+        self.put(partial(_call, future, partial(fn, *args, **kwargs)), partial(_give_up, future))
         return future
 
     def end(self, limit_s: float) -> None:
@@ -80,6 +83,11 @@ def _call(future: "Future[Any]", function: Callable[[], Any]) -> None:
             future.set_result(function())
         except BaseException as error:  # noqa: BLE001  (who waits raises it, whatever it is)
             future.set_exception(error)
+
+
+def _give_up(future: "Future[Any]") -> None:
+    if future.cancel():
+        future.set_running_or_notify_cancel()  # or who waits for several would wait for ever
 
 
 def _work_off(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:

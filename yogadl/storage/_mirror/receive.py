@@ -135,14 +135,20 @@ def ranges_of(size_bytes: int) -> list[tuple[int, int]]:
 
 
 def _gathered(chunks: Iterator[bytes | memoryview], report: Report) -> Iterator[list[bytes | memoryview]]:
-    """Group chunks into writes; report each."""
+    """Group chunks, of any sizes, into writes of `_WRITE_BYTES`; report each."""
     gathered: list[bytes | memoryview] = []
     size_bytes = 0
     for chunk in chunks:
         report(len(chunk))
-        gathered.append(chunk)
-        size_bytes += len(chunk)
-        if size_bytes >= _WRITE_BYTES or len(gathered) == _MOST_CHUNKS:
+        rest = memoryview(chunk)
+        while size_bytes + len(rest) >= _WRITE_BYTES:
+            cut = _WRITE_BYTES - size_bytes
+            yield [*gathered, rest[:cut]]
+            gathered, size_bytes, rest = [], 0, rest[cut:]
+        if len(rest):
+            gathered.append(rest)
+            size_bytes += len(rest)
+        if len(gathered) == _MOST_CHUNKS:
             yield gathered
             gathered, size_bytes = [], 0
     if gathered:
