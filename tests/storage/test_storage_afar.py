@@ -563,3 +563,26 @@ def test_what_waits_for_jobs_that_never_run_wakes_up():
     assert late.cancelled()
     gate.set()
     assert first.result(30)
+
+
+def test_as_many_threads_do_as_there_may_be(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def limited(thread):
+        if thread.name == "few" and len(started) == most:
+            raise RuntimeError("can't start new thread")
+        if thread.name == "few":
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    most = 2
+    threads = DaemonThreads(9, "few")
+    assert [one.result(30) for one in [threads.submit(int, number) for number in range(20)]] == list(
+        range(20)
+    )
+    threads.end(time.monotonic() + 30)
+    assert [thread.is_alive() for thread in started] == [False, False]
+    most = 2
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        DaemonThreads(9, "few").submit(int)

@@ -57,8 +57,13 @@ class DaemonThreads(Executor):
         if len(self._threads) < self._most:
             work_off = partial(_work_off, self._jobs, self._tokens)
             thread = threading.Thread(target=work_off, name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # there may be no more threads
+                if not self._threads:
+                    raise
+            else:
+                self._threads.append(thread)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Let a thread call a function; see `Executor.submit`."""
