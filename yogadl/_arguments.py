@@ -37,6 +37,19 @@ _NO_TYPO: Final = frozenset({"skip_finished_epoch", "skip_shuffle_at_epoch_end"}
 Elsewhere = Mapping[str, Callable[..., Any]]
 
 
+def above_zero(name: str, given: Any) -> float | None:  # Any: it is checked here
+    """Return a number above 0, or ``None`` where none is given.
+
+    Raises:
+        ConfigurationError: if it is anything else.
+    """
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is not None and not (is_number and given > 0):
+        raise ConfigurationError(f"{name} must be a number above 0, not {given!r}")
+    found: float | None = given
+    return found
+
+
 def explains_names(elsewhere: Elsewhere | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator by which a function says what was meant where it has no argument of a name.
 

@@ -19,7 +19,6 @@ import yogadl
 from yogadl._format import rows as stored_rows
 from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError
 from yogadl.storage import _remote_opening
-from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._mirror import filling
 from yogadl.storage._ranges import PAGE_BYTES
 from yogadl.storage._threads import DaemonThreads
@@ -348,8 +347,6 @@ def test_a_mirror_without_room_for_the_rest_is_no_error_the_next_time(url, here,
 
 
 def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_path):
-    other = LocalBucket(url.removeprefix("file://"))
-    assert other
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
     limit = 3 * ref.locality().bytes // 2
     whole = yogadl.open_storage(url, mirror=tmp_path, mirror_limit=limit)

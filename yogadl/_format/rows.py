@@ -61,6 +61,9 @@ class AwayParts(Protocol):
     def will_read(self, records: int) -> None:
         """Say that a stream of this process is going to read so many records an epoch."""
 
+    def choice(self, share: float) -> tuple[str, str]:
+        """Return how a stream reads that reads this share of the records an epoch, and why."""
+
     @property
     def received(self) -> tuple[int, int]:
         """How many requests this process made for ranges, and how many bytes came."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from yogadl._arguments import whole
+from yogadl._arguments import above_zero, whole
 from yogadl._frozen import frozen
 from yogadl._interfaces import Indices, views_of
 from yogadl._prices import Prices
@@ -103,9 +103,7 @@ def plan(
 ) -> Plan:  # from the user: checked here
     """Return what so many epochs of a run's shard read, in items that are made and cut so."""
     epochs = whole("epochs", epochs, 1)
-    is_number = isinstance(records_per_s, int | float) and not isinstance(records_per_s, bool)
-    if records_per_s is not None and not (is_number and records_per_s > 0):
-        raise ConfigurationError(f"records_per_s must be a number above 0, not {records_per_s!r}")
+    records_per_s = above_zero("records_per_s", records_per_s)
     if not isinstance(prices, Prices | None):
         raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
     run = make.run

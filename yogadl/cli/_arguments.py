@@ -3,9 +3,12 @@
 import argparse
 import math
 from collections.abc import Callable
+from typing import Final
 
 from yogadl._size import bytes_of
 from yogadl.errors import ConfigurationError
+
+_BATCH: Final = 256
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +55,17 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
     )
     group.add_argument(
         "--mirror-limit", metavar="SIZE", type=parse_size, help="how much the mirror may hold, e.g. 200GB"
+    )
+
+
+def add_batch(parser: argparse.ArgumentParser) -> None:
+    """Let the user say how many records a batch has."""
+    parser.add_argument(
+        "--batch",
+        metavar="RECORDS",
+        type=number_of("records"),
+        default=_BATCH,
+        help=f"records in a batch (default: {_BATCH})",
     )
 
 

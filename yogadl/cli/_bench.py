@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
-from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
+from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, size, table
 
-_BATCH: Final = 256
 _SECONDS: Final = 5.0
 _SAMPLE_BYTES: Final = 256 * 2**20
 _BLOCK_BYTES: Final = 512  # what Linux counts blocks in, whatever the disk has
@@ -80,13 +79,7 @@ class _Sample:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser)
     add_storage(parser)
-    parser.add_argument(
-        "--batch",
-        metavar="RECORDS",
-        type=number_of("records"),
-        default=_BATCH,
-        help=f"records in a batch (default: {_BATCH})",
-    )
+    add_batch(parser)
     parser.add_argument(
         "--seconds",
         type=number_of("seconds", float, 0.01),

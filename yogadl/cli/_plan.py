@@ -14,11 +14,10 @@ from typing import Final
 
 from yogadl._order import Blocks
 from yogadl._prices import Prices
-from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
+from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import say, say_json
 
-_BATCH: Final = 256
 _BLOCK_BYTES: Final = 2**20
 _WINDOW: Final = 16
 
@@ -35,13 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shards", metavar="N", type=number_of("shards"), default=1, help="how many processes share an epoch"
     )
-    parser.add_argument(
-        "--batch",
-        metavar="RECORDS",
-        type=number_of("records"),
-        default=_BATCH,
-        help=f"records in a batch (default: {_BATCH})",
-    )
+    add_batch(parser)
     parser.add_argument(
         "--epochs", metavar="N", type=number_of("epochs"), default=1, help="for so many epochs (default: 1)"
     )

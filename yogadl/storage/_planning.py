@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts
 from yogadl._prices import Prices
-from yogadl._size import in_words
 from yogadl.storage._mirror.receive import ranges_of
 from yogadl.storage._ranges import PAGE_BYTES, Range, Ranges, Span, merged
 from yogadl.storage._spending import Spending
@@ -174,19 +173,7 @@ class Planner:
         away = self._parts.away
         if away is None:
             return "here", "all of it is on this machine"
-        if getattr(away, "_mirrored", None) is None:
-            return "ranges", "mirror=None"
-        fill, share = self._opener._fill, min(1.0, records / max(1, self._table.records))  # type: ignore[attr-defined]
-        is_filled = away._fills(share)  # type: ignore[attr-defined]
-        limit_bytes = self._opener.mirror.location.limit_bytes()  # type: ignore[attr-defined]
-        if is_filled and limit_bytes is not None and limit_bytes < int(self._table.size_bytes.sum()):
-            room = in_words(limit_bytes)
-            return (
-                "ranges",
-                f"the mirror has room for {room}, by its limit: what is there is read there",
-            )
-        of = f", and this process reads {share:.0%} of it an epoch" if fill == "auto" else ""
-        return "mirror" if is_filled else "ranges", f"mirror_fill={fill!r}{of}"
+        return away.choice(min(1.0, records / max(1, self._table.records)))
 
     @property
     def prices(self) -> Prices:

@@ -272,7 +272,7 @@ class Ranges:
             self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
         return found
 
-    def _get(self, wanted: "Range") -> None:
+    def _get(self, wanted: Range) -> None:
         try:
             content = self._content(wanted)
         except BaseException as error:  # noqa: BLE001  (who asks for it raises it, whatever it is)

@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
@@ -21,6 +20,7 @@ from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._leases.coordinator import LeaseCoordinator
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.policy import LeasePolicy
+from yogadl.storage._mirror.filling import FillPolicy
 from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.no_mirror import NoMirror
@@ -38,8 +38,6 @@ PART_BYTES: Final = 256 * 2**20
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
 # Less than this comes sooner as a whole than the first ranges of it would be worth.
 AT_ONCE_BYTES: Final = 64 * 2**20
-# A mirror is filled where at least this share of it will be read.
-_LEAST_SHARE: Final = 0.5
 
 # Whether to fill a mirror: with what is worth it, with all, or with nothing.
 Fill = Literal["auto", "always", "never"]
@@ -130,7 +128,7 @@ class MirrorOpener:
             return self._reader(manifest, cache, maps=maps, check=check)
         from_bucket = partial(read_index, MirroredRoot(self._bucket, self.mirror), key, cache.table)
         files = RangedCache(
-            self._bucket, manifest, cache.table, self._spending, from_bucket, cache, self._is_worth_it
+            self._bucket, manifest, cache.table, self._spending, from_bucket, cache, FillPolicy(self._fill)
         )
         return self._reader(manifest, files, maps=maps, check=check)
 
@@ -151,12 +149,6 @@ class MirrorOpener:
             _log.info("yogadl: what is not here is read by range: %s", error)
             return False
         return True
-
-    def _is_worth_it(self, share: float) -> bool:
-        """Return whether to fill the mirror for a process that reads this share of the records an epoch."""
-        if self._fill == "auto":
-            return share * _processes_here() >= _LEAST_SHARE
-        return self._fill == "always"
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
         content = self.mirror.read_file(name, most_bytes)
@@ -230,9 +222,3 @@ def remote_backend(
     coordinator = LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)
     opener = MirrorOpener(bucket, mirror, mapped, fill, spending)
     return Backend(Catalogue(root, opener), coordinator, PART_BYTES)
-
-
-def _processes_here() -> int:
-    """Return how many processes of a job run on this machine, where its launcher says so."""
-    found = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(found) if found.isascii() and found.isdigit() else 1

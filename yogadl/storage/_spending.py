@@ -4,6 +4,7 @@ import errno
 import time
 from typing import Any
 
+from yogadl._arguments import above_zero
 from yogadl._lock import ProcessLock
 from yogadl._prices import Prices
 from yogadl._size import in_words
@@ -39,9 +40,7 @@ class Spending:
             "max_price": max_price,
         }
         for name, value in given.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and value > 0):
-                raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+            above_zero(name, value)
         if not isinstance(prices, Prices | None):
             raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
         self.prices = prices or Prices()

@@ -52,8 +52,7 @@ def _transport_of(client: Any, bucket: str, user_project: str | None, timeouts_s
     refusals = {
         "a client certificate": session.is_mtls or environment["cert"],
         "a proxy that is not at http://": proxy and not proxy.startswith("http://"),
-        "credentials that are no bearer's": signature
-        and not signature["authorization"].startswith("Bearer "),
+        "credentials that are no bearer's": signature and not signature["authorization"].startswith(_BEARER),
     }
     for what, is_given in refusals.items():
         if is_given:

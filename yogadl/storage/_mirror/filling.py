@@ -7,8 +7,9 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,36 @@ _LOOK_EVERY_S: Final = 0.5
 LOOKED_AT: Final = 256
 # After a failure of the network, which reading by range rides out as well.
 _REST_S: Final = 10.0
+# A mirror is filled where at least this share of a cache will be read.
+_LEAST_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True)
+class FillPolicy:
+    """Whether to fill a mirror.
+
+    Args:
+        fill: With what is worth it, with all, or with nothing.
+    """
+
+    fill: Literal["auto", "always", "never"]
+
+    def fills(self, share: float) -> bool:
+        """Return whether to fill it for a process that reads this share of the records an epoch."""
+        if self.fill == "auto":
+            return share * _processes_here() >= _LEAST_SHARE
+        return self.fill == "always"
+
+    def why(self, share: float) -> str:
+        """Say what that depends on."""
+        of = f", and this process reads {share:.0%} of it an epoch" if self.fill == "auto" else ""
+        return f"mirror_fill={self.fill!r}{of}"
+
+
+def _processes_here() -> int:
+    """Return how many processes of a job run on this machine, where its launcher says so."""
+    found = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(found) if found.isascii() and found.isdigit() else 1
 
 
 class Filler:

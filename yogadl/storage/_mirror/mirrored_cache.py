@@ -150,6 +150,11 @@ class MirroredCache:
         os.close(descriptor)
         return None
 
+    @property
+    def limit_bytes(self) -> int | None:
+        """How many bytes the mirror may hold; ``None`` where only the disk limits it."""
+        return self._location.limit_bytes()
+
     def missing_bytes(self) -> int:
         """Return how many bytes of the parts are not there."""
         return sum(one.size_bytes or 0 for one in self._missing(range(len(self.table))))

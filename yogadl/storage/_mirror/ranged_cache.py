@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
+from yogadl._size import in_words
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._mirror.filling import Filler
+from yogadl.storage._mirror.filling import Filler, FillPolicy
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._ranges import Ranges
 from yogadl.storage._spending import Spending
@@ -31,8 +32,7 @@ class RangedCache:
         spending: Counts what is read by range.
         read_index: Returns the index of the part of that number.
         mirrored: What the mirror has of it; ``None`` without a mirror.
-        fills: Whether to fill the mirror while a stream reads: given which share of the records this process
-            will read in an epoch, returns whether that is worth it.
+        policy: Whether to fill the mirror while a stream reads.
 
     Attributes:
         are_away: Which parts are not here. Some may arrive meanwhile.
@@ -46,12 +46,12 @@ class RangedCache:
         spending: Spending,
         read_index: Callable[[int], PartIndex],
         mirrored: MirroredCache | None = None,
-        fills: Callable[[float], bool] = lambda share: False,
+        policy: FillPolicy | None = None,
     ) -> None:
         self.table = table
         self.index = read_index
         self._mirrored = mirrored
-        self._fills = fills
+        self._policy = policy or FillPolicy("never")
         self.are_away: NDArray[np.bool_] = np.ones(len(table), bool)
         if mirrored is not None:
             self.are_away = np.array([not mirrored.is_here(part) for part in range(len(table))], bool)
@@ -76,8 +76,19 @@ class RangedCache:
 
     def will_read(self, records: int) -> None:
         """Say that a stream of this process is going to read so many records an epoch."""
-        if self._filler is not None and self._fills(records / max(1, self.table.records)):
+        if self._filler is not None and self._policy.fills(records / max(1, self.table.records)):
             self._filler.start()
+
+    def choice(self, share: float) -> tuple[str, str]:
+        """Return how a stream reads that reads this share of the records an epoch, and why."""
+        if self._mirrored is None:
+            return "ranges", "mirror=None"
+        limit_bytes = self._mirrored.limit_bytes
+        is_filled = self._policy.fills(share)
+        if is_filled and limit_bytes is not None and limit_bytes < self.table.total_bytes:
+            room = in_words(limit_bytes)
+            return "ranges", f"the mirror has room for {room}, by its limit: what is there is read there"
+        return "mirror" if is_filled else "ranges", self._policy.why(share)
 
     def read(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
