@@ -43,6 +43,7 @@ def measure(settings: Settings) -> None:
     else:
         measure_rates(settings, root)
     measure_mirrors(settings, root)
+    measure_blocks(settings, root)
     measure_away(settings, root)
     clear(root)
 
@@ -174,6 +175,48 @@ def small_mirror(url: str, mirror: str) -> dict[str, float]:
     return {"ratio": fetched / least}
 
 
+def measure_blocks(settings: Settings, root: Path) -> None:
+    """Print the rows of an order of blocks, with a mirror of two windows on each of some machines."""
+    with serving(root) as url:
+        for machines in (1, 4):
+            shares = []
+            for number in range(3):
+                found = [
+                    in_child(
+                        __file__,
+                        "blocks",
+                        url=url,
+                        mirror=str(settings.path(f"blocks-{number}-{machines}-{rank}")),
+                        rank=rank,
+                        machines=machines,
+                    )
+                    for rank in range(machines)
+                ]
+                shares.append(sum(one["range_bytes"] for one in found) / found[0]["bytes"])
+            each = found[0]
+            what = f"bytes of an epoch of Blocks over {machines} machines, each with a mirror of 2 windows"
+            details = f"{each['per_request']:.1f} records a request, {each['mb_per_s']:.0f} MB/s"
+            settings.row(f"{what}, against the data", at_most(1.05), shares, details)
+
+
+def blocks(url: str, mirror: str, rank: int, machines: int) -> dict[str, float]:
+    """Read an epoch of one machine's shard."""
+    order = yogadl.Blocks(records=8, window=16, lanes=8)
+    window_bytes = 8 * 16 * 8 * int(np.prod(LARGE))
+    ref = opened(url, "large", mirror=mirror, mirror_limit=2 * window_bytes + 10**7)
+    stream = ref.stream(shuffle=order, shuffle_seed=7, shard_rank=rank, num_shards=machines)
+    began = time.perf_counter()
+    count = sum(len(batch["y"]) for batch in stream.batch(LARGE_BATCH))
+    seconds, found = time.perf_counter() - began, ref.locality()
+    assert found.bytes_here == 0
+    return {
+        "bytes": found.bytes,
+        "range_bytes": found.range_bytes,
+        "per_request": count / found.ranges,
+        "mb_per_s": found.range_bytes / seconds / 1e6,
+    }
+
+
 def measure_away(settings: Settings, root: Path) -> None:
     """Print the row of a store that is gone for a while in the middle of an epoch."""
     waits, seen = [], []
@@ -233,4 +276,8 @@ def nginx(folder: Path, root: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, measure, {"first_batch": first_batch, "rates": rates, "small_mirror": small_mirror})
+    main(
+        __file__,
+        measure,
+        {"blocks": blocks, "first_batch": first_batch, "rates": rates, "small_mirror": small_mirror},
+    )

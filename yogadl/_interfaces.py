@@ -236,11 +236,11 @@ class Locality:
         return tuple(vars(self).values())
 
 
-def will_read(records: Any, count: int) -> None:
-    """Say that a stream of this process is going to read so many of these records an epoch."""
+def will_read(records: Any, count: int, *, blocks: bool) -> None:
+    """Say that a stream of this process is going to read so many of these records an epoch, or blocks."""
     for view in views_of(records):
         if hasattr(view, "will_read"):
-            view.will_read(min(count, len(view)))
+            view.will_read(min(count, len(view)), blocks=blocks)
 
 
 def received_by(records: Any) -> tuple[int, int]:

@@ -108,9 +108,9 @@ class FixedField:
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
 
-    def expect(self, rows: StoredRows) -> None:
-        """Begin to read what of these rows is not on this machine."""
-        if self._row_bytes:
+    def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
+        """Begin to read what of these rows is not on this machine; no entries say where they lie."""
+        if self._row_bytes and not entries:
             positions = _row_positions(self._table, rows, self._row_bytes)
             rows.expect(positions, np.full(len(positions), self._row_bytes), keeps=self._is_kept)
 
@@ -206,14 +206,17 @@ class VaryingField:
                 out[number] = value
         return out
 
-    def expect(self, rows: StoredRows) -> None:
-        """Begin to read what of these values is not on this machine; waits for what says where they lie."""
+    def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
+        """Begin to read what of these values is not on this machine, or only what says where they lie.
+
+        The values wait for that.
+        """
         for part, _, some in self._stored_alike(rows):
-            row_bytes = int(self._table.row_bytes[part])
-            if self._table.varying[part]:
+            row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
+            if is_varying and not entries:
                 positions, lengths, _ = self._entries(some, part)
                 some.expect(positions, lengths)
-            elif row_bytes:
+            elif row_bytes and is_varying == entries:
                 positions = _row_positions(self._table, some, row_bytes)
                 some.expect(positions, np.full(len(positions), row_bytes), keeps=self._is_kept)
 

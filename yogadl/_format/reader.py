@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from yogadl._format.fields import Blocks, FixedField, VaryingField
 from yogadl._format.hints import Hints
-from yogadl._format.rows import PAGE_BYTES, PartFiles, Parts, StoredRows
+from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, Parts, StoredRows
 from yogadl._format.table import PartTable
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
@@ -131,6 +131,19 @@ class Reader:
             return 0
         return self._hints.give(self.parts.rows(indices))
 
+    def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
+        """Begin to read what of these records is not on this machine, and let `held` keep it.
+
+        First what says where values lie (`entries`), and then the values, which waits for that.
+        """
+        away = self.parts.are_away(self.parts.locate(indices)[0])
+        if away is None:
+            return
+        rows = self.parts.rows(indices[away])
+        rows.held = held
+        with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
+            self._expect(rows, fields, entries=entries)
+
     def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
         """Say that `stretches` will be asked for soon; return whether some are not on this machine."""
         if self.parts.away is None or not len(indices):
@@ -143,6 +156,6 @@ class Reader:
             self._varying(number).expect_stretches(rows, starts[away], stops[away])
         return True
 
-    def _expect(self, rows: StoredRows, fields: Sequence[int] | None) -> None:
+    def _expect(self, rows: StoredRows, fields: Sequence[int] | None, *, entries: bool = False) -> None:
         for field in self.fields if fields is None else [self.fields[number] for number in fields]:
-            field.expect(rows)
+            field.expect(rows, entries=entries)

@@ -58,11 +58,20 @@ class AwayParts(Protocol):
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         """Begin to read what will soon be asked for."""
 
-    def will_read(self, records: int) -> None:
-        """Say that a stream of this process is going to read so many records an epoch."""
+    def will_read(self, records: int, *, blocks: bool) -> None:
+        """Say that a stream of this process is going to read so many records an epoch, or blocks of them."""
 
-    def choice(self, share: float) -> tuple[str, str]:
+    def choice(self, share: float, *, blocks: bool) -> tuple[str, str]:
         """Return how a stream reads that reads this share of the records an epoch, and why."""
+
+    def block_store(self, key: str, share: float, size_bytes: int) -> Any:
+        """Return where a stream is to hold the blocks that it reads from; None where it needs not.
+
+        Args:
+            key: Says which stream, the same in all processes of this machine that read it.
+            share: How much of the records it reads an epoch.
+            size_bytes: How much room it could use.
+        """
 
     @property
     def received(self) -> tuple[int, int]:
@@ -177,6 +186,13 @@ def _kept_fields(table: PartTable) -> frozenset[int]:
     )
 
 
+class HeldRows(Protocol):
+    """Keep what was read of parts that are not on this machine."""
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges, and keep them."""
+
+
 class StoredRows:
     """The rows of one batch: which they are, and, once it is asked for, in which part each lies.
 
@@ -184,12 +200,14 @@ class StoredRows:
         parts: The cache's.
         window: The mapped parts; held here, so that it stays until the batch is gathered.
         indices: Which records.
+        held: What keeps what is announced of them.
     """
 
-    def __init__(self, parts: Parts, window: Window, indices: Int64s) -> None:
+    def __init__(self, parts: Parts, window: Window, indices: Int64s, held: HeldRows | None = None) -> None:
         self.parts = parts
         self.window = window
         self.indices = indices
+        self.held = held
         self._located: tuple[Int64s, Int64s] | None = None
 
     def located(self) -> tuple[Int64s, Int64s]:
@@ -205,7 +223,7 @@ class StoredRows:
 
     def some(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        return StoredRows(self.parts, self.window, self.indices[chosen])
+        return StoredRows(self.parts, self.window, self.indices[chosen], self.held)
 
     def gather(self, positions: Int64s, row_bytes: int, *, keeps: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
@@ -229,7 +247,12 @@ class StoredRows:
     def expect(self, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
         """Begin to read what of these rows, at these positions of their parts, is not on this machine."""
         keeps = keeps and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
-        self.parts.expect(self.parts.locate(self.indices)[0], positions, lengths, keeps=keeps)
+        parts = self.parts.locate(self.indices)[0]
+        away = None if self.held is None or keeps else self.parts.are_away(parts)
+        if self.held is None or away is None:
+            self.parts.expect(parts, positions, lengths, keeps=keeps)
+        else:
+            self.held.add(parts[away], positions[away], lengths[away])
 
     def block(self, part: int, position: int, length: int) -> bytes | memoryview:
         """Return bytes of a part that some of these rows lie in, where they are if that is mapped."""

@@ -1,39 +1,70 @@
 """Announce records before they are read, so that the kernel can fetch those that are not in memory."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from yogadl._interfaces import Indices, Planned, announce, will_read
+from yogadl._interfaces import Planned, announce, will_read
+from yogadl._stream.rows import Rows
 from yogadl._stream.run import Run
+
+if TYPE_CHECKING:
+    from yogadl._stream.block_ahead import BlockAhead
 
 AHEAD_BYTES: Final = 32_000_000
 _STEPS: Final = 8  # in which so much is announced: small batches then cost a comparison each
 
 
-def expect(run: Run, indices: Indices) -> None:
-    """Announce just these records."""
-    announce(run.source, indices)
+def expect(run: Run, rows: Rows) -> None:
+    """Announce just these rows; other processes read those between them."""
+    blocks = run.block_ahead
+    announce(run.source, rows.indices if blocks is None else blocks.others(rows, is_shared=True))
 
 
 class Ahead:
     """Announce what comes after the records that are read: at first a few, then up to `AHEAD_BYTES` of them.
 
-    `indices` are all those that come one after another; `planned` is told in place of caches. Safe to use
-    from several threads: at worst a record is announced twice.
+    Safe to use from several threads: at worst a record is announced twice.
+
+    Args:
+        run: What they are of.
+        rows: All those that come one after another; which, and where in the order, if that is known.
+        planned: Told in place of caches.
+        blocks: What is told of blocks in place of the run's.
+        is_shared: Whether other processes read rows between them.
     """
 
-    def __init__(self, run: Run, indices: Indices, planned: Planned | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        rows: Rows,
+        planned: Planned | None = None,
+        blocks: "BlockAhead | None" = None,
+        *,
+        is_shared: bool = False,
+    ) -> None:
         self._source = run.source
-        self._indices = indices
+        self._rows = rows
         self._planned = planned
         self._announced = 0
         self._most = max(1, AHEAD_BYTES // run.record_bytes)
+        self._is_shared = is_shared or any(
+            isinstance(positions, range) and positions.step != run.shard.ranks for _, positions in rows.pieces
+        )
+        self._blocks = run.block_ahead if planned is None and rows.pieces else blocks
         if planned is None:
-            will_read(run.source, run.shard.own(0))
+            will_read(run.source, run.shard.own(0), blocks=self._blocks is not None)
+        if self._blocks is not None and self._blocks.is_of_use(is_shared=self._is_shared):
+            self._most = min(self._most, self._blocks.most_rows)
+        else:
+            self._blocks = None
 
     def of(self, first: int, last: int) -> None:
         """Announce what comes after records `first` to `last - 1`, about to be read, and those if need be."""
-        total, ahead = len(self._indices), min(last, self._most)
+        total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, self._announced = max(first, self._announced), min(total, last + ahead)
-            some = self._indices[start : self._announced]
-            self._announced += announce(self._source, some, planned=self._planned)
+            some = self._rows[start : self._announced]
+            if self._blocks is None:
+                indices = some.indices
+            else:
+                indices = self._blocks.others(some, is_shared=self._is_shared)
+            self._announced += announce(self._source, indices, planned=self._planned)

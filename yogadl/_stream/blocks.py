@@ -53,7 +53,8 @@ class RowBlocks:
                 first = block * self._block
                 last = min(first + self._block, self._run.shard.own(origin))
                 rows = self._run.rows(Point(epoch, origin), first, last)
-                found = self._kept[key] = rows, Ahead(self._run, rows.indices)
+                ahead = Ahead(self._run, rows, is_shared=not self._announces)
+                found = self._kept[key] = rows, ahead
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             return found

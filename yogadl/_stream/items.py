@@ -25,6 +25,7 @@ from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from yogadl._chain import Stage
+    from yogadl._stream.block_ahead import BlockAhead
 
 # Of one read, unless a single batch is larger. Chosen by benchmarks/: more no longer helps, and what
 # is gathered here should still be in the CPU's cache when the batch is used.
@@ -64,9 +65,11 @@ class Records:
         for rows, _ in _parts(self.run, cut, start, end, self._sizes()):
             yield len(rows), partial(self._read, rows)
 
-    def planned(self, cut: Cut, epoch: int, planned: Planned) -> Iterator[int]:
+    def planned(
+        self, cut: Cut, epoch: int, planned: Planned, blocks: "BlockAhead | None" = None
+    ) -> Iterator[int]:
         """Yield how many records each read of an epoch has, and tell `planned` of each; reads nothing."""
-        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, self._sizes(), planned):
+        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, self._sizes(), planned, blocks):
             yield len(rows)
 
     def _sizes(self) -> tuple[int, int]:
@@ -150,10 +153,12 @@ class Batches:
                     del item
             del columns
 
-    def planned(self, cut: Cut, epoch: int, planned: Planned) -> Iterator[int]:
+    def planned(
+        self, cut: Cut, epoch: int, planned: Planned, blocks: "BlockAhead | None" = None
+    ) -> Iterator[int]:
         """Yield how many records each read of an epoch has, and tell `planned` of each; reads nothing."""
         sizes = self._sizes(cut.size)
-        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, sizes, planned):
+        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, sizes, planned, blocks):
             yield len(rows)
 
     def _sizes(self, batch: int) -> tuple[int, int]:
@@ -264,7 +269,13 @@ def passed(stages: "tuple[Stage, ...]", item: Any, first: Rows, what: str, count
 
 
 def _parts(
-    run: Run, cut: Cut, start: Point, end: int | None, sizes: tuple[int, int], planned: Planned | None = None
+    run: Run,
+    cut: Cut,
+    start: Point,
+    end: int | None,
+    sizes: tuple[int, int],
+    planned: Planned | None = None,
+    blocks: "BlockAhead | None" = None,
 ) -> Iterator[tuple[Rows, Flags]]:
     """Yield the rows of each read and which of them are padding; those that come next are announced.
 
@@ -272,7 +283,7 @@ def _parts(
     """
     size, most = sizes
     for rows in run.chunks(cut, start, end):
-        ahead = Ahead(run, rows.indices, planned)
+        ahead = Ahead(run, rows, planned, blocks)
         padding = rows.padding  # of all at once: a small array between large ones breaks up the memory
         first, total = 0, len(rows)
         while first < total:

@@ -15,7 +15,7 @@ from yogadl.errors import ConfigurationError
 
 # Of an epoch of more records, about so many are counted, and the rest taken for like them.
 COUNTED: Final = 131_072
-_ABOUT_BLOCKS: Final = "* An estimate: if each block were asked for once. It is not read so today."
+_ABOUT_BLOCKS: Final = "* An estimate: if an order of yogadl.Blocks read each block once."
 
 
 @frozen
@@ -24,7 +24,7 @@ class Way:
 
     Attributes:
         name: "ranges": each record by range; "mirror": all of it once, to this machine;
-            "blocks": each block once, as an order of `yogadl.Blocks` could. That is an estimate.
+            "blocks": whole blocks ahead. An estimate where the order is not of `yogadl.Blocks`.
         requests: How many requests get bytes from the store.
         bytes: How many bytes come.
         disk_bytes: How much of this machine's disk it takes.
@@ -49,8 +49,9 @@ class Plan:
         bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
         epochs: For how many epochs the ways are.
         ways: What it takes to read the caches in each way; none where there is no cache.
-        chosen: The way that is taken: "ranges" or "mirror", or "here" where nothing is to be fetched.
+        chosen: The way that is taken: "ranges", "blocks" or "mirror", or "here": nothing is to be fetched.
         why: Because of what.
+        of_blocks: Whether the order is of blocks.
     """
 
     records: int
@@ -59,6 +60,7 @@ class Plan:
     ways: tuple[Way, ...] = ()
     chosen: str = ""
     why: str = ""
+    of_blocks: bool = False
 
     def way(self, name: str) -> Way:
         """Return what it takes to read in the way of that name.
@@ -81,20 +83,21 @@ class Plan:
             lines[0] += f": {self.chosen}, since {self.why}" if self.chosen else f": {self.why}"
         if self.ways and self.chosen != "here":
             heads = ("", "requests", "requests/s", "bytes", "disk", "price")
-            rows = [heads, *map(_row, self.ways)]
+            rows = [heads, *(_row(way, is_estimate=not self.of_blocks) for way in self.ways)]
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             for name, *rest in rows:
                 cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
                 lines.append("  ".join([name.ljust(widths[0]), *cells]))
-            lines.append(_ABOUT_BLOCKS)
+            if not self.of_blocks:
+                lines.append(_ABOUT_BLOCKS)
         return "\n".join(lines)
 
 
-def _row(way: Way) -> tuple[str, ...]:
+def _row(way: Way, *, is_estimate: bool) -> tuple[str, ...]:
     rate = "" if way.requests_per_s is None else f"{way.requests_per_s:,.0f}"
     disk = in_words(way.disk_bytes) if way.disk_bytes else ""
     price = "<$0.01" if 0 < way.price < 0.01 else f"${way.price:,.2f}"
-    name = way.name + "*" * (way.name == "blocks")
+    name = way.name + "*" * (is_estimate and way.name == "blocks")
     return name, f"{way.requests:,}", rate, in_words(way.bytes), disk, price
 
 
@@ -114,34 +117,55 @@ def plan(
         return Plan(records, most, epochs, why="they come from no storage, so what that takes is not known")
     if not all(getattr(view, "is_plannable", True) for view in views):
         return Plan(records, most, epochs, why="what chunks take can't be planned; plan the documents")
-    planners: dict[Any, Any] = {view: view.planner() for view in views if hasattr(view, "planner")}
-
-    def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
-        planners[cache].add(indices, fields)
-
-    counted, share, together = 0, 1.0, max(1, INDICES // cut.size) * cut.size
-    for count in make.planned(Cut(cut.size, cut.drop_remainder), 0, add):
-        counted += count
-        # At the end of rows that the order gave together: nothing is announced beyond them.
-        if counted >= COUNTED and not counted % together:
-            share = min(1.0, counted / records)
-            break
-    seconds = None if records_per_s is None else max(1, records) * epochs / records_per_s
-    ways = _ways(list(planners.values()), share, epochs, seconds, prices)
-    choices = {planner.choice(min(records, len(cache))) for cache, planner in planners.items()}
-    names = [name for name in ("ranges", "mirror", "here") if name in {name for name, _ in choices}]
-    why = "; ".join(sorted({why for _, why in choices}))
-    return Plan(records, most, epochs, ways, " and ".join(names), why)
-
-
-def _ways(
-    planners: Sequence[Any], share: float, epochs: int, seconds: float | None, prices: Prices | None
-) -> tuple[Way, ...]:
+    caches = list(dict.fromkeys(view for view in views if hasattr(view, "planner")))
+    planners, share = _counted(make, cut, caches, is_of_blocks=False)
+    of_blocks = run.block_ahead is not None
     each: dict[str, list[tuple[Any, ...]]] = {
         "ranges": [(*planner.by_range(share, epochs), 0) for planner in planners],
         "mirror": [planner.by_mirror() for planner in planners],
         "blocks": [(*planner.by_blocks(share, epochs), 0) for planner in planners],
     }
+    if of_blocks:
+        blocks, share = _counted(make, cut, caches, is_of_blocks=True)
+        each["blocks"] = [(*planner.by_range(share, epochs), 0) for planner in blocks]
+    seconds = None if records_per_s is None else max(1, records) * epochs / records_per_s
+    ways = _ways(planners, each, seconds, prices)
+    choices = {
+        planner.choice(min(records, len(cache)), of_blocks)
+        for cache, planner in zip(caches, planners, strict=True)
+    }
+    names = [name for name in ("ranges", "blocks", "mirror", "here") if name in {name for name, _ in choices}]
+    why = "; ".join(sorted({why for _, why in choices}))
+    return Plan(records, most, epochs, ways, " and ".join(names), why, of_blocks)
+
+
+def _counted(
+    make: Batches | Records, cut: Cut, caches: Sequence[Any], *, is_of_blocks: bool
+) -> tuple[list[Any], float]:
+    """Return what has counted the first records of an epoch, for each cache, and the share that they are."""
+    planners: dict[Any, Any] = {cache: cache.planner() for cache in caches}
+
+    def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
+        planners[cache].add(indices, fields)
+
+    run = make.run
+    blocks = run.planned_blocks(add) if is_of_blocks else None
+    records, counted, together = run.shard.own(0), 0, max(1, INDICES // cut.size) * cut.size
+    for count in make.planned(Cut(cut.size, cut.drop_remainder), 0, add, blocks):
+        counted += count
+        # At the end of rows that the order gave together: nothing is announced beyond them.
+        if counted >= COUNTED and not counted % together:
+            covered = counted if blocks is None else blocks.records
+            return list(planners.values()), min(1.0, covered / records)
+    return list(planners.values()), 1.0
+
+
+def _ways(
+    planners: Sequence[Any],
+    each: dict[str, list[tuple[Any, ...]]],
+    seconds: float | None,
+    prices: Prices | None,
+) -> tuple[Way, ...]:
     ways = []
     for name, costs in each.items():
         requests, size_bytes, disk_bytes = (sum(column) for column in zip(*costs, strict=True))

@@ -18,6 +18,7 @@ from yogadl._interfaces import (
     Indices,
     Lineage,
     Memory,
+    Planned,
     RandomAccess,
     lineage_of,
     received_by,
@@ -34,11 +35,14 @@ from yogadl._stream.skipped import Skipped
 
 if TYPE_CHECKING:
     from yogadl._chain import Chain, Stage
+    from yogadl._stream.block_ahead import BlockAhead
 
 # The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
 # first on: 0.1 ms. (Chunks that begin small and grow were slower on large records: each one's arrays
 # come to lie between two batches' memory, which is then faulted in anew. Measured with benchmarks/.)
 INDICES = 16384
+# To hold a smaller block costs more than to ask for its records one by one.
+_BLOCK_RECORDS = 4
 
 
 class Counters:
@@ -147,6 +151,29 @@ class Run:
     def _lineage(self) -> Lineage | None:
         """Which version of a dataset is read, if all records of one are."""
         return lineage_of(self.source)
+
+    @cached_property
+    def block_ahead(self) -> "BlockAhead | None":
+        """What holds whole blocks of caches that are far away; None where no shard has blocks of its own."""
+        blocks = getattr(self.order, "blocks", None)
+        ranks = self.shard.ranks
+        if blocks is None or blocks.records < _BLOCK_RECORDS or blocks.lanes % ranks:
+            return None
+        if self.skipped is not None and ranks > 1:
+            return None
+        views = list(views_of(self.source))
+        is_known = all(getattr(view, "is_plannable", True) for view in views)
+        if not (is_known and any(hasattr(view, "block_store") for view in views)):
+            return None
+        return self.planned_blocks(None)
+
+    def planned_blocks(self, planned: Planned | None) -> "BlockAhead":
+        """Return the same for what is only planned."""
+        from yogadl._stream.block_ahead import BlockAhead  # other orders need none of it
+
+        return BlockAhead(
+            self.source, self.order, self.shard, self.skipped, self.skip_shuffle_at_epoch_end, planned
+        )
 
     def received(self) -> tuple[int, int]:
         """Return how many requests were made for ranges, here and by workers, and how many bytes came."""

@@ -183,7 +183,7 @@ class _Reader:
         """Say that these rows will be read soon: other workers read what comes between."""
         with contextlib.suppress(Exception):  # reading them raises it
             for piece in pieces:
-                expect(self._run, self._blocks.rows(*piece).indices)
+                expect(self._run, self._blocks.rows(*piece))
 
     def packed(self, pieces: Pieces, is_copy: bool) -> tuple[SharedBatch | None, list[int], Failure | None]:
         """Return the parts that some rows make, what maps them, and the error that came after them."""

@@ -20,6 +20,7 @@ from yogadl.storage._parts import PartPaths, open_table, part_sizes, read_index
 if TYPE_CHECKING:
     from yogadl._format.fields import Blocks
     from yogadl._format.layout import PartIndex
+    from yogadl._format.rows import HeldRows
     from yogadl._format.selection import Selection
     from yogadl._format.window import Window
     from yogadl.storage._catalogue import Catalogue  # which makes these
@@ -169,11 +170,34 @@ class CachedRecords:
         reader = self.open()[1]
         return reader.will_need_stretches(indices, number, starts, stops)
 
-    def will_read(self, records: int) -> None:
-        """Say that a stream of this process is going to read so many records an epoch."""
+    def will_read(self, records: int, *, blocks: bool) -> None:
+        """Say that a stream of this process is going to read so many records an epoch, or blocks of them."""
         away = self.open()[1].parts.away
         if away is not None:
-            away.will_read(records)
+            away.will_read(records, blocks=blocks and isinstance(self.open()[1], Reader))
+
+    def block_store(self, key: str, records: int, size_bytes: int) -> Any:
+        """Return where a stream that reads so many records an epoch is to hold blocks; None if nowhere.
+
+        Args:
+            key: Says which stream.
+            records: How many records it reads an epoch.
+            size_bytes: How much room it could use.
+        """
+        reader = self.open()[1]
+        away = reader.parts.away if isinstance(reader, Reader) else None
+        return None if away is None else away.block_store(key, records / max(1, len(self)), size_bytes)
+
+    def hold(
+        self, indices: Indices, fields: Sequence[int] | None, held: "HeldRows", *, entries: bool
+    ) -> None:
+        """Begin to read what of these records is not on this machine, and let `held` keep it.
+
+        First what says where values lie (`entries`), and then the values, which waits for that.
+        """
+        reader = self.open()[1]
+        assert isinstance(reader, Reader)
+        reader.hold(indices, fields, held, entries=entries)
 
     @property
     def received(self) -> tuple[int, int]:

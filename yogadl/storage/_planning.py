@@ -168,12 +168,12 @@ class Planner:
         away = sizes[self._parts.away.are_away]
         return sum(len(ranges_of(size)) for size in away.tolist()), int(away.sum()), int(sizes.sum())
 
-    def choice(self, records: int) -> tuple[str, str]:
-        """Return which way a process reads that reads so many records an epoch, and why."""
+    def choice(self, records: int, of_blocks: bool) -> tuple[str, str]:
+        """Return which way a process reads that reads so many records, or blocks of them, and why."""
         away = self._parts.away
         if away is None:
             return "here", "all of it is on this machine"
-        return away.choice(min(1.0, records / max(1, self._table.records)))
+        return away.choice(min(1.0, records / max(1, self._table.records)), blocks=of_blocks)
 
     @property
     def prices(self) -> Prices:

@@ -66,6 +66,11 @@ class Range:
         """Whether it came to nothing."""
         return self._error is not None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it is here, or will never be."""
+        return not self._done.locked()
+
     def end(self, content: bytes | memoryview = b"", error: BaseException | None = None) -> None:
         """Leave what arrived, or why nothing did."""
         self._content, self._error = content, error
@@ -81,6 +86,10 @@ class Range:
             pass
         if self._error is not None:
             raise self._error
+
+    def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
+        """Return what is to be kept in memory of what `fetch` returns."""
+        return fetch()
 
     def slice(self, start: int, length: int) -> bytes | memoryview:
         """Return bytes from a position of the part on, waiting for them."""
@@ -140,13 +149,13 @@ class Ranges:
             if keeps:
                 self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
                 return
-            keys, stops = self._keys(parts, positions), (positions + lengths).tolist()
+            keys, stops = self.keys(parts, positions), (positions + lengths).tolist()
             new = [
                 number
                 for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
                 if key not in self._rows or self._rows[key].stop < stop
             ]
-            for found, members in self._asked(_spans(parts, positions, lengths, new), is_urgent=False):
+            for found, members in self._asked(spans_of(parts, positions, lengths, new), is_urgent=False):
                 mine = {keys[new[member]] for member in members}
                 self._rows.update(dict.fromkeys(mine, found))
                 found.keys = tuple(mine)
@@ -169,8 +178,7 @@ class Ranges:
             StorageError: if it does not answer.
             SpendingError: if enough was spent.
         """
-        for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
-            raise self._damage[part]
+        self.refuse_condemned(parts)
         if not lengths.all():
             some = np.flatnonzero(lengths)
             found = self.read(parts[some], positions[some], lengths[some], keeps=keeps)
@@ -205,7 +213,13 @@ class Ranges:
         """Let nothing more be read of a part: its object has other bytes than its name says."""
         self._damage[part] = error
 
-    def _keys(self, parts: Int64s, positions: Int64s) -> list[int]:
+    def refuse_condemned(self, parts: Int64s) -> None:
+        """Raise why nothing may be read of one of these parts, if that is so."""
+        for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
+            raise self._damage[part]
+
+    def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
+        """Return where these would be, were all parts one after the other."""
         keys: list[int] = (self._first[parts] + positions).tolist()
         return keys
 
@@ -215,7 +229,7 @@ class Ranges:
         found: list[Any] = []  # all are ranges at the end
         new = []
         stops = (positions + lengths).tolist()
-        for number, (key, stop) in enumerate(zip(self._keys(parts, positions), stops, strict=True)):
+        for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
             one = taken.get(key)
             if one is None or one.stop < stop:
                 one = self._take(key, stop)
@@ -224,7 +238,7 @@ class Ranges:
                 else:
                     taken[key] = one
             found.append(one)
-        for one, members in self._asked(_spans(parts, positions, lengths, new), is_urgent=True):
+        for one, members in self._asked(spans_of(parts, positions, lengths, new), is_urgent=True):
             for member in members:
                 found[new[member]] = one
         return found
@@ -268,13 +282,24 @@ class Ranges:
         for (part, start, stop), members in merged(spans):
             found.append((Range(part, start, stop), members))
         for one, _ in reversed(found) if is_urgent else found:
-            given_up = RuntimeError("the interpreter is on its way out: nothing is read any more")
-            self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
+            self._put(one, is_urgent=is_urgent)
         return found
+
+    def ask(self, ranges: Iterable[Range]) -> None:
+        """Begin to read these, in this order."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+            for one in ranges:
+                self._put(one, is_urgent=False)
+
+    def _put(self, one: Range, *, is_urgent: bool) -> None:
+        given_up = RuntimeError("the interpreter is on its way out: nothing is read any more")
+        self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
 
     def _get(self, wanted: Range) -> None:
         try:
-            content = self._content(wanted)
+            content = wanted.content(partial(self._content, wanted))
         except BaseException as error:  # noqa: BLE001  (who asks for it raises it, whatever it is)
             wanted.end(error=error)
         else:
@@ -340,7 +365,7 @@ def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64
     )
 
 
-def _spans(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[Span]:
+def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[Span]:
     numbers = np.fromiter(chosen, np.int64)
     starts = positions[numbers]
     stops = starts + lengths[numbers]

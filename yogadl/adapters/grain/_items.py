@@ -141,7 +141,7 @@ class RecordItems:
         run = self._run
         point = Point(epoch, run.origin(epoch))
         rows = run.rows(point, row, min(row + count, run.shard.own(point.position)))[::step]
-        return _Upcoming(range(number, number + len(rows) * step, step), rows, Ahead(run, rows.indices))
+        return _Upcoming(range(number, number + len(rows) * step, step), rows, Ahead(run, rows))
 
 
 class BatchItems:

@@ -106,7 +106,8 @@ class OnManyDevices:
         """Yield the reads of these batches, one each, to be made in any thread."""
         run = self.run
         for rows in run.chunks(cut, start, end):
-            ahead = Ahead(run, rows.indices.reshape(-1, cut.size)[:, self._rows].ravel())
+            own = rows.indices.reshape(-1, cut.size)[:, self._rows].ravel()
+            ahead = Ahead(run, Rows(own, rows.pieces if len(own) == len(rows) else (), rows.records))
             for number, first in enumerate(range(0, len(rows), cut.size)):
                 ahead.of(number * len(self._rows), (number + 1) * len(self._rows))
                 yield 1, partial(self._batches, rows[first : first + cut.size])

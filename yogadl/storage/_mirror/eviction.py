@@ -7,8 +7,10 @@ holds the mirror's gate exclusively, and readers register while they share it, s
 other.
 """
 
+import contextlib
 import errno
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._flock import is_free
 from yogadl.storage._folder import Folder
-from yogadl.storage._mirror.location import MirrorLocation
+from yogadl.storage._mirror.location import BLOCKS_LOCK, MirrorLocation
 from yogadl.storage._mirror.partial_file import names_of, remove_abandoned
 from yogadl.storage._parts import part_files, part_sizes
 
@@ -158,7 +160,22 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
                 contents.unfinished_bytes += min(found.st_size, found.st_blocks * _STAT_BLOCK_BYTES)
     for name in filter(_is_table, list(contents.present)):
         _count_table(location, name, contents)
+    _count_blocks(location, contents)
     return contents
+
+
+def _count_blocks(location: MirrorLocation, contents: _Contents) -> None:
+    """Count the room that streams have for blocks as reserved; remove blocks that no process reads."""
+    for lock in location.blocks.glob(f"*/{BLOCKS_LOCK}"):
+        folder = lock.parent
+        if is_free(lock):
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            contents.reserved[f"blocks/{folder.name}"] = int(lock.read_bytes() or 0)
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                contents.unfinished_bytes += entry.stat(follow_symlinks=False).st_size
 
 
 def _is_removed(path: Path) -> bool:

@@ -24,7 +24,11 @@ _log = logging.getLogger("yogadl")
 
 # The file that tells a mirror from any other folder, and holds its limit.
 _SETTINGS: Final = "mirror.json"
-_OURS: Final = frozenset({_SETTINGS, "gate.lock", "locks", "caches", "builds", "hosts", "lost+found"})
+_OURS: Final = frozenset(
+    {_SETTINGS, "gate.lock", "locks", "caches", "builds", "blocks", "hosts", "lost+found"}
+)
+# In a folder of blocks: held by who reads them; says how much room they have.
+BLOCKS_LOCK: Final = "lock"
 # A disk with less free space is not chosen.
 _MIN_FREE_BYTES: Final = 10**9
 _OTHER_TEMPORARY: Final = "/var/tmp"
@@ -52,6 +56,11 @@ class MirrorLocation:
     def builds(self) -> Path:
         """What is being built on this machine."""
         return self.root / "builds"
+
+    @property
+    def blocks(self) -> Path:
+        """What streams hold for a time: a folder for each."""
+        return self.root / "blocks"
 
     def gate(self, *, exclusive: bool) -> AbstractContextManager[None]:
         """Hold the lock that all processes share: exclusively to evict, shared to register a reader."""

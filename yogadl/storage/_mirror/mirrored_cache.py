@@ -20,6 +20,7 @@ from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._flock import open_lock, try_lock, wait_for_lock
 from yogadl.storage._folder import storage_error
+from yogadl.storage._mirror.block_files import BlockFiles
 from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation
 from yogadl.storage._mirror.transfer import Download, Progress, Total, fetch, fetch_one, in_parallel
@@ -149,6 +150,18 @@ class MirroredCache:
             return descriptor
         os.close(descriptor)
         return None
+
+    def block_files(self, key: str, size_bytes: int) -> BlockFiles:
+        """Return where a stream may keep blocks of so many bytes, or of what there is room for.
+
+        Args:
+            key: Says which stream.
+            size_bytes: How much room it wants.
+
+        Raises:
+            StorageError: if the disk fails.
+        """
+        return BlockFiles(self._location, self._table_name, key, size_bytes)
 
     @property
     def limit_bytes(self) -> int | None:

@@ -98,7 +98,7 @@ class PartialFile:
         """Note a range that was written, and of which object it is; from any thread."""
         if self._notes is not None:
             with self._lock, self._notes.open("ab", buffering=0) as file:
-                first = b"" if file.tell() else _line(_boot())
+                first = b"" if file.tell() else _line(boot())
                 file.write(first + _line([*span, tag]))
 
     def finish(self, path: Path) -> None:
@@ -216,14 +216,15 @@ def _noted(notes: Path) -> dict[tuple[int, int], str]:
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         with open(os.open(notes, _FLAGS | os.O_RDONLY), "rb") as file:
             lines = file.read(_MOST_NOTED_BYTES).split(b"\n")[:-1]  # the last one may be cut off
-        if lines and json.loads(lines[0]) == _boot():
+        if lines and json.loads(lines[0]) == boot():
             for line in lines[1:]:
                 start, stop, tag = json.loads(line)
                 found[operator.index(start), operator.index(stop)] = str(tag)
     return found
 
 
-def _boot() -> str:
+def boot() -> str:
+    """Return what tells the time since the machine went up from any other; empty where that can't be told."""
     try:
         return _BOOT.read_text().strip()
     except OSError:

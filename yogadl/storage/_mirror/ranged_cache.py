@@ -1,5 +1,8 @@
 """Read a bucket's cache of which this machine has not all: mapped parts, and the rest by range."""
 
+import logging
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +13,17 @@ from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl._size import in_words
+from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
+from yogadl.storage._held import BlockStore, Holder
+from yogadl.storage._mirror.block_files import BlockFiles
 from yogadl.storage._mirror.filling import Filler, FillPolicy
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._ranges import Ranges
 from yogadl.storage._spending import Spending
+
+_log = logging.getLogger("yogadl")
 
 Int64s = NDArray[np.int64]
 
@@ -59,6 +67,8 @@ class RangedCache:
         self._ranges = Ranges(
             bucket, lambda part: _names.part(dataset_id, sha256[part]), table.size_bytes, spending
         )
+        self._holder = Holder(self._ranges)
+        self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = None if mirrored is None else Filler(mirrored, self.are_away, self._ranges.condemn)
 
     def __reduce__(self) -> Any:
@@ -74,28 +84,54 @@ class RangedCache:
         assert self._mirrored is not None
         return self._mirrored.path(sha256)
 
-    def will_read(self, records: int) -> None:
-        """Say that a stream of this process is going to read so many records an epoch."""
-        if self._filler is not None and self._policy.fills(records / max(1, self.table.records)):
+    def will_read(self, records: int, *, blocks: bool) -> None:
+        """Say that a stream of this process is going to read so many records an epoch; see `AwayParts`."""
+        share = records / max(1, self.table.records)
+        is_filled = self._policy.fills(share) and self.choice(share, blocks=blocks)[0] != "blocks"
+        if self._filler is not None and is_filled:
             self._filler.start()
 
-    def choice(self, share: float) -> tuple[str, str]:
+    def choice(self, share: float, *, blocks: bool) -> tuple[str, str]:
         """Return how a stream reads that reads this share of the records an epoch, and why."""
+        otherwise = "blocks" if blocks else "ranges"
         if self._mirrored is None:
-            return "ranges", "mirror=None"
+            return otherwise, "mirror=None"
         limit_bytes = self._mirrored.limit_bytes
         is_filled = self._policy.fills(share)
         if is_filled and limit_bytes is not None and limit_bytes < self.table.total_bytes:
             room = in_words(limit_bytes)
-            return "ranges", f"the mirror has room for {room}, by its limit: what is there is read there"
-        return "mirror" if is_filled else "ranges", self._policy.why(share)
+            return otherwise, f"the mirror has room for {room}, by its limit: what is there is read there"
+        return "mirror" if is_filled else otherwise, self._policy.why(share)
+
+    def block_store(self, key: str, share: float, size_bytes: int) -> BlockStore | None:
+        """Return where a stream is to hold blocks; see `AwayParts`."""
+        if self.choice(share, blocks=True)[0] != "blocks":
+            return None
+        found = self._stores.get((os.getpid(), key))
+        if found is None:
+            files = self._block_files(key, size_bytes)
+            found = self._stores[os.getpid(), key] = BlockStore(self._holder, files)
+        return found
+
+    def _block_files(self, key: str, size_bytes: int) -> BlockFiles | None:
+        """Return where blocks are kept on disk; None if they are to be kept in memory."""
+        if self._mirrored is None or self._policy.fill == "never":
+            return None
+        try:
+            files = self._mirrored.block_files(key, size_bytes)
+        except StorageError as error:
+            _log.warning("yogadl: blocks are kept in memory: %s", error)
+            return None
+        return files if files.most_bytes else None
 
     def read(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts; see `AwayParts`."""
         self._look()
-        return self._ranges.read(parts, positions, lengths, keeps=keeps)
+        if keeps:
+            return self._ranges.read(parts, positions, lengths, keeps=True)
+        return self._holder.read(parts, positions, lengths)
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         """Begin to read ranges of parts; see `AwayParts`."""

@@ -1,0 +1,431 @@
+"""A stream of `Blocks` over a cache that is far away: whole blocks come ahead, each once, and are held."""
+
+import errno
+import gc
+import itertools
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from concurrent import futures
+
+import numpy as np
+import pytest
+from processes import in_fork, wait_until
+
+import yogadl
+from yogadl._stream import block_ahead
+from yogadl.errors import SpendingError, StorageError
+from yogadl.storage import _held, _remote_opening
+from yogadl.storage._flock import is_free
+from yogadl.storage._mirror.eviction import evict_for
+from yogadl.storage._mirror.location import MirrorLocation
+
+COUNT = 6000
+ORDER = yogadl.Blocks(records=40, window=5, lanes=4)  # windows of 800 records
+ROW_BYTES = 1500  # of an image: what is smaller is kept in pages
+
+
+def record(number):
+    random = np.random.default_rng(number)
+    return {
+        "id": number,
+        "image": random.integers(0, 255, ROW_BYTES, np.uint8),
+        "tokens": random.integers(0, 9, number % 700).astype(np.int32),
+        "name": f"ä{number}" * (number % 5),
+    }
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """A bucket in a folder, with a dataset in some parts."""
+    folder = tmp_path_factory.mktemp("bucket")
+    storage = yogadl.open_storage(folder)
+    storage.submit((record(number) for number in range(COUNT)), "set", "1", part_bytes=1_500_000)
+    assert storage.info("set", "1").parts > 8
+    return folder.as_uri()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Let what is small here be read as if it were large: in windows of its own, a block at a time."""
+    monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", 1)
+    monkeypatch.setattr(block_ahead, "_TOGETHER_BYTES", 1)
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+
+
+def fetched(url, *fields, **options):
+    ref = yogadl.open_storage(url, **({"mirror": None} | options)).fetch("set", "1")
+    return ref.fields(*fields) if fields else ref
+
+
+def here(url, *fields):
+    ref = yogadl.open_storage(url.removeprefix("file://")).fetch("set", "1")
+    return ref.fields(*fields) if fields else ref
+
+
+WHERE = {
+    "memory": lambda folder: {"mirror": None},
+    "a mirror": lambda folder: {"mirror": folder, "mirror_limit": 14_000_000},
+    "a mirror of half a window": lambda folder: {"mirror": folder, "mirror_limit": 1_000_000},
+    "a mirror of less than a block": lambda folder: {"mirror": folder, "mirror_limit": 60_000},
+    "never filled": lambda folder: {"mirror": folder, "mirror_fill": "never"},
+}
+
+
+@pytest.fixture(params=WHERE)
+def options(request, tmp_path):
+    return WHERE[request.param](tmp_path / "mirror")
+
+
+def same(found, expected):
+    """Compare two epochs, batch by batch."""
+    for ours, theirs in itertools.zip_longest(found, expected):
+        assert ours.keys() == theirs.keys()
+        for name, values in ours.items():
+            pairs = (
+                zip(values, theirs[name], strict=True)
+                if isinstance(values, list)
+                else [(values, theirs[name])]
+            )
+            for one, other in pairs:
+                np.testing.assert_array_equal(one, other)
+
+
+STREAMS = {
+    "plain": lambda ref: ref.stream(shuffle=ORDER, shuffle_seed=3).batch(32),
+    "records": lambda ref: ref.stream(shuffle=ORDER, shuffle_seed=3),
+    "a shard": lambda ref: ref.stream(shuffle=ORDER, shard_rank=1, num_shards=4).batch(16),
+    "a shard of lanes that are shared": lambda ref: ref.stream(
+        shuffle=ORDER, shard_rank=1, num_shards=3
+    ).batch(16),
+    "padded": lambda ref: ref.stream(
+        shuffle=ORDER, shard_rank=3, num_shards=4, pad_shard_remainder=True
+    ).batch(7),
+    "from the middle": lambda ref: ref.stream(1237, shuffle=ORDER).batch(32),
+    "with ranges left out": lambda ref: (
+        ref.stream(shuffle=ORDER).skip_ranges([(100, 1300), (2000, 2001)]).batch(32)
+    ),
+    "always the same": lambda ref: ref.stream(shuffle=ORDER, skip_shuffle_at_epoch_end=True).batch(32),
+    "tiny windows": lambda ref: ref.stream(shuffle=yogadl.Blocks(3, 2, 1)).batch(50),
+    "blocks of few records": lambda ref: ref.stream(shuffle=yogadl.Blocks(4, 5, 4)).batch(50),
+    "one window": lambda ref: ref.stream(shuffle=yogadl.Blocks(40, 30, 4)).batch(50),
+    "no window is full": lambda ref: ref.stream(shuffle=yogadl.Blocks(400, 300, 4)).batch(50),
+    "a slice": lambda ref: ref[17:4017].stream(shuffle=ORDER).batch(32),
+    "every third": lambda ref: ref[::3].stream(shuffle=ORDER).batch(32),
+    "selected": lambda ref: ref.select(np.arange(COUNT)[::-1]).stream(shuffle=ORDER).batch(32),
+    "split": lambda ref: ref.split(0.5, seed=1)[0].stream(shuffle=ORDER).batch(32),
+    "joined": lambda ref: yogadl.concat([ref[:2500], ref[3000:]]).stream(shuffle=ORDER).batch(32),
+    "mixed": lambda ref: (
+        yogadl.mix({"a": (ref[:3000], 0.6), "b": (ref[3000:], 0.4)}).stream(shuffle=ORDER).batch(32)
+    ),
+    "mapped": lambda ref: ref.map(lambda one: {"sum": one["image"].sum()}).stream(shuffle=ORDER).batch(32),
+    "threads": lambda ref: ref.stream(shuffle=ORDER).batch(16).prefetch(4, threads=3),
+    "workers": lambda ref: ref.stream(shuffle=ORDER).batch(16).prefetch(4, workers=2),
+}
+
+
+def epochs(stream):
+    """Yield all that a stream has in two epochs."""
+    return itertools.chain(stream, stream)
+
+
+PLACES = [(where, name) for name in STREAMS for where in ("memory", "a mirror")]
+PLACES += [(where, "plain") for where in WHERE if where not in ("memory", "a mirror")]
+
+
+@pytest.mark.parametrize(("where", "name"), PLACES)
+def test_the_records_are_those_of_a_local_cache(url, tmp_path, where, name):
+    ref = fetched(url, **WHERE[where](tmp_path / "mirror"))
+    same(epochs(STREAMS[name](ref)), epochs(STREAMS[name](here(url))))
+
+
+@pytest.fixture
+def small_reads(monkeypatch):
+    """Let a read be smaller than a window here, as elsewhere."""
+    monkeypatch.setattr("yogadl._stream.items.MOST_BYTES", 8 * ROW_BYTES)
+    monkeypatch.setattr("yogadl._stream.workers._CHUNK_BYTES", 8 * ROW_BYTES)
+
+
+def made(ref, read):
+    """Read, and return how many requests that took, and how many bytes came."""
+    before = ref.locality()
+    for _ in read:
+        pass
+    after = ref.locality()
+    return after.ranges - before.ranges, after.range_bytes - before.range_bytes
+
+
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("where", ["memory", "a mirror"])
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_each_block_comes_once_to_one_shard(url, tmp_path, where, shards):
+    requests = size_bytes = 0
+    for rank in range(shards):
+        ref = fetched(url, "image", **WHERE[where](tmp_path / str(rank)))
+        stream = ref.stream(shuffle=yogadl.Blocks(50, 5, 12), shard_rank=rank, num_shards=shards)
+        found = made(ref, stream.batch(8))
+        requests, size_bytes = requests + found[0], size_bytes + found[1]
+    first_rows = 16 * shards  # read record by record, since they are waited for
+    assert requests <= COUNT // 50 + first_rows + 60  # a block may lie in two of the format's
+    assert COUNT * ROW_BYTES <= size_bytes <= (COUNT + first_rows) * ROW_BYTES * 1.02
+
+
+def test_of_varying_values_whole_blocks_come_as_well(url, monkeypatch):
+    monkeypatch.setattr("yogadl._format.rows.KEPT_BYTES", 0)
+    ref = fetched(url, "tokens")
+    requests, size_bytes = made(ref, ref.stream(shuffle=ORDER).batch(8))
+    assert requests <= 2 * COUNT // 40 + 2 * 2 * 16 + 40  # entries and values
+    assert size_bytes <= 1.05 * sum(4 * (number % 700) + 12 for number in range(COUNT))
+
+
+@pytest.mark.usefixtures("small_reads")
+def test_workers_of_a_mirror_bring_each_block_once(url, tmp_path):
+    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=14_000_000)
+    loader = ref.stream(shuffle=yogadl.Blocks(40, 20, 5)).batch(8).prefetch(4, workers=2)
+    for _ in loader:
+        pass
+    found = loader.stats()
+    assert found.range_bytes <= 1.1 * COUNT * ROW_BYTES
+    assert found.ranges <= 3 * COUNT // 40
+
+
+def test_workers_without_a_mirror_read_records(url):
+    """Each would bring every block for itself."""
+    order = yogadl.Blocks(100, 20, 3)
+    ref = fetched(url, "image")
+    loader = ref.stream(shuffle=order).batch(8).prefetch(4, workers=2)
+    for _ in loader:
+        pass
+    assert loader.stats().ranges > 10 * COUNT // 100
+
+
+def test_who_reads_here_and_there_brings_no_blocks(url):
+    ref = fetched(url, "image")
+    loader = ref.stream(shuffle=ORDER).batch(8)
+    for step in (500, 3, 700, 90):
+        loader.batch_at(step)
+    assert ref.locality().range_bytes <= 4 * 20 * ROW_BYTES * 2
+
+
+def test_two_readers_of_one_stream_are_far_apart(url, options):
+    expected = list(epochs(STREAMS["plain"](here(url))))
+    loader = STREAMS["plain"](fetched(url, **options))
+    one, other = iter(loader), iter(loader)
+    half = len(expected) // 2
+    ours = [next(one) for _ in range(half // 2)]
+    theirs = []
+    for batch in other:
+        theirs.append(batch)
+        ours += itertools.islice(one, 1)
+    same(ours + list(one), expected[:half])
+    same(theirs, expected[half:])
+
+
+def test_a_stream_goes_on_from_a_cursor_within_a_window(url, options):
+    whole = list(STREAMS["plain"](here(url)))
+    loader = STREAMS["plain"](fetched(url, **options))
+    reader = iter(loader)
+    first = [next(reader) for _ in range(37)]
+    state = pickle.loads(pickle.dumps(reader.state_dict()))
+    again = STREAMS["plain"](fetched(url, **options))
+    again.load_state_dict(state)
+    same(first + list(again), whole)
+
+
+def test_a_forked_child_goes_on_by_itself(url, options):
+    expected = list(STREAMS["plain"](here(url)))
+    reader = iter(STREAMS["plain"](fetched(url, **options)))
+    first = [next(reader) for _ in range(40)]
+
+    def rest():
+        same(first + list(reader), expected)
+        return True
+
+    assert in_fork(rest)
+    same(first + list(reader), expected)
+
+
+@pytest.mark.parametrize(("most", "is_enough"), [(800 * ROW_BYTES * 2, True), (100 * ROW_BYTES, False)])
+def test_memory_has_so_much(url, monkeypatch, most, is_enough):
+    monkeypatch.setattr(_held, "MOST_IN_MEMORY_BYTES", most)
+    ref = fetched(url, "image")
+    requests, _ = made(ref, ref.stream(shuffle=ORDER).batch(8))
+    assert (requests < COUNT // 4) == is_enough
+
+
+@pytest.mark.parametrize(("least", "is_one"), [(10 * COUNT * ROW_BYTES, True), (1, False)])
+def test_small_windows_are_taken_together(url, monkeypatch, least, is_one):
+    monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", least)
+    blocks = fetched(url, "image").stream(shuffle=yogadl.Blocks(4, 2, 2)).run.block_ahead
+    assert blocks.is_of_use(is_shared=False)
+    assert (blocks.most_rows > 100) == is_one
+
+
+@pytest.mark.parametrize("together", [1, 4 * 2**20])
+@pytest.mark.parametrize("coming", [1, 64 * 2**20])
+def test_blocks_come_in_any_number_at_a_time(url, monkeypatch, together, coming):
+    monkeypatch.setattr(block_ahead, "_TOGETHER_BYTES", together)
+    monkeypatch.setattr(block_ahead, "_COMING_BYTES", coming)
+    same(epochs(STREAMS["plain"](fetched(url))), epochs(STREAMS["plain"](here(url))))
+
+
+def block_folders(mirror):
+    return [folder for folder in (mirror / "blocks").glob("*") if folder.is_dir()]
+
+
+def block_names(mirror):
+    return [path for folder in block_folders(mirror) for path in folder.iterdir() if path.name != "lock"]
+
+
+def test_nothing_is_left_of_a_stream(url, tmp_path):
+    ref = fetched(url, mirror=tmp_path, mirror_limit=14_000_000)
+    reader = iter(STREAMS["plain"](ref))
+    for _ in range(60):
+        next(reader)
+    assert block_names(tmp_path)
+    del reader, ref
+    wait_until(lambda: not block_names(tmp_path), "the files are gone")
+
+
+READS = """
+import sys, yogadl
+from yogadl._stream import block_ahead
+from yogadl.storage import _remote_opening
+block_ahead._WINDOW_BYTES = 1
+_remote_opening.AT_ONCE_BYTES = 0
+ref = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2], mirror_limit=14_000_000).fetch("set", "1")
+order = yogadl.Blocks(records=40, window=5, lanes=4)
+for number, batch in enumerate(ref.stream(shuffle=order, shuffle_seed=3).batch(32)):
+    if number == 60:
+        print("there", flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_process_leaves_makes_room_and_is_not_trusted(url, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", READS, url, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "there\n"
+        process.send_signal(signal.SIGKILL)
+    left = block_names(tmp_path)
+    assert left
+    for path in left:  # as if the machine had gone down, too
+        path.write_bytes(bytes(path.stat().st_size))
+    options = {"mirror": tmp_path, "mirror_limit": 14_000_000}
+    same(epochs(STREAMS["plain"](fetched(url, **options))), epochs(STREAMS["plain"](here(url))))
+    assert not set(left) & set(block_names(tmp_path))
+
+
+def test_the_room_of_a_stream_is_reserved_as_long_as_it_lives(url, tmp_path):
+    ref = fetched(url, mirror=tmp_path, mirror_limit=14_000_000)
+    reader = iter(ref.stream(shuffle=yogadl.Blocks(40, 8, 8)).batch(32))
+    for _ in range(5):
+        next(reader)
+    location = MirrorLocation(tmp_path)
+    with pytest.raises(StorageError, match="does not fit"):
+        evict_for(location, {"another": 10_000_000}, location.limit_bytes(), "another")
+    assert block_folders(tmp_path)
+    [lock] = [folder / "lock" for folder in block_folders(tmp_path)]
+    del reader, ref
+    wait_until(lambda: gc.collect() >= 0 and is_free(lock), "the room is free")  # some are on their way
+    evict_for(location, {"another": 10_000_000}, location.limit_bytes(), "another")
+    assert not block_folders(tmp_path)
+
+
+def test_a_file_that_is_gone_is_read_by_range(url, tmp_path):
+    reader = iter(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=14_000_000)))
+    first = [next(reader) for _ in range(60)]
+    for number, path in enumerate(block_names(tmp_path)):
+        if number % 2:
+            path.unlink()
+        else:
+            os.truncate(path, path.stat().st_size // 2)
+    same(first + list(reader), STREAMS["plain"](here(url)))
+
+
+def test_a_full_disk_is_said_once_and_read_by_range(url, tmp_path, monkeypatch, caplog):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    reader = iter(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=14_000_000)))
+    first = [next(reader)]
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with caplog.at_level(logging.WARNING):
+        same(first + list(reader), STREAMS["plain"](here(url)))
+    assert [line for line in caplog.messages if "record by record" in line] == caplog.messages[:1]
+    assert not block_names(tmp_path)
+
+
+def test_enough_is_enough(url, options):
+    ref = fetched(url, **options, max_requests=40)
+    with pytest.raises(SpendingError, match="40 requests were made"):
+        for _ in STREAMS["plain"](ref):
+            pass
+
+
+@pytest.mark.parametrize("where", ["memory", "a mirror"])
+def test_streams_of_several_threads_share_what_they_hold(url, tmp_path, where):
+    ref = fetched(url, **WHERE[where](tmp_path))
+    expected = list(STREAMS["plain"](here(url)))
+    with futures.ThreadPoolExecutor(3) as pool:
+        streams = [pool.submit(lambda: list(STREAMS["plain"](ref))) for _ in range(3)]
+        for stream in streams:
+            same(stream.result(), expected)
+
+
+@pytest.mark.parametrize(("records", "is_held"), [(3, False), (4, True)])
+def test_the_smallest_block_that_is_held(url, records, is_held):
+    stream = fetched(url, "image").stream(shuffle=yogadl.Blocks(records, 50, 4))
+    assert (stream.plan().chosen == "blocks") == is_held
+    assert (stream.run.block_ahead is not None) == is_held
+
+
+PLANNED = {
+    "all": lambda ref: ref.stream(shuffle=ORDER).batch(8),
+    "a shard": lambda ref: ref.stream(shuffle=ORDER, shard_rank=1, num_shards=2).batch(8),
+    "the default lanes": lambda ref: ref.stream(shuffle=yogadl.Blocks(40, 5)).batch(8),
+    "a slice": lambda ref: ref[100:5100].stream(shuffle=ORDER).batch(8),
+}
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_the_plan_counts_blocks(url, name):
+    ref = fetched(url, "id", "image")
+    loader = PLANNED[name](ref)
+    plan = loader.plan()
+    assert plan.chosen == "blocks"
+    assert plan.of_blocks
+    assert "*" not in str(plan)
+    way = plan.way("blocks")
+    assert (way.requests, way.bytes) == pytest.approx(made(ref, loader), rel=0.05)
+
+
+def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch):
+    ref = fetched(url, "image")
+    whole = PLANNED["all"](ref).plan().way("blocks")
+    monkeypatch.setattr("yogadl._stream.run.INDICES", 128)
+    monkeypatch.setattr("yogadl._stream.plan.INDICES", 128)
+    monkeypatch.setattr("yogadl._stream.plan.COUNTED", 2000)
+    part = PLANNED["all"](ref).plan().way("blocks")
+    assert (part.requests, part.bytes) == pytest.approx((whole.requests, whole.bytes), rel=0.2)
+
+
+def test_where_no_shard_has_blocks_of_its_own_the_plan_says_ranges(url):
+    stream = fetched(url, "image").stream(shuffle=ORDER, shard_rank=0, num_shards=3)
+    assert stream.batch(8).plan().chosen == "ranges"
+
+
+def test_a_mirror_with_room_is_filled(url, tmp_path):
+    ref = fetched(url, mirror=tmp_path)
+    loader = ref.stream(shuffle=ORDER).batch(8)
+    assert loader.plan().chosen == "mirror"
+    for _ in loader:
+        pass
+    assert not block_folders(tmp_path)

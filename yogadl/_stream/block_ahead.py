@@ -1,0 +1,284 @@
+"""Read whole blocks ahead, where the order is of blocks: each then comes once an epoch, to one shard."""
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._interfaces import Indices, Planned, RandomAccess, announce, views_of
+from yogadl._lock import ProcessLock
+from yogadl._stream.rows import Rows
+from yogadl._stream.shard import Shard
+from yogadl._stream.skipped import Skipped
+
+# So many are held: the one that is read, and the next.
+_WINDOWS: Final = 2
+# Smaller ones are taken together, up to so much.
+_WINDOW_BYTES: Final = 32_000_000
+# So much is on its way at a time, beyond what is needed at once.
+_COMING_BYTES: Final = 64 * 2**20
+# A window is read to its end when this share of the next was announced: others may not be as far.
+_LATER: Final = 8
+# So much is asked for together: what says where values lie is waited for once for all.
+_TOGETHER_BYTES: Final = 4 * 2**20
+
+
+class _Window:
+    """The blocks of one window of which a shard reads at least half, in the order of their first use.
+
+    Args:
+        label: What it is called.
+        low: At which position it begins.
+        high: Up to which it goes.
+        blocks: Which ones.
+        uses: At which position each is used first.
+        counts: How many of its records the shard reads.
+
+    Attributes:
+        asked: How many blocks were asked for.
+        numbers: Which are held.
+        held: What holds them, by cache.
+    """
+
+    def __init__(
+        self, label: str, low: int, high: int, blocks: Indices, uses: Indices, counts: Indices
+    ) -> None:
+        self.label, self.low, self.high = label, low, high
+        self.blocks, self.uses, self.counts = blocks, uses, counts
+        self.asked = 0
+        self.numbers = np.empty(0, np.int64)
+        self.held: dict[Any, Any] = {}
+
+    def coming_bytes(self) -> int:
+        """Return how much was asked for, and is not here yet."""
+        return sum(held.coming_bytes() for held in list(self.held.values()))
+
+
+class BlockAhead:
+    """Choose the blocks to hold, as rows are announced. Thread-safe; a pickled or forked one begins anew.
+
+    Args:
+        source: What is read.
+        order: In which order.
+        shard: Which of it.
+        skipped: What neither order nor shard count.
+        is_same: Whether every epoch has the order of the first.
+        planned: Told in place of caches, where nothing will be read.
+
+    Attributes:
+        most_rows: How many rows to announce ahead at most: blocks are held for those that are read.
+        records: How many records were said to be held or not, where nothing is read.
+    """
+
+    def __init__(
+        self,
+        source: RandomAccess,
+        order: Any,  # of blocks
+        shard: Shard,
+        skipped: Skipped | None,
+        is_same: bool,
+        planned: Planned | None = None,
+    ) -> None:
+        self._source, self._order, self._shard, self._skipped = source, order, shard, skipped
+        self._is_same = is_same
+        self._planned = planned
+        blocks = order.blocks
+        self._each = blocks.records
+        self._one = self._positions = blocks.records * blocks.window * blocks.lanes  # of a window
+        self.most_rows = 1
+        self._lock = ProcessLock()
+        self.records = 0
+        self._begin()
+
+    def __reduce__(self) -> Any:
+        return BlockAhead, (self._source, self._order, self._shard, self._skipped, self._is_same)
+
+    def _begin(self) -> None:
+        """Forget all: at first, and in a forked process."""
+        self._pid = os.getpid()
+        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
+        self._stores: dict[Any, Any] | None = None
+        self._seen = -1, -1  # the epoch and the position announced last
+        self._is_going_on = False
+
+    def others(self, rows: Rows, *, is_shared: bool) -> Indices:
+        """Begin to hold the blocks of rows that are announced; return which records are not held.
+
+        Args:
+            rows: Those that are announced.
+            is_shared: Whether other processes read rows between them.
+        """
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin()
+            is_other = np.ones(len(rows), bool)
+            if self._finds_stores(is_shared):
+                end = 0
+                for epoch, positions in rows.pieces:
+                    start, end = end, end + len(positions)
+                    if len(positions):
+                        is_other[start:end] = self._others(rows.indices[start:end], epoch, positions)
+            self.records += int(is_other.sum())
+        return rows.indices[is_other]
+
+    def _others(self, indices: Indices, epoch: int, positions: Any) -> Any:
+        """Return which of these rows are not of blocks that are held."""
+        first, last = int(positions[0]), min(int(positions[-1]), self._order.records - 1)
+        before, self._seen = self._seen, (epoch, last)
+        is_other = np.ones(len(indices), bool)
+        # The first rows are wanted at once, and who reads here and there wants no blocks.
+        if before[0] != epoch or not 0 < first - before[1] <= max(self._positions, 64 * (last - first + 1)):
+            return is_other
+        blocks = indices // self._each
+        for number in range(first // self._positions, last // self._positions + 1):
+            window = self._window(epoch, number, first)
+            wanted = int(np.searchsorted(window.uses, last, side="right"))
+            while window.asked < wanted:
+                group = self._next(window, wanted, epoch, last)
+                if group is None:
+                    break  # there is no room: they are read record by record
+                self._hold(window, group)
+            is_other &= ~np.isin(blocks, window.numbers)
+        if self._stores and not self._is_going_on:
+            self._is_going_on = True
+            next(iter(self._stores.values())).later(partial(self._go_on, epoch, last))
+        return is_other
+
+    def is_of_use(self, *, is_shared: bool) -> bool:
+        """Return whether some cache is to be read in blocks, in such a process."""
+        with self._lock:
+            return self._finds_stores(is_shared)
+
+    def _finds_stores(self, is_shared: bool) -> bool:
+        """Find out where blocks are held, if anywhere, and how many windows are taken for one."""
+        if self._stores is None:
+            said = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
+            views = views_of(self._source) if self._planned is None and self._is_joined() else ()
+            caches = {view: len(view) for view in views if hasattr(view, "block_store")}
+            window_bytes = self._one * self._source.record_bytes // self._shard.ranks
+            wanted_bytes = _WINDOWS * max(window_bytes, _WINDOW_BYTES)
+            self._stores = {}
+            for cache, count in caches.items():
+                size_bytes = wanted_bytes * count // sum(caches.values())
+                store = cache.block_store(said, min(self._shard.own(0), count), size_bytes)
+                if store is not None and (store.is_shared or not is_shared):
+                    self._stores[cache] = store
+            if self._stores:
+                wanted_bytes = min(wanted_bytes, sum(store.free_bytes() for store in self._stores.values()))
+            self._positions = self._one * max(1, wanted_bytes // _WINDOWS // max(1, window_bytes))
+            self.most_rows = max(1, self._positions // self._shard.ranks // _LATER // 2)
+        return bool(self._stores) or self._planned is not None
+
+    def _is_joined(self) -> bool:
+        """Return whether the records of a block are neighbours in a cache, too: not in a shuffled view."""
+        near = far = 0
+
+        def count(_: Any, indices: Indices, __: Any) -> None:
+            nonlocal near, far
+            steps = np.abs(np.diff(indices))
+            near, far = near + int((steps < 2).sum()), far + int((steps > 1).sum())
+
+        announce(self._source, np.arange(min(self._each, len(self._source))), planned=count)
+        return near >= far
+
+    def _window(self, epoch: int, number: int, position: int) -> _Window:
+        """Return a window, entered at a position or, if that is before it, at its beginning."""
+        found = self._windows.get((epoch, number))
+        if found is None:
+            found = self._windows[epoch, number] = self._made(epoch, number, position)
+        self._windows.move_to_end((epoch, number))
+        return found
+
+    def _made(self, epoch: int, number: int, position: int) -> _Window:
+        step, records = self._shard.ranks, self._order.records
+        low, high = number * self._positions, min((number + 1) * self._positions, records)
+        if self._skipped is None:
+            start = max(low, position)
+            places = np.arange(start + (position - start) % step, high, step)
+        else:  # there is one shard
+            kept = np.arange(self._skipped.before(max(low, position)), self._skipped.before(high))
+            places = self._skipped.places(kept)
+        blocks, firsts, counts = np.unique(
+            self._order.indices(places, 0 if self._is_same else epoch) // self._each,
+            return_index=True,
+            return_counts=True,
+        )
+        chosen = np.flatnonzero(2 * counts >= np.minimum(self._each, records - blocks * self._each))
+        chosen = chosen[np.argsort(firsts[chosen])]
+        label = f"{epoch}-{number}"
+        return _Window(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
+
+    def _next(self, window: _Window, end: int, epoch: int, last: int) -> Indices | None:
+        """Return the next blocks to hold, up to so many of a window; None if there is no room.
+
+        Room is made by windows that no process of this machine reads any more, since this one has come to
+        position `last`.
+        """
+        most = max(1, _TOGETHER_BYTES // (self._each * self._source.record_bytes))
+        group = window.blocks[window.asked : min(end, window.asked + most)]
+        size_bytes = len(group) * self._each * self._source.record_bytes
+        while self._stores and sum(store.free_bytes() for store in self._stores.values()) < size_bytes:
+            over = last - self._positions // _LATER
+            past = (
+                key
+                for key, other in self._windows.items()
+                if other is not window and (key[0] != epoch or other.high <= over)
+            )
+            oldest = next(past, None)
+            if oldest is None:
+                return None
+            del self._windows[oldest]
+        self.records += int(window.counts[window.asked : window.asked + len(group)].sum())
+        window.asked += len(group)
+        window.numbers = np.union1d(window.numbers, group)
+        return group
+
+    def _hold(self, window: _Window, blocks: Indices) -> None:
+        """Begin to read blocks, each whole and by itself, to be kept as long as the window is."""
+
+        def hold(entries: bool, cache: Any, some: Indices, fields: Sequence[int] | None) -> None:
+            store = (self._stores or {}).get(cache)
+            if store is not None:
+                held = window.held.setdefault(cache, store.window(window.label))
+                cache.hold(some, fields, held, entries=entries)
+            elif not entries:
+                announce(cache, some, fields)
+
+        each = self._each
+        records = [
+            np.arange(first, min(first + each, self._order.records)) for first in (blocks * each).tolist()
+        ]
+        for entries in (True, False) if self._planned is None else (False,):
+            for indices in records:
+                announce(self._source, indices, planned=self._planned or partial(hold, entries))
+
+    def _go_on(self, epoch: int, last: int) -> None:
+        """Ask for more: of the window that is read, and then of the next."""
+        with contextlib.suppress(Exception):  # reading raises it
+            while (found := self._following(epoch, last)) is not None:
+                self._hold(*found)
+        self._is_going_on = False
+
+    def _following(self, epoch: int, last: int) -> tuple[_Window, Indices] | None:
+        """Return which blocks are to be held next; None for now."""
+        with self._lock:
+            number = last // self._positions
+            current = self._windows.get((epoch, number))
+            if current is None or self._coming_bytes() >= _COMING_BYTES:
+                return None
+            window = current
+            if current.asked == len(current.blocks):
+                if current.high >= self._order.records:
+                    return None
+                window = self._window(epoch, number + 1, last)
+                if window.asked == len(window.blocks):
+                    return None
+            blocks = self._next(window, len(window.blocks), epoch, last)
+            return None if blocks is None else (window, blocks)
+
+    def _coming_bytes(self) -> int:
+        return sum(window.coming_bytes() for window in self._windows.values())

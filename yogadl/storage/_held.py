@@ -1,0 +1,247 @@
+"""Hold whole ranges of a cache for the time that a stream reads from them: in files, or in memory."""
+
+import os
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._lock import ProcessLock
+from yogadl.storage._ranges import Range, Ranges, merged, spans_of
+from yogadl.storage._threads import DaemonThreads
+
+Int64s = NDArray[np.int64]
+
+# How much is held in memory, where there is no mirror.
+MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
+
+
+class GoneError(Exception):
+    """What was held is no longer: it is to be read by range."""
+
+
+class HeldFiles(Protocol):
+    """Keep ranges in files that the processes of a machine share."""
+
+    most_bytes: int
+
+    def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
+        """Write what `fetch` returns to a file, unless it is there.
+
+        Raises:
+            GoneError: if there is no room.
+        """
+
+    def read(self, name: str, position: int, length: int) -> bytes:
+        """Read from a file.
+
+        Raises:
+            GoneError: if it is not there.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+
+class HeldRange(Range):
+    """Bytes of one part that are kept until nobody holds them.
+
+    Attributes:
+        name: What its file is called.
+    """
+
+    __slots__ = ("_files", "name")
+
+    def __init__(self, part: int, start: int, stop: int, files: HeldFiles | None, label: str) -> None:
+        super().__init__(part, start, stop)
+        self._files = files
+        self.name = f"{label}-{part}-{start}-{stop}"
+
+    def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
+        """Return what is to be kept in memory of what `fetch` returns."""
+        if self._files is None:
+            return fetch()
+        self._files.bring(self.name, fetch)
+        return b""
+
+    def slice(self, start: int, length: int) -> bytes | memoryview:
+        """Return bytes from a position of the part on, waiting for them.
+
+        Raises:
+            GoneError: if they are no longer held.
+        """
+        if self._files is None:
+            return super().slice(start, length)
+        self.wait()
+        return self._files.read(self.name, start - self.start, length)
+
+
+class Tally:
+    """What a `Held` has.
+
+    Attributes:
+        names: Of its files.
+        size_bytes: How much that is.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.size_bytes = 0
+
+
+class Held:
+    """Ranges of one cache that are kept as long as this object lives. Made by `BlockStore.window`."""
+
+    def __init__(self, store: "BlockStore", label: str) -> None:
+        self._label = label
+        self._holder = store.holder
+        self._files = store.files
+        self._found: list[HeldRange] = []
+        self._starts: list[int] = []  # of each, were all parts one after the other
+        self._coming: list[HeldRange] = []
+        self._tally = Tally()
+        store.tallies.add(self._tally)
+        weakref.finalize(self, _let_go, os.getpid(), self._files, store.tallies, self._tally)
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these, as few ranges, each whole."""
+        self._holder.add(self, parts, positions, lengths)
+
+    def make(self, part: int, start: int, stop: int, key: int) -> HeldRange:
+        """Return a new range, found from now on; the caller has the holder's lock."""
+        one = HeldRange(part, start, stop, self._files, self._label)
+        place = bisect_right(self._starts, key)
+        self._starts.insert(place, key)
+        self._found.insert(place, one)
+        self._coming.append(one)
+        self._tally.names.append(one.name)
+        self._tally.size_bytes += one.size_bytes
+        return one
+
+    def coming_bytes(self) -> int:
+        """Return how much of it was asked for, and is not here yet."""
+        self._coming = coming = [one for one in self._coming if not one.is_done]
+        return sum(one.size_bytes for one in coming)
+
+    def find(self, key: int, part: int, stop: int) -> HeldRange | None:
+        """Return what has the bytes from there up to a position of their part; the caller has the lock."""
+        place = bisect_right(self._starts, key) - 1
+        one = self._found[place] if place >= 0 else None
+        is_whole = one is not None and one.part == part and stop <= one.stop and not one.has_failed
+        return one if is_whole else None
+
+
+class Holder:
+    """Read what is held of a cache's parts from there, and the rest by range. Thread-safe; fork-safe."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._lock = ProcessLock()
+        self._pid = os.getpid()
+        self._all: list[weakref.ref[Held]] = []
+
+    def add(self, held: Held, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these; see `Held`."""
+        some = np.flatnonzero(lengths)
+        keys = self._ranges.keys(parts[some], positions[some])
+        with self._lock:
+            self._all = [known for known in self._all if known() not in (None, held)] + [weakref.ref(held)]
+            spans = spans_of(parts, positions, lengths, some)
+            missing = [number for number, (part, _, stop) in enumerate(spans)
+                       if held.find(keys[number], part, stop) is None]  # fmt: skip
+            found = [
+                held.make(part, start, stop, keys[missing[members[0]]])
+                for (part, start, stop), members in merged([spans[number] for number in missing])
+            ]
+        self._ranges.ask(found)
+
+    def read(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges; see `AwayParts`."""
+        if os.getpid() != self._pid:
+            self._pid, self._all = os.getpid(), []  # the threads that bring them are not in this process
+        windows = [held for known in self._all if (held := known()) is not None]
+        if not windows:
+            return self._ranges.read(parts, positions, lengths, keeps=False)
+        self._ranges.refuse_condemned(parts)
+        places = zip(
+            self._ranges.keys(parts, positions), parts.tolist(), (positions + lengths).tolist(), strict=True
+        )
+        with self._lock:
+            where = [next(filter(None, (held.find(*place) for held in windows)), None) for place in places]
+        content: list[bytes | memoryview] = [b""] * len(where)
+        self._fill(
+            content, [number for number, one in enumerate(where) if one is None], parts, positions, lengths
+        )
+        gone = []
+        for number, (one, position, length) in enumerate(
+            zip(where, positions.tolist(), lengths.tolist(), strict=True)
+        ):
+            if one is not None:
+                try:
+                    content[number] = one.slice(position, length)
+                except GoneError:
+                    gone.append(number)
+        self._fill(content, gone, parts, positions, lengths)
+        return content
+
+    def _fill(
+        self,
+        content: list[bytes | memoryview],
+        numbers: list[int],
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+    ) -> None:
+        if numbers:
+            chosen = np.array(numbers)
+            found = self._ranges.read(parts[chosen], positions[chosen], lengths[chosen], keeps=False)
+            for number, some in zip(numbers, found, strict=True):
+                content[number] = some
+
+
+class BlockStore:
+    """Where a stream keeps the blocks of a cache that it reads from; see `Held`.
+
+    Args:
+        holder: What reads them.
+        files: Where they are kept; None for memory.
+
+    Attributes:
+        tallies: Of each `Held` that lives.
+    """
+
+    def __init__(self, holder: Holder, files: HeldFiles | None) -> None:
+        self.holder = holder
+        self.files = files
+        self.tallies: set[Tally] = set()
+        self._threads = DaemonThreads(1, "yogadl-blocks")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the processes of this machine share what it keeps."""
+        return self.files is not None
+
+    def free_bytes(self) -> int:
+        """Return how much more it may keep."""
+        most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
+        return most_bytes - sum(tally.size_bytes for tally in self.tallies.copy())
+
+    def window(self, label: str) -> Held:
+        """Return what keeps some blocks together, of which there are none yet; another label for others."""
+        return Held(self, label)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something in a thread, one after the other."""
+        self._threads.put(work, lambda: None)
+
+
+def _let_go(pid: int, files: HeldFiles | None, tallies: set[Tally], tally: Tally) -> None:
+    """Forget what was kept. Takes no lock: it runs wherever the last reference went."""
+    if os.getpid() == pid:  # else it is the parent's
+        tallies.discard(tally)
+        if files is not None:
+            for name in tally.names:
+                files.remove(name)

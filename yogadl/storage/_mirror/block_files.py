@@ -1,0 +1,138 @@
+"""Keep blocks in a mirror while a stream reads from them: a file each, shared by a machine's processes."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+from yogadl.errors import StorageError
+from yogadl.storage._flock import Claim, open_lock, try_lock, wait_for_lock
+from yogadl.storage._folder import storage_error
+from yogadl.storage._held import GoneError
+from yogadl.storage._mirror.eviction import evict_for
+from yogadl.storage._mirror.location import BLOCKS_LOCK, MirrorLocation
+from yogadl.storage._mirror.partial_file import boot
+
+_log = logging.getLogger("yogadl")
+
+_LOCK_LIMIT_S: Final = 60.0
+# A process that brings a block and makes no progress is not waited for any longer.
+_STALL_S: Final = 60.0
+# Less than was asked for is better than nothing.
+_SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.125)
+
+
+class BlockFiles:
+    """The folder in which one stream's blocks are kept, by all processes of this machine that read it.
+
+    It is removed when room is needed and none of them lives.
+
+    Args:
+        location: The mirror.
+        table_name: The cache's part table.
+        key: Says which stream.
+        wanted_bytes: How much room to reserve; there may be less.
+
+    Attributes:
+        most_bytes: How much room there is.
+    """
+
+    def __init__(self, location: MirrorLocation, table_name: str, key: str, wanted_bytes: int) -> None:
+        # What was written before the machine went down may not be whole.
+        name = hashlib.sha256(f"{table_name} {key} {boot()}".encode()).hexdigest()[:32]
+        self._folder = location.blocks / name
+        lock_path = self._folder / BLOCKS_LOCK
+        with location.gate(exclusive=True):
+            descriptor = open_lock(lock_path)
+            weakref.finalize(self, os.close, descriptor).atexit = False
+            if try_lock(descriptor, lock_path, exclusive=True):
+                self._clear()
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            wait_for_lock(descriptor, lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
+            self.most_bytes = int(os.pread(descriptor, 20, 0) or 0)
+            if not self.most_bytes:
+                self.most_bytes = _reserved(location, f"blocks/{name}", wanted_bytes)
+                os.pwrite(descriptor, str(self.most_bytes).encode(), 0)
+        self._is_told = False
+
+    def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
+        """Write what `fetch` returns to a file, unless it is there; see `HeldFiles`."""
+        path = self._folder / name
+        if path.exists():
+            return
+        claim = Claim(path)
+        try:
+            if not claim.take(path.exists, _STALL_S):
+                return
+        except StorageError as error:
+            raise self._gone(error) from error
+        try:
+            content = fetch()
+            temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+            try:
+                temporary.write_bytes(content)
+                temporary.replace(path)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise self._gone(storage_error(error, f"can't write {path}")) from error
+        finally:
+            with contextlib.suppress(OSError):
+                claim.release()
+
+    def read(self, name: str, position: int, length: int) -> bytes:
+        """Read from a file; see `HeldFiles`."""
+        try:
+            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise GoneError from error
+        try:
+            content = os.pread(descriptor, length, position)
+        except OSError as error:
+            raise GoneError from error
+        finally:
+            os.close(descriptor)
+        if len(content) != length:
+            raise GoneError
+        return content
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _clear(self) -> None:
+        """Remove what is left of processes that are gone."""
+        for entry in os.scandir(self._folder):
+            if entry.name == BLOCKS_LOCK:
+                os.truncate(entry.path, 0)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+    def _gone(self, error: StorageError) -> GoneError:
+        if not self._is_told:
+            self._is_told = True
+            _log.warning("yogadl: blocks are read by range, record by record: %s", error)
+        return GoneError(str(error))
+
+
+def _reserved(location: MirrorLocation, name: str, wanted_bytes: int) -> int:
+    """Evict what nothing reads until there is room for so much, or for part of it; return for how much."""
+    for share in _SHARES:
+        size_bytes = int(wanted_bytes * share)
+        try:
+            evict_for(location, {name: size_bytes}, location.limit_bytes(), "a window of blocks")
+        except StorageError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _log.info("yogadl: %s", error)
+        else:
+            return size_bytes
+    return 0
