@@ -23,6 +23,7 @@ from yogadl.storage._buckets.retry import RetryPolicy
 
 COUNT = 300
 BOUND_S = 60
+BLOCKS = yogadl.Blocks(records=10, window=5, lanes=3)
 COLUMNS = {
     "id": np.arange(COUNT),
     "x": np.random.default_rng(0).integers(0, 255, (COUNT, 5000), np.uint8),
@@ -68,10 +69,10 @@ def again(place: Place, total_s: float = 60.0, **options: Any) -> RecordsRef:
     return storage.fetch("set", "1")
 
 
-def drained(ref: RecordsRef, **way: Any) -> None:
+def drained(ref: RecordsRef, shuffle: Any = True, **way: Any) -> None:
     """Read an epoch, and compare all of it."""
     seen = []
-    for batch in ref.stream(shuffle=True).batch(16).prefetch(2, **way):
+    for batch in ref.stream(shuffle=shuffle).batch(16).prefetch(2, **way):
         np.testing.assert_array_equal(batch["x"], COLUMNS["x"][batch["id"]])
         seen += batch["id"].tolist()
     assert sorted(seen) == list(range(COUNT))
@@ -92,6 +93,32 @@ def test_nor_is_it_by_threads_or_workers(broken: Broken, way: dict[str, int]) ->
     ref = opened(place)
     proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 11 == 0, cuts(2000), times=20)
     drained(ref, **way)
+
+
+@pytest.mark.parametrize("way", [{}, {"workers": 2}])
+def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: dict[str, int]) -> None:
+    place, proxy = broken
+    ref = opened(place, mirror=tmp_path, mirror_limit=1_700_000)
+    proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 3 == 0, cuts(2000), times=20)
+    drained(ref, BLOCKS, **way)
+    assert proxy.rules[0].times < 20
+
+
+@pytest.mark.parametrize("name", ["reset", "503"])
+def test_blocks_of_a_store_that_is_gone_are_one_error(broken: Broken, tmp_path: Path, name: str) -> None:
+    place, proxy = broken
+    ref = opened(place, total_s=3.0, mirror=tmp_path, mirror_limit=1_700_000)
+    iterator = iter(ref.stream(shuffle=BLOCKS).batch(16))
+    seen = [next(iterator)]
+    proxy.breaks(of_a_part, PASSING[name])
+    began = time.monotonic()
+    with pytest.raises(StorageError, match=r"can't read .*tried \d+ times"):
+        seen.extend(iterator)
+    assert time.monotonic() - began < BOUND_S
+    proxy.rules.clear()
+    seen.extend(iterator)
+    found = np.concatenate([batch["id"] for batch in seen]).tolist()
+    assert found == ref.stream(shuffle=BLOCKS).indices(0).tolist()
 
 
 @pytest.mark.parametrize("name", ["reset", "stall", "503"])
@@ -180,7 +207,7 @@ def test_a_part_that_is_cut_short_is_one_error(any_place: Place) -> None:
 def test_a_mirror_is_filled_over_a_network_that_fails(broken: Broken, tmp_path: Path) -> None:
     place, proxy = broken
     ref = opened(place, mirror=tmp_path, mirror_fill="always")
-    proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 5 == 0, cuts(2000), times=20)
+    proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 3 == 0, cuts(2000), times=20)
     for _ in itertools.count():
         drained(ref)
         if ref.locality().parts_here == ref.locality().parts:
