@@ -2,17 +2,19 @@
 
 ``python _object_server.py FOLDER [PORT [SECONDS]]`` prints where it answers, so long after it was asked. What
 the stores of the tests do for a get takes longer than the transfer that is measured, so this one sends files
-by sendfile, from a process of its own.
+by sendfile, from a process of its own. What it has answered so far is at ``/-/counted``: requests, and bytes.
 """
 
+import json
 import os
 import re
 import sys
+import threading
 import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 
@@ -23,6 +25,8 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     folder = Path()
     delay_s = 0.0
+    counted: ClassVar = [0, 0]
+    counting = threading.Lock()
 
     def do_HEAD(self) -> None:
         """Say what is known of an object."""
@@ -33,6 +37,14 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        if self.path == "/-/counted":
+            content = json.dumps(self.counted).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+            return
+        self._count(1, 0)
         time.sleep(self.delay_s)
         path = self.folder / unquote(self.path.partition("?")[0]).lstrip("/")
         try:
@@ -63,8 +75,14 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.flush()
         if self.command == "GET":
+            self._count(0, stop - start)
             while start < stop:
                 start += os.sendfile(self.connection.fileno(), descriptor, start, stop - start)
+
+    def _count(self, requests: int, size_bytes: int) -> None:
+        with self.counting:
+            self.counted[0] += requests
+            self.counted[1] += size_bytes
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of what is answered."""

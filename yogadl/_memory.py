@@ -31,6 +31,13 @@ def settle_allocator() -> None:
     np.empty(_SETTLING_BYTES, np.uint8)
 
 
+def trim_allocator() -> None:
+    """Give the memory of freed arrays back, after work that needed much of it once; with glibc."""
+    trim = getattr(load_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class BatchMemory:
     """Make arrays whose memory is used again once nothing refers to it. Thread-safe, and safe across a fork.
 

@@ -79,9 +79,8 @@ class Cache:
         return read_index(self.storage._backend.root, self.key, self.table, part)
 
     def reader(self, index=None):
-        reader = Reader(
-            self.manifest.spec, self.table, PartPaths(self.storage._backend.root, "d"), maps=self.maps
-        )
+        files = PartPaths(self.storage._backend.root, "d", self.table)
+        reader = Reader(self.manifest.spec, self.table, files, maps=self.maps)
         return CheckedReader(reader, index or self.index, str(self.key), REMEDY)
 
     def blocks(self):

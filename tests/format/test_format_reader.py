@@ -37,10 +37,11 @@ def open_reader(tmp_path):
     assert manifest.parts > 10
 
     def open_(**options):
+        table = open_table(storage._backend.root, manifest)
         return Reader(
             manifest.spec,
-            open_table(storage._backend.root, manifest),
-            PartPaths(storage._backend.root, "d"),
+            table,
+            PartPaths(storage._backend.root, "d", table),
             **options,
         )
 
@@ -104,9 +105,8 @@ def large(tmp_path_factory, request):
     manifest = storage._backend.catalogue.published(DatasetKey("d", "1")).manifest
 
     def open_():
-        return Reader(
-            manifest.spec, open_table(storage._backend.root, manifest), PartPaths(storage._backend.root, "d")
-        )
+        table = open_table(storage._backend.root, manifest)
+        return Reader(manifest.spec, table, PartPaths(storage._backend.root, "d", table))
 
     return arrays, open_
 

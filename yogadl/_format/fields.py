@@ -182,7 +182,10 @@ class VaryingField:
             self._table = table.fields[number]
             # Parts store it in different ways if it was found late to vary, or in rank.
             each = np.column_stack([self._table.varying, self._table.row_bytes, self._table.shape])
-            ways, first, numbers = np.unique(each, axis=0, return_index=True, return_inverse=True)
+            if (each == each[:1]).all():
+                ways, first, numbers = each[:1], np.zeros(1, np.int64), np.broadcast_to(0, len(each))
+            else:
+                ways, first, numbers = np.unique(each, axis=0, return_index=True, return_inverse=True)
             if not are_readable(leaf, ways):
                 raise CacheFormatError(
                     "a field is not stored as values of its kind are; build the dataset again"

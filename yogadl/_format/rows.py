@@ -32,8 +32,8 @@ KEPT_BYTES: Final = 64 * 2**20
 class PartFiles(Protocol):
     """Know where the files of parts lie."""
 
-    def path(self, sha256: str) -> str:
-        """Return the path of a part's file."""
+    def path(self, part: int) -> str:
+        """Return the path of the file of the part of that number."""
 
     @property
     def away(self) -> "AwayParts | None":
@@ -96,7 +96,7 @@ class Parts:
         # Parts of one size, but for the last: then finding the part of a record is a division.
         is_even = len(counts) > 0 and bool((counts[:-1] == counts[0]).all() and counts[-1] <= counts[0])
         self._part_records = int(counts[0]) if is_even else 0
-        self.renew_after = _RENEW_PAGES if int(table.size_bytes.sum()) > _RENEW_CACHE_BYTES else 0
+        self.renew_after = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
     def rows(self, indices: Int64s) -> "StoredRows":
@@ -144,7 +144,7 @@ class Parts:
                     if len(found[number]) != length:
                         raise CacheFormatError(f"part {name} ended early: it was truncated")
             except OSError as error:
-                raise unreadable(error, self._files.path(name)) from error
+                raise unreadable(error, self._files.path(part)) from error
             finally:
                 os.close(descriptor)
         return found
@@ -157,7 +157,7 @@ class Parts:
 
     def open(self, part: int) -> int:
         """Open a part's file; the caller closes the descriptor."""
-        return open_part(self._files.path(self.table.sha256[part]), int(self.table.size_bytes[part]))
+        return open_part(self._files.path(part), int(self.table.size_bytes[part]))
 
     def touch(self, size_bytes: int) -> None:
         """Count bytes that are read from mapped parts; after many of a large cache, map them anew."""
@@ -167,9 +167,8 @@ class Parts:
             self.window = self._new_window()  # what gathers from the old one still holds it
 
     def _new_window(self) -> Window:
-        names, files = self.table.sha256, self._files
         are_away = None if self.away is None else self.away.are_away
-        return Window(self.table.size_bytes[: self.mapped], lambda part: files.path(names[part]), are_away)
+        return Window(self.table.size_bytes[: self.mapped], self._files.path, are_away)
 
 
 def _kept_fields(table: PartTable) -> frozenset[int]:

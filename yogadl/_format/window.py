@@ -72,7 +72,9 @@ class Window:
         is_large = len(sizes) > 0 and int(sizes.mean()) >= _HUGE_PAGE_BYTES
         alignment = _HUGE_PAGE_BYTES if is_large else _SLOT_ALIGNMENT
         slots = -(-sizes // alignment) * alignment
-        if not 0 <= sum(slots.tolist()) < _MOST_BYTES or sizes.min(initial=0) < 0:
+        # As floats they can't wrap, and are exact as far as that.
+        is_possible = sizes.min(initial=0) >= 0 and float(slots.sum(dtype=np.float64)) < _MOST_BYTES
+        if not is_possible or slots.min(initial=0) < 0:
             raise CacheFormatError("the parts of a cache can't have these sizes; build the dataset again")
         self.offset: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(slots)])
         self.is_mapped: NDArray[np.bool_] = np.zeros(len(sizes), bool)

@@ -5,17 +5,21 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._frozen import frozen
 from yogadl._interfaces import Column, Indices, Lineage, Locality, Memory, Planned
 from yogadl._key import DatasetKey
 from yogadl._lock import ProcessLock
+from yogadl._memory import trim_allocator
 from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
+from yogadl.storage import _names
 from yogadl.storage._folder import Folder
 from yogadl.storage._mounts import network_file_system
-from yogadl.storage._parts import PartPaths, open_table, part_sizes, read_index
+from yogadl.storage._parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
 
 if TYPE_CHECKING:
     from yogadl._format.fields import Blocks
@@ -103,10 +107,13 @@ class CachedRecords:
                 "if you trust who built it, fetch it with allow_pickle=True"
             )
         try:
-            return manifest, self._storage.opener.reader(published, check=self._is_checked)
+            reader = self._storage.opener.reader(published, check=self._is_checked)
         except CacheFormatError:
             self._storage.published(self._key, self._digest)  # which says so if it was pruned meanwhile
             raise
+        if manifest.table_bytes >= LARGE_TABLE_BYTES:
+            trim_allocator()
+        return manifest, reader
 
     @property
     def spec(self) -> Spec:
@@ -256,8 +263,9 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
     Raises:
         CacheFormatError: if a file is missing or truncated.
     """
-    table = open_table(folder, manifest)
-    for name, size_bytes in part_sizes(manifest.key.id, table).items():
+    table = table_to_read(folder, manifest)
+    for part in np.flatnonzero(~are_whole(folder, manifest.key.id, table)).tolist():
+        name, size_bytes = _names.part(manifest.key.id, table.sha256[part]), int(table.size_bytes[part])
         found = folder.size(name)
         if found != size_bytes:
             problem = (
@@ -267,7 +275,8 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
                 f"{manifest.key}: part {name.rpartition('/')[2]} {problem}; build the dataset again, or "
                 "restore the file"
             )
-    reader = Reader(manifest.spec, table, PartPaths(folder, manifest.key.id), maps=mapped and can_map(folder))
+    files = PartPaths(folder, manifest.key.id, table)
+    reader = Reader(manifest.spec, table, files, maps=mapped and can_map(folder))
     if not check:
         return reader
     return checked(reader, partial(read_index, folder, manifest.key, table), manifest, REMEDY)

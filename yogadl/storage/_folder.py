@@ -3,8 +3,9 @@
 import contextlib
 import errno
 import os
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -67,6 +68,37 @@ class Folder(Root):
             return None
         except OSError as error:
             raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+
+    def sizes(self, below: str, files: Iterable[str]) -> Iterator[int]:
+        """Yield the size of each of these files of a folder, -1 if there is none; faster than `size`."""
+        with self._open_folder(below) as folder:
+            for file in files:
+                try:
+                    found = None if folder is None else os.stat(file, dir_fd=folder, follow_symlinks=False)
+                except FileNotFoundError:
+                    found = None
+                yield found.st_size if found is not None and stat.S_ISREG(found.st_mode) else -1
+
+    def exist(self, below: str, files: Iterable[str]) -> Iterator[bool]:
+        """Yield whether a folder has anything of each of these names; half of the time of `sizes`."""
+        with self._open_folder(below) as folder:
+            for file in files:
+                yield folder is not None and os.access(file, os.F_OK, dir_fd=folder, follow_symlinks=False)
+
+    @contextlib.contextmanager
+    def _open_folder(self, name: str) -> Iterator[int | None]:
+        """Open a folder, to look for files in it; gives ``None`` if there is none."""
+        folder = None
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path = checked_path(self.root, f"{name}/")
+                folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+            yield folder
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+        finally:
+            if folder is not None:
+                os.close(folder)
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file in place of any other of that name: readers see the old one or the new one."""

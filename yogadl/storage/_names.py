@@ -47,9 +47,19 @@ def manifest(key: DatasetKey) -> str:
     return f"{key.id}/versions/{key.version}{MANIFEST_SUFFIX}"
 
 
+def parts(dataset_id: str) -> str:
+    """Return the folder of all parts, and of their indexes."""
+    return f"{dataset_id}/parts"
+
+
 def part(dataset_id: str, sha256: str) -> str:
     """Return a part's name."""
-    return f"{dataset_id}/parts/{_checked(sha256)}.mdb"
+    return f"{parts(dataset_id)}/{part_file(sha256)}"
+
+
+def part_file(sha256: str) -> str:
+    """Return a part's name in the folder of all parts."""
+    return f"{_checked(sha256)}.mdb"
 
 
 def index(dataset_id: str, index_sha256: str) -> str:

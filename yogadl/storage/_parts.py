@@ -1,11 +1,16 @@
 """Find the files that a manifest names, and make sure that they are what it says."""
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._format.arrays import ArrayFile
 from yogadl._format.manifest import Manifest
-from yogadl._format.table import PartTable
+from yogadl._format.table import LateSums, PartTable
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
@@ -15,19 +20,23 @@ from yogadl.storage._root import MAX_READ_BYTES, Root
 if TYPE_CHECKING:
     from yogadl._format.layout import PartIndex, SealedPart
 
+# Of a part table that is held in less memory than its file; below, that would not be worth the time.
+LARGE_TABLE_BYTES: Final = 2**20
+
 
 class PartPaths:
-    """Know where the parts of a dataset lie in a local folder. Picklable."""
+    """Know where the parts of a cache lie in a local folder. Picklable."""
 
     away = None  # all are there
 
-    def __init__(self, folder: Folder, dataset_id: str) -> None:
+    def __init__(self, folder: Folder, dataset_id: str, table: PartTable) -> None:
         self._folder = folder
         self._id = dataset_id
+        self._table = table
 
-    def path(self, sha256: str) -> str:
-        """Return the path of a part's file."""
-        return str(self._folder.path(_names.part(self._id, sha256)))
+    def path(self, part: int) -> str:
+        """Return the path of the file of the part of that number."""
+        return str(self._folder.path(_names.part(self._id, self._table.sha256[part])))
 
 
 def open_table(root: Root, manifest: Manifest) -> PartTable:
@@ -63,10 +72,36 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     return table
 
 
+def table_to_read(root: Root, manifest: Manifest) -> PartTable:
+    """Return the part table of a manifest as `open_table` does, for a reader that holds it in memory.
+
+    The names of the indexes, of a large table a third, are read again when one is asked for: for `check`.
+
+    Raises:
+        CacheFormatError: if it is missing or not what the manifest names.
+    """
+    table = open_table(root, manifest)
+    if manifest.table_bytes < LARGE_TABLE_BYTES:
+        return table
+    return table.compacted(LateSums(len(table), partial(_index_sums, root, manifest)))
+
+
+def _index_sums(root: Root, manifest: Manifest) -> Sequence[str]:
+    return open_table(root, manifest).index_names()
+
+
 def part_sizes(dataset_id: str, table: PartTable) -> dict[str, int]:
     """Return name and size of each part that a table names."""
     sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
     return {_names.part(dataset_id, sha256): size_bytes for sha256, size_bytes in sizes}
+
+
+def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.bool_]:
+    """Return which parts of a table a folder has, of the size that they should have."""
+    files = map(_names.part_file, table.sha256)
+    found = np.fromiter(folder.sizes(_names.parts(dataset_id), files), np.int64, len(table))
+    whole: NDArray[np.bool_] = found == table.size_bytes
+    return whole
 
 
 def part_files(dataset_id: str, table: PartTable) -> set[str]:

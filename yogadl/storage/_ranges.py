@@ -5,12 +5,13 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._format.table import before
 from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, replaced
@@ -121,9 +122,6 @@ class Ranges:
         self._name_of = name_of
         self._sizes = sizes
         self._spending = spending
-        # Where each part begins, and where its pages do, were all parts one after the other.
-        self._first = np.concatenate([[0], np.cumsum(sizes)])
-        self._first_page = np.concatenate([[0], np.cumsum(-(-sizes // PAGE_BYTES))])
         self._lock = ProcessLock()
         self._counting = ProcessLock()
         self._damage: dict[int, CacheFormatError] = {}
@@ -212,6 +210,16 @@ class Ranges:
     def condemn(self, part: int, error: CacheFormatError) -> None:
         """Let nothing more be read of a part: its object has other bytes than its name says."""
         self._damage[part] = error
+
+    @cached_property
+    def _first(self) -> Int64s:
+        """Where each part begins, were all parts one after the other."""
+        return before(self._sizes)
+
+    @cached_property
+    def _first_page(self) -> Int64s:
+        """Where each part's pages begin, in the same way."""
+        return before(-(-self._sizes // PAGE_BYTES))
 
     def refuse_condemned(self, parts: Int64s) -> None:
         """Raise why nothing may be read of one of these parts, if that is so."""

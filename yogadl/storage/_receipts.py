@@ -218,7 +218,7 @@ class _OnePart:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def path(self, sha256: str) -> str:
+    def path(self, part: int) -> str:
         """Return the path of the part's file."""
         return str(self._path)
 

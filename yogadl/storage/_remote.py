@@ -13,7 +13,7 @@ from typing import Any, Final
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._buckets.bucket import Bucket, Object, read
+from yogadl.storage._buckets.bucket import Bucket, Object
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._folder import translated
 from yogadl.storage._mirror.mirror import Mirror
@@ -57,7 +57,17 @@ class BucketRoot:
             return b"".join(body.chunks)
 
     def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        return read(self._bucket, name, 0, most_bytes)
+        # As a whole, it leaves less memory with the process than as a range (benchmarks/many_parts.py).
+        with self._bucket.get(name) as body:
+            if body is None:
+                return None
+            found, size_bytes = [], 0
+            for chunk in body.chunks:
+                found.append(chunk)
+                size_bytes += len(chunk)
+                if size_bytes >= most_bytes:
+                    break
+            return b"".join(found)[:most_bytes]
 
     def size(self, name: str) -> int | None:
         found = self._bucket.head(name)

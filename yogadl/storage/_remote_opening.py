@@ -25,7 +25,7 @@ from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.no_mirror import NoMirror
 from yogadl.storage._mirror.ranged_cache import RangedCache
-from yogadl.storage._parts import open_table, read_index
+from yogadl.storage._parts import read_index, table_to_read
 from yogadl.storage._remote import BucketRoot, MirroredRoot
 from yogadl.storage._spending import Spending
 
@@ -81,12 +81,15 @@ class MirrorOpener:
         If the mirror has all of the version, the store is waited for some seconds only. If it does not
         answer, the mirror's manifest is returned, with a warning once.
         """
-        here = self.mirror.kept(key, digest)
+        is_known = self.mirror.known(key, digest) is not None
         try:
-            content = (self._root if here is None else self._hurried).read(_names.manifest(key))
+            content = (self._hurried if is_known else self._root).read(_names.manifest(key))
         except UnavailableError as error:
-            if here is None:
+            if not is_known:
                 raise
+            here = self.mirror.kept(key, digest)  # looks for every part
+            if here is None:
+                return self._root.read(_names.manifest(key))
             if not (self._is_told or isinstance(error, OfflineError)):
                 self._is_told = True
                 _log.warning(
@@ -108,15 +111,17 @@ class MirrorOpener:
         manifest, key = published.manifest, published.manifest.key
         if isinstance(self.mirror, NoMirror):
             root = MirroredRoot(self._bucket, self.mirror)
-            table = open_table(root, manifest)
+            table = table_to_read(root, manifest)
             from_bucket = partial(read_index, root, key, table)
             files = RangedCache(self._bucket, manifest, table, self._spending, from_bucket)
             return self._reader(manifest, files, maps=False, check=check)
         cache = self.mirror.hold(manifest)
         try:
-            missing_bytes = cache.missing_bytes()
+            are_here = cache.are_here()
+            missing_bytes = int(cache.table.size_bytes[~are_here].sum())
             if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES:
                 missing_bytes = 0 if self._is_brought(cache) else missing_bytes
+                are_here = cache.are_here()
             if check and not missing_bytes:
                 cache.complete_indexes(range(len(cache.table)))
             self.mirror.keep(published)
@@ -127,8 +132,9 @@ class MirrorOpener:
         if not missing_bytes:
             return self._reader(manifest, cache, maps=maps, check=check)
         from_bucket = partial(read_index, MirroredRoot(self._bucket, self.mirror), key, cache.table)
+        policy = FillPolicy(self._fill)
         files = RangedCache(
-            self._bucket, manifest, cache.table, self._spending, from_bucket, cache, FillPolicy(self._fill)
+            self._bucket, manifest, cache.table, self._spending, from_bucket, (cache, are_here), policy
         )
         return self._reader(manifest, files, maps=maps, check=check)
 

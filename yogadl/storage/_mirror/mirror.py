@@ -30,7 +30,7 @@ from yogadl.storage._mirror.eviction import evict_for, evict_to_free, what_is_th
 from yogadl.storage._mirror.location import MirrorLocation, chosen_location, default_location
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.transfer import Progress
-from yogadl.storage._parts import open_table, part_sizes
+from yogadl.storage._parts import are_whole, open_table
 from yogadl.storage._scratch import sweep
 
 _log = logging.getLogger("yogadl")
@@ -207,6 +207,11 @@ class Mirror:
             key: The version.
             digest: Which manifest; ``None`` for the newest that is known here.
         """
+        found = self.known(key, digest)
+        return found if found is not None and _is_whole(self.folder, found.manifest) else None
+
+    def known(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return a version's manifest if the mirror has it, whatever it has of the parts."""
         location = self._location_if_any()
         if location is None:
             return None
@@ -220,7 +225,7 @@ class Mirror:
             if content is not None and digest_of(content) == digest:
                 with contextlib.suppress(CacheFormatError):  # of another version, or a newer library
                     manifest = read_manifest(content, key, caches.where(name))
-                    return Published(manifest, digest, content) if _is_whole(caches, manifest) else None
+                    return Published(manifest, digest, content)
         return None
 
     def keep(self, published: Published) -> list[str]:
@@ -352,7 +357,7 @@ def _is_whole(folder: Folder, manifest: Manifest) -> bool:
         table = open_table(folder, manifest)
     except CacheFormatError:
         return False
-    return all(folder.size(name) == size for name, size in part_sizes(manifest.key.id, table).items())
+    return bool(are_whole(folder, manifest.key.id, table).all())
 
 
 @contextlib.contextmanager

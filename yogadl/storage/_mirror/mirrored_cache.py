@@ -10,6 +10,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
@@ -24,7 +27,7 @@ from yogadl.storage._mirror.block_files import BlockFiles
 from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation
 from yogadl.storage._mirror.transfer import Download, Progress, Total, fetch, fetch_one, in_parallel
-from yogadl.storage._parts import open_table, read_index
+from yogadl.storage._parts import read_index, table_to_read
 
 _log = logging.getLogger("yogadl")
 
@@ -69,7 +72,6 @@ class MirroredCache:
         except BaseException:
             self.close()
             raise
-        self._numbers = {sha256: number for number, sha256 in enumerate(self.table.sha256)}
 
     def __reduce__(self) -> Any:
         raise TypeError("what a mirror holds for this process can't be pickled; fetch it again over there")
@@ -78,16 +80,15 @@ class MirroredCache:
         """Give up this process's hold, so that the cache can be evicted."""
         self._release()
 
-    def path(self, sha256: str) -> str:
+    def path(self, part: int) -> str:
         """Return the path of a part's file, downloaded again if it was removed."""
-        number = self._numbers[sha256]
-        if not self.is_here(number):
+        if not self.is_here(part):
             with self._lock:
                 self.close()
                 self._release = self._hold()  # the lock's file may be gone as well
                 self._open_table()
-                self.complete([number])
-        return str(self.folder.path(_names.part(self._manifest.key.id, sha256)))
+                self.complete([part])
+        return str(self.folder.path(_names.part(self._manifest.key.id, self.table.sha256[part])))
 
     def index(self, number: int) -> PartIndex:
         """Return the index of a part, downloaded again if it was removed or damaged.
@@ -95,7 +96,7 @@ class MirroredCache:
         Raises:
             CacheFormatError: if the bucket has not what the part table names.
         """
-        self.path(self.table.sha256[number])
+        self.path(number)
         try:
             return read_index(self.folder, self._manifest.key, self.table, number)
         except CacheFormatError:
@@ -168,9 +169,10 @@ class MirroredCache:
         """How many bytes the mirror may hold; ``None`` where only the disk limits it."""
         return self._location.limit_bytes()
 
-    def missing_bytes(self) -> int:
-        """Return how many bytes of the parts are not there."""
-        return sum(one.size_bytes or 0 for one in self._missing(range(len(self.table))))
+    def are_here(self) -> NDArray[np.bool_]:
+        """Return which parts are there; that each is whole is seen to when it is opened."""
+        below, files = _names.parts(self._manifest.key.id), map(_names.part_file, self.table.sha256)
+        return np.fromiter(self.folder.exist(below, files), bool, len(self.table))
 
     def complete_indexes(self, numbers: Sequence[int]) -> None:
         """Download those of these parts' indexes that are not there: checked reads need them."""
@@ -218,18 +220,18 @@ class MirroredCache:
 
     def _open_table(self) -> PartTable:
         manifest, path = self._manifest, self.folder.path(self._table_name)
-        wanted = Download(self._table_name, manifest.table_sha256, manifest.table_bytes, path)
+        wanted = Download(self._table_name, manifest.table_sha256, manifest.table_bytes, path, in_few=True)
         if self.folder.size(self._table_name) is None:
             fetch(self._bucket, [wanted])
         try:
-            return open_table(self.folder, manifest)
+            return table_to_read(self.folder, manifest)
         except CacheFormatError:
             # Damaged here; the bucket's is checked once it is downloaded.
             _warn_of_damage(path)
             self.folder.remove(self._table_name)
             fetch(self._bucket, [wanted])
             self.mended.append(self._table_name)
-            return open_table(self.folder, manifest)
+            return table_to_read(self.folder, manifest)
 
     @contextlib.contextmanager
     def _reserved(self) -> Iterator[None]:

@@ -41,6 +41,10 @@ class NoMirror(Mirror):
         """Return that no version is here."""
         return None
 
+    def known(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return that no version is known here."""
+        return None
+
     def keep(self, published: Published) -> list[str]:
         """Keep nothing."""
         return []

@@ -39,7 +39,7 @@ class RangedCache:
         table: Its part table.
         spending: Counts what is read by range.
         read_index: Returns the index of the part of that number.
-        mirrored: What the mirror has of it; ``None`` without a mirror.
+        mirrored: The mirror's files of it, and which parts are there; ``None`` without a mirror.
         policy: Whether to fill the mirror while a stream reads.
 
     Attributes:
@@ -53,23 +53,23 @@ class RangedCache:
         table: PartTable,
         spending: Spending,
         read_index: Callable[[int], PartIndex],
-        mirrored: MirroredCache | None = None,
+        mirrored: tuple[MirroredCache, NDArray[np.bool_]] | None = None,
         policy: FillPolicy | None = None,
     ) -> None:
         self.table = table
         self.index = read_index
-        self._mirrored = mirrored
+        self._mirrored = None if mirrored is None else mirrored[0]
         self._policy = policy or FillPolicy("never")
-        self.are_away: NDArray[np.bool_] = np.ones(len(table), bool)
-        if mirrored is not None:
-            self.are_away = np.array([not mirrored.is_here(part) for part in range(len(table))], bool)
+        self.are_away: NDArray[np.bool_] = np.ones(len(table), bool) if mirrored is None else ~mirrored[1]
         sha256, dataset_id = table.sha256, manifest.key.id
         self._ranges = Ranges(
             bucket, lambda part: _names.part(dataset_id, sha256[part]), table.size_bytes, spending
         )
         self._holder = Holder(self._ranges)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
-        self._filler = None if mirrored is None else Filler(mirrored, self.are_away, self._ranges.condemn)
+        self._filler = (
+            None if self._mirrored is None else Filler(self._mirrored, self.are_away, self._ranges.condemn)
+        )
 
     def __reduce__(self) -> Any:
         raise TypeError("what is read by range in this process can't be pickled; fetch it again over there")
@@ -79,10 +79,10 @@ class RangedCache:
         """What reads those parts that are not here."""
         return self
 
-    def path(self, sha256: str) -> str:
+    def path(self, part: int) -> str:
         """Return the path of the file of a part that is here."""
         assert self._mirrored is not None
-        return self._mirrored.path(sha256)
+        return self._mirrored.path(part)
 
     def will_read(self, records: int, *, blocks: bool) -> None:
         """Say that a stream of this process is going to read so many records an epoch; see `AwayParts`."""

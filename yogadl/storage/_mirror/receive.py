@@ -4,6 +4,7 @@ Chunks are written at once, and hashed from the page cache while the next ranges
 is that of the chunks, however large the object is.
 """
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -43,19 +44,21 @@ class Receiver:
     ranges: Executor
     is_stopped: Callable[[], bool]
 
-    def receive(self, name: str, size_bytes: int | None, partial: PartialFile, report: Report) -> str:
+    def receive(
+        self, name: str, size_bytes: int | None, partial: PartialFile, report: Report, *, in_few: bool = False
+    ) -> str:
         """Fill a file with what it lacks of an object and return the sha256 of what is in it then.
 
         Raises:
             CacheFormatError: if there is no such object, or it has another size.
             ReplacedError: if it was replaced between two ranges, of which one may have been there before.
         """
-        if not size_bytes or size_bytes > _LEAST_RANGE_BYTES:
+        if not size_bytes or has_ranges(size_bytes, in_few):
             # A size in a manifest may be anything: it is compared before the object is cut into ranges.
             size_bytes = self._size_of(name, size_bytes)
         if partial.found:
             os.ftruncate(partial.descriptor, size_bytes)  # it may have been changed
-        spans = ranges_of(size_bytes)
+        spans = ranges_of(size_bytes, in_few)
         received: list[Future[str]] = []
         try:
             for span in spans:
@@ -64,7 +67,10 @@ class Receiver:
                     received[-1].set_result(partial.found[span])
                     report(span[1] - span[0])
                 else:
-                    received.append(self.ranges.submit(self._fill, name, size_bytes, span, partial, report))
+                    # As a whole, it leaves less memory with the process (benchmarks/many_parts.py).
+                    stop = None if in_few and len(spans) == 1 else span[1]
+                    fill = functools.partial(self._fill, name, size_bytes, span, partial, report)
+                    received.append(self.ranges.submit(fill, stop))
             sha256, tags = hashlib.sha256(), set()
             buffer = memoryview(bytearray(_HASH_BYTES))
             for (start, stop), one in zip(spans, received, strict=True):
@@ -90,12 +96,18 @@ class Receiver:
         return found.size_bytes
 
     def _fill(
-        self, name: str, size_bytes: int, span: tuple[int, int], partial: PartialFile, report: Report
+        self,
+        name: str,
+        size_bytes: int,
+        span: tuple[int, int],
+        partial: PartialFile,
+        report: Report,
+        stop: int | None,
     ) -> str:
-        """Write one range to the file, and return the tag of its object."""
+        """Write one range, requested up to `stop`, to the file, and return the tag of its object."""
         if self.is_stopped():
             raise StoppedError
-        position, stop = span
+        position = span[0]
         with self.bucket.get(name, position, stop) as body:
             if body is None:
                 raise self._missing(name)
@@ -122,14 +134,15 @@ class Receiver:
         )
 
 
-def has_ranges(size_bytes: int | None) -> bool:
+def has_ranges(size_bytes: int | None, in_few: bool = False) -> bool:
     """Return whether an object of so many bytes is downloaded in several ranges."""
-    return size_bytes is not None and size_bytes > _LEAST_RANGE_BYTES
+    return size_bytes is not None and size_bytes > (_MOST_RANGE_BYTES if in_few else _LEAST_RANGE_BYTES)
 
 
-def ranges_of(size_bytes: int) -> list[tuple[int, int]]:
+def ranges_of(size_bytes: int, in_few: bool = False) -> list[tuple[int, int]]:
     """Return the ranges, from and up to, that an object of so many bytes is downloaded in."""
-    length = min(_MOST_RANGE_BYTES, max(_LEAST_RANGE_BYTES, size_bytes // _RANGES))
+    least_bytes = _MOST_RANGE_BYTES if in_few else _LEAST_RANGE_BYTES
+    length = min(_MOST_RANGE_BYTES, max(least_bytes, size_bytes // _RANGES))
     length = -(-length // _WRITE_BYTES) * _WRITE_BYTES
     return [(start, min(start + length, size_bytes)) for start in range(0, size_bytes, length)]
 

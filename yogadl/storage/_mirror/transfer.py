@@ -50,12 +50,14 @@ class Download:
         sha256: The hash of its bytes.
         size_bytes: Its size; ``None`` if that is not known before.
         path: The file that it becomes; any other of that name is replaced.
+        in_few: Whether it is requested in few ranges, which takes longer.
     """
 
     name: str
     sha256: str
     size_bytes: int | None
     path: Path
+    in_few: bool = False
 
 
 # Returns whether a file need not be downloaded any more.
@@ -251,8 +253,8 @@ class _Downloader:
 
     def _try(self, wanted: Download, report: Callable[[int], None]) -> bool:
         """Download an object; return whether its bytes have the right sha256."""
-        with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes)) as file:
-            found = self.receiver.receive(wanted.name, wanted.size_bytes, file, report)
+        with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes, wanted.in_few)) as file:
+            found = self.receiver.receive(wanted.name, wanted.size_bytes, file, report, in_few=wanted.in_few)
             if found != wanted.sha256:
                 if file.found:  # a resumed file may be damaged: begin again
                     raise replaced(self.receiver.bucket.url, wanted.name)
