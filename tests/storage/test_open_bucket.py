@@ -74,6 +74,33 @@ def test_an_unknown_option_is_named(url: str) -> None:
         open_bucket(url, speed=1, colour="red")
 
 
+@pytest.mark.parametrize("url", ["s3://bucket", "gs://bucket", "file:///folder"])
+def test_a_mistyped_option_of_a_bucket_is_answered_with_all_that_there_are(url: str) -> None:
+    names = ["mirror", "mirror_limit", "mirror_fill", "max_requests", "max_requests_per_s", "max_price"]
+    names += ["prices", "lease_ttl_s", "wait_s", "patience_s", "exclusive", "mapped", "offline"]
+    names += [] if url.startswith("file") else ["endpoint_url", "anonymous"]
+    with pytest.raises(ConfigurationError, match="mirror_fil: no option of") as caught:
+        open_storage(url, mirror_fil="never")
+    listed = str(caught.value).partition("it takes ")[2].split(", ")
+    assert set(names) <= set(listed)
+    assert len(listed) == len(set(listed))
+    assert not {"patience", "location", "shared", "options", "mirror_fil"} & set(listed)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_mistyped_option_of_a_folder_is_answered_with_all_that_there_are(
+    tmp_path: Path, shared: bool
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"mapt: no option of the folder .*; it takes") as caught:
+        open_storage(tmp_path / "caches", shared=shared, mapt=False)
+    listed = str(caught.value).partition("it takes ")[2].replace("; with shared=True: ", ", ").split(", ")
+    assert listed == ["shared", "mapped", "lease_ttl_s", "wait_s"]
+    for name in listed:
+        value = {"lease_ttl_s": 60, "wait_s": 1}.get(name, False)
+        open_storage(tmp_path / "caches", **{"shared": True, name: value} if value else {name: value})
+    assert ("with shared=True" in str(caught.value)) is not shared
+
+
 def test_a_folder_with_spaces_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "some folder"
     open_bucket(folder.as_uri()).put("name", b"content")

@@ -56,6 +56,11 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
     group.add_argument(
         "--mirror-limit", metavar="SIZE", type=parse_size, help="how much the mirror may hold, e.g. 200GB"
     )
+    group.add_argument(
+        "--mirror-fill",
+        choices=("auto", "always", "never"),
+        help="whether what is read by range is brought to the mirror, too (default: auto)",
+    )
 
 
 def add_batch(parser: argparse.ArgumentParser) -> None:

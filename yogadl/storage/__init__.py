@@ -192,12 +192,14 @@ def open_storage(
         of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == TTL_S else lease_ttl_s}
     given = [name for name, value in of_buckets.items() if value is not None]
     if given:
-        raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}")
+        takes = f"shared, mapped{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"
+        raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}; it takes {takes}")
     path = Path(text)
     return CacheStorage(shared_backend(path, policy, mapped) if shared else local_backend(path, mapped))
 
 
 def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, offline: bool) -> "Bucket":
+    from yogadl._arguments import names_of
     from yogadl.storage._buckets.offline import OfflineBucket
     from yogadl.storage._buckets.opening import open_bucket
     from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
@@ -207,7 +209,8 @@ def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, o
     if patience_s is not None:
         retry = RetryPolicy(total_s=patience_s)
         options |= {} if url.startswith("file://") else {"patience": retry}  # a folder needs none
-    bucket = open_bucket(url, **options)
+    others = [name for name in names_of(open_storage) if name not in ("location", "shared")]
+    bucket = open_bucket(url, others, **options)
     return OfflineBucket(bucket) if offline else bucket
 
 

@@ -137,7 +137,7 @@ def _shared_with(root: Root, manifest: Manifest) -> set[str]:
         if content is not None:
             with contextlib.suppress(CacheFormatError):  # damaged: then all is copied
                 found = read_manifest(content, key, root.where(_names.manifest(key)))
-                return part_files(key.id, open_table(root, found))
+                return set(part_files(key.id, open_table(root, found)))
     return set()
 
 

@@ -14,6 +14,8 @@ from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._links import checked_path, files_below, open_file, stat_file
 from yogadl.storage._root import MAX_READ_BYTES, Entry, Root, too_large
 
+# How a full disk, or a quota that is used up, is said.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 # A folder that somebody else clears away in that moment is made again, so many times.
 _TRIES: Final = 100
 
@@ -288,7 +290,7 @@ def translated(what: str, *, unless: type[OSError] | tuple[()] = ()) -> Iterator
 def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageError:
     """Translate an error of the file system, met when something was read or, else, written."""
     hint = ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         hint = "; the disk is full: make room and try again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         hint = f"; it is not {'readable' if reads else 'writable'} for this user"

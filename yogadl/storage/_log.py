@@ -69,7 +69,7 @@ def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
     for version in catalogue.versions(dataset_id):
         try:
             manifest = catalogue.published(DatasetKey(dataset_id, version)).manifest
-            sizes[version] = part_sizes(dataset_id, open_table(catalogue.root, manifest))
+            sizes[version] = dict(part_sizes(dataset_id, open_table(catalogue.root, manifest)))
             manifests.append(manifest)
         except DatasetNotFoundError:
             pass  # deleted just now

@@ -1,7 +1,7 @@
 """Find the files that a manifest names, and make sure that they are what it says."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -90,10 +90,10 @@ def _index_sums(root: Root, manifest: Manifest) -> Sequence[str]:
     return open_table(root, manifest).index_names()
 
 
-def part_sizes(dataset_id: str, table: PartTable) -> dict[str, int]:
-    """Return name and size of each part that a table names."""
-    sizes = zip(table.sha256, table.size_bytes.tolist(), strict=True)
-    return {_names.part(dataset_id, sha256): size_bytes for sha256, size_bytes in sizes}
+def part_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
+    """Yield name and size of each part that a table names; those of equal parts again."""
+    for sha256, size_bytes in zip(table.sha256, table.size_bytes, strict=True):
+        yield _names.part(dataset_id, sha256), int(size_bytes)
 
 
 def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.bool_]:
@@ -104,10 +104,11 @@ def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.b
     return whole
 
 
-def part_files(dataset_id: str, table: PartTable) -> set[str]:
-    """Return the names of all files of parts that a table names."""
-    hashes = zip(table.sha256, table.index_sha256, strict=True)
-    return set(part_sizes(dataset_id, table)).union(*(_names.indexes(dataset_id, *both) for both in hashes))
+def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
+    """Yield the names of all files of parts that a table names; those of equal parts again."""
+    for sha256, index_sha256 in zip(table.sha256, table.index_sha256, strict=True):
+        yield _names.part(dataset_id, sha256)
+        yield from _names.indexes(dataset_id, sha256, index_sha256)
 
 
 def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":

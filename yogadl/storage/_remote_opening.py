@@ -1,6 +1,5 @@
 """Open the caches of a bucket: from the mirror, through it, or by range."""
 
-import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +14,10 @@ from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._buckets.retry import UnavailableError
+from yogadl.storage._buckets.store_errors import CredentialsError
 from yogadl.storage._cached import REMEDY, Published, can_map, checked
 from yogadl.storage._catalogue import Catalogue
+from yogadl.storage._folder import FULL
 from yogadl.storage._leases.coordinator import LeaseCoordinator
 from yogadl.storage._leases.lease import Leases
 from yogadl.storage._leases.policy import LeasePolicy
@@ -70,7 +71,7 @@ class MirrorOpener:
         self._is_mapped = mapped
         self._fill = fill
         self._spending = spending or Spending()
-        self._is_told = False
+        self._is_told = self._is_full_told = False
 
     def __reduce__(self) -> Any:
         return MirrorOpener, (self._bucket, self.mirror, self._is_mapped, self._fill, self._spending)
@@ -97,6 +98,14 @@ class MirrorOpener:
                     "mirror has is served: %s", key, error
                 )  # fmt: skip
             return here.content
+        except CredentialsError as error:
+            if not is_known or self.mirror.kept(key, digest) is None:
+                raise
+            raise CredentialsError(
+                error.errno,
+                f"{error.strerror}; this machine's mirror has all of {key}, and "
+                "open_storage(..., offline=True) serves that without asking the store",
+            ) from error
         self.mirror.renew(key, None if content is None else digest_of(content))
         return content
 
@@ -110,33 +119,48 @@ class MirrorOpener:
         """
         manifest, key = published.manifest, published.manifest.key
         if isinstance(self.mirror, NoMirror):
-            root = MirroredRoot(self._bucket, self.mirror)
-            table = table_to_read(root, manifest)
-            from_bucket = partial(read_index, root, key, table)
-            files = RangedCache(self._bucket, manifest, table, self._spending, from_bucket)
-            return self._reader(manifest, files, maps=False, check=check)
-        cache = self.mirror.hold(manifest)
+            return self._afar(manifest, check=check)
+        try:
+            cache = self.mirror.hold(manifest)
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+            self._tell_full("what is not here is", error)
+            return self._afar(manifest, check=check)
         try:
             are_here = cache.are_here()
             missing_bytes = int(cache.table.size_bytes[~are_here].sum())
             if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES:
                 missing_bytes = 0 if self._is_brought(cache) else missing_bytes
                 are_here = cache.are_here()
-            if check and not missing_bytes:
-                cache.complete_indexes(range(len(cache.table)))
+            has_indexes = check and not missing_bytes and self._has_indexes(cache)
             self.mirror.keep(published)
         except BaseException:
             cache.close()
             raise
         maps = self._is_mapped and can_map(cache.folder)
-        if not missing_bytes:
+        if not missing_bytes and has_indexes == check:
             return self._reader(manifest, cache, maps=maps, check=check)
         from_bucket = partial(read_index, MirroredRoot(self._bucket, self.mirror), key, cache.table)
-        policy = FillPolicy(self._fill)
+        policy = FillPolicy(self._fill, self._tell_full)
         files = RangedCache(
             self._bucket, manifest, cache.table, self._spending, from_bucket, (cache, are_here), policy
         )
         return self._reader(manifest, files, maps=maps, check=check)
+
+    def _afar(self, manifest: Manifest, *, check: bool) -> AnyReader:
+        """Return a reader of a cache of which nothing is here: by range, without a mirror."""
+        root = MirroredRoot(self._bucket, self.mirror)
+        table = table_to_read(root, manifest)
+        from_bucket = partial(read_index, root, manifest.key, table)
+        files = RangedCache(self._bucket, manifest, table, self._spending, from_bucket)
+        return self._reader(manifest, files, maps=False, check=check)
+
+    def _tell_full(self, what: str, error: StorageError) -> None:
+        """Say once that the mirror has no room."""
+        if not self._is_full_told:
+            self._is_full_told = True
+            _log.warning("yogadl: %s read by range: %s", what, error)
 
     def _reader(
         self, manifest: Manifest, files: MirroredCache | RangedCache, *, maps: bool, check: bool
@@ -145,14 +169,25 @@ class MirrorOpener:
         remedy = REMEDY if isinstance(files, RangedCache) else _REMEDY  # there is no second copy
         return checked(reader, files.index, manifest, remedy) if check else reader
 
+    def _has_indexes(self, cache: MirroredCache) -> bool:
+        """Bring the indexes of a cache to the mirror, if that has room."""
+        try:
+            cache.complete_indexes(range(len(cache.table)))
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+            self._tell_full("indexes are", error)
+            return False
+        return True
+
     def _is_brought(self, cache: MirroredCache) -> bool:
         """Bring all of a cache to the mirror, if that has room."""
         try:
             cache.complete(range(len(cache.table)))
         except StorageError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
-            _log.info("yogadl: what is not here is read by range: %s", error)
+            self._tell_full("what is not here is", error)
             return False
         return True
 

@@ -1,7 +1,7 @@
 """Find the bucket for a URL."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -16,11 +16,12 @@ from yogadl.storage._buckets.s3 import S3Bucket
 _STORES: Final[dict[str, Callable[..., Bucket]]] = {"s3": S3Bucket, "gs": GCSBucket}
 
 
-def open_bucket(url: str, **options: Any) -> Bucket:
+def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
     """Return the bucket at a URL, without any request to it.
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``file:///folder``.
+        others: Further options that a caller has, for messages.
         options: Those of the bucket's class, by name.
 
     Raises:
@@ -29,20 +30,25 @@ def open_bucket(url: str, **options: Any) -> Bucket:
     scheme, separator, rest = url.partition("://")
     name, _, prefix = rest.partition("/")
     if separator and scheme == "file" and name in ("", "localhost"):
-        return _opened(LocalBucket, url, (Path("/" + unquote(prefix)),), options)
+        return _opened(LocalBucket, url, (Path("/" + unquote(prefix)),), options, others)
     if separator and scheme in _STORES and name:
-        return _opened(_STORES[scheme], url, (name, prefix), options)
+        return _opened(_STORES[scheme], url, (name, prefix), options, others)
     known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
     raise ConfigurationError(f"no bucket's URL: {url!r}; give {known} or file:///folder")
 
 
 def _opened(
-    kind: Callable[..., Bucket], url: str, location: tuple[Any, ...], options: dict[str, Any]
+    kind: Callable[..., Bucket],
+    url: str,
+    location: tuple[Any, ...],
+    options: dict[str, Any],
+    others: Sequence[str],
 ) -> Bucket:
     known = list(inspect.signature(kind).parameters)[len(location) :]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        named = ["patience_s" if name == "patience" else name for name in known]  # as `open_storage` has it
+        # As `open_storage` has it.
+        named = {"patience_s" if name == "patience" else name: None for name in (*others, *known)}
         raise ConfigurationError(
             f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"
         )

@@ -9,6 +9,7 @@ other.
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import time
@@ -60,7 +61,7 @@ class _Contents:
         return self.last_used_ns.get(name, self.present[name].st_mtime_ns), _is_table(name), name
 
 
-def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int | None, what: str) -> None:
+def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int | None, what: str) -> int:
     """Evict files that nothing reads, least recently used first, until `wanted` fits.
 
     The caller holds the gate exclusively.
@@ -71,6 +72,9 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         limit_bytes: What the mirror may hold; ``None`` if only the disk limits it.
         what: What they are for, for messages.
 
+    Returns:
+        How many bytes there is room for besides, with nothing more evicted.
+
     Raises:
         StorageError: if they can't fit; then nothing is evicted.
     """
@@ -79,7 +83,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         name: size for name, size in wanted.items() if name not in contents.present
     }
     here_bytes = sum(file.st_size for file in contents.present.values())
-    most_bytes, because = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
+    most_bytes, because, mend = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
     excess_bytes = here_bytes + sum(reserved.values()) - most_bytes
     free = contents.present.keys() - contents.in_use - wanted.keys()
     missing_bytes = excess_bytes - sum(contents.present[name].st_size for name in free)
@@ -91,10 +95,10 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
             errno.ENOSPC,
             f"{what} does not fit into the mirror {location.root}: {in_words(sum(wanted.values()))} are to "
             f"be downloaded, {because}, and {in_words(in_use_bytes)} are in use: it is "
-            f"{in_words(missing_bytes)} short. Raise mirror_limit, end other readers, or give mirror= a "
-            "folder on a larger disk",
+            f"{in_words(missing_bytes)} short. {mend}",
         )
     _evict(location, contents, free, excess_bytes)
+    return max(0, -excess_bytes)
 
 
 def evict_to_free(location: MirrorLocation, size_bytes: int) -> None:
@@ -133,14 +137,16 @@ def _evict(location: MirrorLocation, contents: _Contents, free: Iterable[str], e
                     location.caches.remove(other)
 
 
-def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | None) -> tuple[int, str]:
-    """Return how many bytes the mirror may have, and why."""
+def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | None) -> tuple[int, str, str]:
+    """Return how many bytes the mirror may have, why, and what to do if that is not enough."""
     found = os.statvfs(location.root)
     disk_bytes, free_bytes = found.f_blocks * found.f_frsize, location.free_bytes()
     on_disk_bytes = here_bytes + free_bytes - min(_SPARE_BYTES, disk_bytes // 100)
     if limit_bytes is not None and limit_bytes < on_disk_bytes:
-        return limit_bytes, f"its limit is {in_words(limit_bytes)}"
-    return on_disk_bytes, f"the disk has {in_words(free_bytes)} free"
+        limit = f"its limit is {in_words(limit_bytes)}"
+        return limit_bytes, limit, "Raise mirror_limit, or end other readers"
+    mend = "Make room on the disk, end other readers, or give mirror= a folder on a larger one"
+    return on_disk_bytes, f"the disk has {in_words(free_bytes)} free", mend
 
 
 def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
@@ -191,20 +197,25 @@ def _is_removed(path: Path) -> bool:
 def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> None:
     """Count a table's parts as in use if it is, else as last used when it was."""
     lock = location.reader_lock(name)
-    named = _named_by(location, name, contents.present[name].st_size)
+    dataset_id, present = name.rpartition("/tables/")[0], contents.present
+    table = _table_of(location, name, present[name].st_size)
+    # Of all that it names, only what is there is held on to: that may be little of much.
+    named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
     if not is_free(lock):
-        contents.in_use |= {name, *named}
-        coming = named if not is_free(location.download_lock(name)) else _filled_in(location, name)
-        contents.reserved |= {
-            part: named[part] for part in coming if part in named and part not in contents.present
-        }
+        contents.in_use.update(one for one in named if one in present)
+        sizes = () if table is None else part_sizes(dataset_id, table)
+        if is_free(location.download_lock(name)):
+            coming = set(_filled_in(location, name))
+            sizes = (one for one in sizes if one[0] in coming) if coming else ()
+        contents.reserved.update((part, size_bytes) for part, size_bytes in sizes if part not in present)
         return
     try:
         last_used_ns = lock.stat().st_mtime_ns
     except OSError:
         return
-    for part in (name, *named):
-        contents.last_used_ns[part] = max(contents.last_used_ns.get(part, 0), last_used_ns)
+    for one in named:
+        if one in present:
+            contents.last_used_ns[one] = max(contents.last_used_ns.get(one, 0), last_used_ns)
 
 
 def _filled_in(location: MirrorLocation, name: str) -> list[str]:
@@ -219,20 +230,18 @@ def _is_table(name: str) -> bool:
     return name.endswith(_names.TABLE_SUFFIX)
 
 
-def _named_by(location: MirrorLocation, name: str, size_bytes: int) -> dict[str, int]:
-    """Return name and size of the parts that a table names, and the indexes with size 0."""
-    dataset_id = name.rpartition("/tables/")[0]
+def _table_of(location: MirrorLocation, name: str, size_bytes: int) -> PartTable | None:
+    """Return a part table, ``None`` if it is damaged: its next reader downloads it again."""
     try:
         content = location.caches.view(name, size_bytes)
-        table = PartTable.from_file(ArrayFile.from_buffer(content or b"", name), name)
+        return PartTable.from_file(ArrayFile.from_buffer(content or b"", name), name)
     except CacheFormatError:
-        return {}  # its next reader downloads it again
-    return dict.fromkeys(part_files(dataset_id, table), 0) | part_sizes(dataset_id, table)
+        return None
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield name and path of every file below a folder."""
     for folder, _, files in os.walk(root):
+        below = os.path.relpath(folder, root)
         for file in files:
-            path = Path(folder, file)
-            yield str(path.relative_to(root)), path
+            yield file if below == "." else f"{below}/{file}", Path(folder, file)

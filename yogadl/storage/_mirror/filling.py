@@ -1,6 +1,5 @@
 """Fill a mirror with a cache while it is read: part by part, by one process of the machine."""
 
-import errno
 import logging
 import os
 import time
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage._folder import FULL
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._mirror.transfer import Total, connection_count
 from yogadl.storage._threads import DaemonThreads
@@ -38,9 +38,11 @@ class FillPolicy:
 
     Args:
         fill: With what is worth it, with all, or with nothing.
+        tell_full: Called where the mirror has no room for some parts: with which, and the error.
     """
 
     fill: Literal["auto", "always", "never"]
+    tell_full: Callable[[str, StorageError], None] = lambda *_: None
 
     def fills(self, share: float) -> bool:
         """Return whether to fill it for a process that reads this share of the records an epoch."""
@@ -69,6 +71,7 @@ class Filler:
         cache: What the mirror has; it brings the parts.
         are_away: Which parts are not here; set to false as they arrive.
         condemn: Called with a part whose object has other bytes than its name says, and the error.
+        tell_full: See `FillPolicy`.
     """
 
     def __init__(
@@ -76,10 +79,12 @@ class Filler:
         cache: MirroredCache,
         are_away: NDArray[np.bool_],
         condemn: Callable[[int, CacheFormatError], None],
+        tell_full: Callable[[str, StorageError], None],
     ) -> None:
         self._cache = cache
         self._are_away = are_away
         self._condemn = condemn
+        self._tell_full = tell_full
         self._condemned: set[int] = set()
         self._soon: NDArray[np.int64] = np.empty(0, np.int64)
         self._looked_s = time.monotonic()
@@ -140,9 +145,9 @@ class Filler:
             self._condemned.add(part)
             self._condemn(part, error)
         except StorageError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 left = int(self._are_away.sum())
-                _log.warning("yogadl: %d of %d parts are read by range: %s", left, len(self._are_away), error)
+                self._tell_full(f"{left} of {len(self._are_away)} parts are", error)
                 return None
             _log.info("yogadl: the mirror is filled later: %s", error)
             return _REST_S

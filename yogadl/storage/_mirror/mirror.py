@@ -248,7 +248,8 @@ class Mirror:
 
     def read_file(self, name: str, most_bytes: int) -> bytes | None:
         """Return a copy of a small file of the bucket, if one is here."""
-        return self.folder.read(name, most_bytes)
+        location = self._location_if_any()
+        return None if location is None else location.caches.read(name, most_bytes)
 
     def keep_file(self, name: str, content: bytes) -> None:
         """Save a copy of a small file of the bucket, if there is room."""

@@ -35,6 +35,9 @@ _log = logging.getLogger("yogadl")
 _LOCK_LIMIT_S: Final = 60.0
 # For more indexes their sizes are listed, not asked for one by one.
 _FEW_INDEXES: Final = 16
+# To look for room lists the mirror, a second for 100,000 parts. What is filled in, one part after the other,
+# takes this share of the room that was found before that: others may take some, too.
+_ROOM_SHARE: Final = 16
 # How many files are compared at once, and how much of each at a time.
 _HASHED_AT_ONCE: Final = 4
 _HASH_BYTES: Final = 2**20
@@ -66,6 +69,7 @@ class MirroredCache:
         self._table_name = _names.table(manifest.key.id, manifest.table_sha256)
         self._lock_path = location.reader_lock(self._table_name)
         self._lock = ProcessLock()
+        self._room_bytes = 0  # that may be filled before it is looked for again
         self._release = self._hold()
         try:
             self.table = self._open_table()
@@ -135,9 +139,15 @@ class MirroredCache:
             StorageError: if the network or the disk fails, or there is no room.
         """
         one = self._part(number)
-        with self._location.gate(exclusive=True):
-            sizes = {one.name: one.size_bytes or 0}
-            evict_for(self._location, sizes, self._location.limit_bytes(), str(self._manifest.key))
+        size_bytes = one.size_bytes or 0
+        is_room_known = size_bytes <= self._room_bytes
+        with self._location.gate(exclusive=not is_room_known):
+            if is_room_known:
+                self._room_bytes -= size_bytes
+            else:
+                what, limit_bytes = str(self._manifest.key), self._location.limit_bytes()
+                room_bytes = evict_for(self._location, {one.name: size_bytes}, limit_bytes, what)
+                self._room_bytes = room_bytes // _ROOM_SHARE
             os.ftruncate(lock, 0)
             os.pwrite(lock, one.name.encode(), 0)
         fetch_one(self._bucket, one, ranges, total)

@@ -68,7 +68,9 @@ class RangedCache:
         self._holder = Holder(self._ranges)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = (
-            None if self._mirrored is None else Filler(self._mirrored, self.are_away, self._ranges.condemn)
+            None
+            if self._mirrored is None
+            else Filler(self._mirrored, self.are_away, self._ranges.condemn, self._policy.tell_full)
         )
 
     def __reduce__(self) -> Any:

@@ -1,0 +1,141 @@
+"""A mirror whose disk is full: what is not here is read by range, and that is said once."""
+
+import logging
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import Process, mounting
+
+import yogadl
+from yogadl._key import DatasetKey
+from yogadl.errors import StorageError
+from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._buckets.store_errors import CredentialsError
+from yogadl.storage._mirror import mirrored_cache
+
+RECORDS = 400
+MOUNTING = mounting()
+needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    storage = yogadl.open_storage(tmp_path / "bucket")
+    columns = {"x": np.arange(RECORDS), "row": np.zeros((RECORDS, 500), np.uint8)}
+    storage.submit(columns, "set", "1", part_bytes=20_000)
+    assert storage.info("set", "1").parts > 5
+    return (tmp_path / "bucket").as_uri()
+
+
+def mount(folder: Path, size_bytes: int) -> None:
+    """Put a small file system over a folder, or change the one there; seen by this process alone."""
+    options = f"{'remount,' if folder.is_mount() else ''}size={size_bytes}"
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    found = os.statvfs(folder)
+    with open(folder / "ballast", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize)
+
+
+class Messages(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        logging.getLogger("yogadl").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def read_from_a_full_disk(url: str, folder: Path, when: str, check: bool) -> tuple[list[str], int, int]:
+    """Read all records, the mirror's disk being full from then on; return what was said, parts and ranges."""
+    mount(folder, 2**16 if when == "before" else 2**22)
+    options: dict[str, Any] = {"mirror": folder / "mirror"}
+    if when == "before":
+        fill(folder)
+    if when == "with a table":
+        yogadl.open_storage(url, **options, mirror_fill="never").fetch("set", "1")
+    if when == "with all":
+        yogadl.open_storage(url, **options).fetch("set", "1")
+    if when in ("with a mirror", "with a table", "with all"):
+        yogadl.open_storage(url, **options)._backend.catalogue.opener.mirror.location.prepare()
+        fill(folder)
+    messages = Messages()
+    storage = yogadl.open_storage(url, **options)
+    for _ in range(2):
+        ref = storage.fetch("set", "1", check=check)
+        batches = list(ref.stream(shuffle=True).batch(16))
+        assert sorted(int(x) for batch in batches for x in batch["x"]) == list(range(RECORDS))
+    found = ref.locality()
+    return messages.texts, found.parts_here, found.ranges
+
+
+@needs_mount
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("when", ["before", "with a mirror", "with a table", "with all"])
+def test_a_full_disk_is_read_past(url: str, tmp_path: Path, when: str, check: bool) -> None:
+    assert MOUNTING is not None
+    with Process(read_from_a_full_disk, url, tmp_path / "disk", when, check, prefix=MOUNTING) as child:
+        said, here, ranges = child.result()
+    told = [text for text in said if "read by range" in text]
+    assert (here > 5, ranges > 0) == ((True, False) if when == "with all" else (False, True))
+    assert len(told) == (0 if when == "with all" and not check else 1), said
+
+
+@pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise mirror_limit"), (None, "Make room")])
+def test_what_does_not_fit_says_which_of_the_two_is_too_small(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, words: str
+) -> None:
+    if limit is None:
+        monkeypatch.setattr("yogadl.storage._mirror.location.MirrorLocation.free_bytes", lambda _: 2**20)
+        monkeypatch.setattr(
+            os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 2**30, 256, 256, 9, 9, 9, 0, 255))
+        )
+        monkeypatch.setattr("yogadl.storage._mirror.eviction._SPARE_BYTES", 2**20)
+    opener = yogadl.open_storage(url, mirror=tmp_path / "mirror", mirror_limit=limit)._backend.catalogue
+    published = opener.published(DatasetKey("set", "1"))
+    with pytest.raises(StorageError, match=words) as caught:
+        opener.opener.mirror.fill(published.manifest)
+    assert ("mirror_limit" in str(caught.value)) == (limit is not None)
+
+
+def test_a_mirror_is_not_listed_for_every_part_that_is_filled_in(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    before = mirrored_cache.evict_for
+    monkeypatch.setattr(mirrored_cache, "evict_for", lambda *all: looked.append(all) or before(*all))
+    monkeypatch.setattr("yogadl.storage._remote_opening.AT_ONCE_BYTES", 0)
+    ref = yogadl.open_storage(url, mirror=tmp_path / "mirror", mirror_fill="always").fetch("set", "1")
+    while ref.locality().parts_here < ref.locality().parts:
+        list(ref.stream().batch(16))
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_with_wrong_credentials_what_is_here_is_named(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("set", "1")
+    if not is_whole:
+        next(iter((tmp_path / "mirror").rglob("*.mdb"))).unlink()
+
+    def refuse(self: LocalBucket, name: str, *_: Any, **__: Any) -> Any:
+        raise CredentialsError(13, f"can't read {name}: the credentials are wrong")
+
+    monkeypatch.setattr(LocalBucket, "get", refuse)
+    with pytest.raises(StorageError, match="the credentials are wrong") as caught:
+        yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("set", "1")
+    assert ("offline=True" in str(caught.value)) == is_whole
+    if is_whole:
+        ref = yogadl.open_storage(url, mirror=tmp_path / "mirror", offline=True).fetch("set", "1")
+        assert ref[7]["x"] == 7
