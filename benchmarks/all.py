@@ -18,6 +18,7 @@ OPTIONAL = {
     "map": "grain",
     "jax_loader": "jax",
     "keras_loader": "keras",
+    "many_parts": "boto3",
     "ray_builds": "ray",
     "tf_data": "tensorflow",
     "torch_loader": "torch",

@@ -19,6 +19,7 @@ from yogadl._interfaces import (
     lineage_of,
     locality_of,
 )
+from yogadl._leaving import end_if_left_behind
 from yogadl._order import Blocks, Mixture
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_shard, open_stream
@@ -98,12 +99,19 @@ class RecordsRef(StreamedRef[Item_co]):
             IndexError: if an index is out of range.
         """
         found = checked_indices(indices, len(self))
-        return self.spec.assemble(self._records.columns(found))
+        return self.spec.assemble(self._read(found))
 
     def __getitems__(self, indices: Any) -> list[Item_co]:
         """Return a list of records, read at once, as PyTorch's fetcher asks for them."""
         found = checked_indices(indices, len(self))
-        return self.spec.records(self._records.columns(found), len(found))
+        return self.spec.records(self._read(found), len(found))
+
+    def _read(self, indices: Indices) -> Sequence[Column]:
+        try:
+            return self._records.columns(indices)
+        except BaseException:
+            end_if_left_behind()
+            raise
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Item_co: ...

@@ -283,6 +283,7 @@ def test_a_warning_of_ours_is_one_line(yoga, squares, root, monkeypatch):
     [
         (["ls", "-s", "."], ["--endpoint-url", "http://store:9000"]),
         (["ls"], ["--mirror", "m"]),
+        (["ls"], ["--mirror-fill", "never"]),
         (["ls", "-s", "file:///b"], ["--profile", "p"]),
         (["ls", "-s", "s3://b"], ["--shared"]),
         (["doctor", "file:///b"], ["--region", "r"]),
@@ -299,6 +300,20 @@ def test_an_option_that_would_do_nothing_is_refused(words, option, yoga, squares
     assert ended.code == 2
     assert f"error: {option[0]}: " in ended.err
     assert not (root / "t").exists()
+
+
+def test_whether_a_mirror_is_filled_can_be_said(yoga, squares, root, tmp_path):
+    words = ["info", "squares", "1", "-s", f"file://{root}", "--mirror", tmp_path / "mirror"]
+    assert yoga("head", *words[1:], "--mirror-fill", "never").code == 0
+    assert not list((tmp_path / "mirror").rglob("*.mdb"))
+    assert yoga("head", *words[1:], "--mirror-fill", "always").code == 0
+    assert list((tmp_path / "mirror").rglob("*.mdb"))
+    ended = yoga(*words[:-1], "none", "--mirror-fill", "always")
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "mirror=None keeps nothing: leave out mirror_limit and mirror_fill" in ended.err
+    ended = yoga(*words, "--mirror-fill", "some")
+    assert ended.code == 2
+    assert "--mirror-fill" in ended.err
 
 
 def test_a_current_folder_may_be_shared(yoga, squares, root, monkeypatch):

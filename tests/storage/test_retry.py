@@ -76,15 +76,19 @@ def test_a_store_that_is_away_is_told_of_once_for_many_operations(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     retrier = Retrier(RetryPolicy(1, 60))
-    retrier.answered.set()
-    for pause_s, said in ((0, 1), (0, 1), (60, 2)):
+    retrier.presence.answered.set()
+    for is_back, pause_s, said in ((False, 0, 1), (False, 200, 1), (True, 0, 2), (True, 0, 2), (True, 60, 3)):
         now[0] += pause_s
+        if is_back:
+            for _ in range(3):
+                assert retrier.call(lambda: "done") == "done"
         operations = [Attempts(retrier) for _ in range(20)]
         for _ in range(3):
             for operation in operations:
                 operation.failed(TransientError(errno.EAGAIN, "can't read it: it is busy"))
             now[0] += 6
         assert caplog.text.count("trying again for up to 60 s") == said
+    assert caplog.text.count("the store answers again") == 2  # as often as one that was told of came back
 
 
 @pytest.mark.parametrize(("silence_s", "total_s"), [(0, 1), (1, 0), (-1, 1), (1, float("nan"))])

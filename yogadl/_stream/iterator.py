@@ -10,6 +10,7 @@ import numpy as np
 
 from yogadl._arguments import whole
 from yogadl._interfaces import Indices, Item_co
+from yogadl._leaving import end_if_left_behind
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.prefetch import ForkedError
@@ -68,6 +69,7 @@ class StreamIterator(Iterator[Item_co]):
             return next(self)
         except BaseException:
             self._items = None  # a generator that raised is over: the next one starts where we stand
+            end_if_left_behind()
             raise
 
     def _open(self) -> Iterator[Item_co]:

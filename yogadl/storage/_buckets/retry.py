@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from yogadl._lock import ProcessLock
 from yogadl.errors import ConfigurationError, StorageError
 
 _log: Final = logging.getLogger("yogadl")
@@ -65,17 +66,51 @@ DEFAULT_RETRY: Final = RetryPolicy()
 HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
 
 
+class Presence:
+    """What is known of whether a store answers, by all who ask it in this process. Safe for threads.
+
+    A store that is away fails many operations: that is logged once, and once that it is back.
+
+    Attributes:
+        answered: Set once it has answered anything.
+    """
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+        self._lock = ProcessLock()
+        self._away_since_s: float | None = None  # since when operations failed, if that was logged
+        self._logged_s = -math.inf
+
+    def is_away(self, since_s: float, error: TransientError, total_s: float) -> None:
+        """Note that an operation has failed since then, and is repeated for so long."""
+        now = time.monotonic()
+        with self._lock:
+            if self._away_since_s is not None or now - self._logged_s < total_s:
+                return
+            self._away_since_s, self._logged_s = since_s, now
+        _log.warning("%s; trying again for up to %.0f s", error.strerror, total_s)
+
+    def is_here(self) -> None:
+        """Note that an operation was done."""
+        self.answered.set()
+        if self._away_since_s is None:
+            return
+        with self._lock:
+            since_s, self._away_since_s = self._away_since_s, None
+        if since_s is not None:
+            _log.warning("yogadl: the store answers again, after %.0f s", time.monotonic() - since_s)
+
+
 class Retrier:
     """Run operations on one store under a `RetryPolicy`. Safe to use from several threads.
 
     Attributes:
-        answered: Set once the store has answered anything; shared by all who ask the same store.
+        presence: Whether the store answers; shared by all who ask the same store.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
         self.policy = policy
-        self.answered = threading.Event()
-        self.logged_s = -math.inf  # when a failure was logged: a store that is away fails many operations
+        self.presence = Presence()
 
     def call(self, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns, called again while it raises `TransientError`.
@@ -91,7 +126,7 @@ class Retrier:
             except TransientError as error:
                 attempts.failed(error)
             else:
-                self.answered.set()
+                self.presence.is_here()
                 return result
 
 
@@ -101,13 +136,11 @@ class Attempts:
     def __init__(self, retrier: Retrier) -> None:
         self._retrier = retrier
         self._policy = retrier.policy
-        self._answered = retrier.answered
         self.restart()
 
     def restart(self) -> None:
         """Forget the failures so far, since the operation has made progress."""
         self._failures = 0
-        self._is_logged = False
         self._begun = time.monotonic()
 
     def failed(self, error: TransientError) -> None:
@@ -117,8 +150,8 @@ class Attempts:
             UnavailableError: if the policy's time is over.
         """
         if not isinstance(error, UnreachableError):
-            self._answered.set()
-        has_answered = self._answered.is_set()
+            self._retrier.presence.answered.set()
+        has_answered = self._retrier.presence.answered.is_set()
         if self._failures == 0:
             self._first_failed = time.monotonic()
         longest = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
@@ -137,8 +170,6 @@ class Attempts:
             raise UnavailableError(
                 error.errno, f"{error.strerror} (tried {self._failures} times; {advice})"
             ) from error
-        is_told = self._is_logged or now - self._retrier.logged_s < self._policy.total_s
-        if waited > _LOG_AFTER_S and not is_told:
-            self._is_logged, self._retrier.logged_s = True, now
-            _log.warning("%s; trying again for up to %.0f s", error.strerror, self._policy.total_s)
+        if waited > _LOG_AFTER_S:
+            self._retrier.presence.is_away(self._first_failed, error, self._policy.total_s)
         time.sleep(delay)

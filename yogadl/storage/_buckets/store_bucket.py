@@ -59,7 +59,12 @@ class StoreBucket(Bucket):
             self._options["patience"] = patience
 
     def __reduce__(self) -> Any:
-        return _reopened, (type(self), self._location, self._options, self._retrier.answered.is_set())
+        return _reopened, (
+            type(self),
+            self._location,
+            self._options,
+            self._retrier.presence.answered.is_set(),
+        )
 
     @property
     def url(self) -> str:
@@ -76,7 +81,7 @@ class StoreBucket(Bucket):
         )
         kind: Callable[..., StoreBucket] = type(self)
         bucket = kind(*self._location, **{**self._options, "patience": hurried})
-        bucket._retrier.answered = self._retrier.answered
+        bucket._retrier.presence = self._retrier.presence
         return bucket
 
     @contextmanager
@@ -115,7 +120,7 @@ class StoreBucket(Bucket):
                 Attempts(self._retrier).failed(error)  # waits; the next attempt goes on where one broke off
             else:
                 if found is not None:
-                    self._retrier.answered.set()
+                    self._retrier.presence.is_here()
                     return FetchedRange(found.content, self._below_root(found.object))
         return super().fetch_range(name, start, stop, tag=tag)
 
@@ -179,7 +184,7 @@ def _reopened(
     """Unpickle a bucket; a store that has answered the process that pickled it exists."""
     bucket = kind(*location, **options)
     if has_answered:
-        bucket._retrier.answered.set()
+        bucket._retrier.presence.answered.set()
     return bucket
 
 
@@ -252,7 +257,7 @@ class ResumedRead:
             except TransientError as error:
                 self._attempts.failed(error)
                 continue
-            self._retrier.answered.set()
+            self._retrier.presence.is_here()
             # Some stores ignore If-Match.
             if body is not None and self._tag not in (None, body.object.tag):
                 raise replaced(self._store.url, self._name)

@@ -87,6 +87,7 @@ class Filler:
         self._tell_full = tell_full
         self._condemned: set[int] = set()
         self._soon: NDArray[np.int64] = np.empty(0, np.int64)
+        self._is_resting = False  # after a failure of the network
         self._looked_s = time.monotonic()
         self._next = 0
         self._starting = ProcessLock()
@@ -149,16 +150,19 @@ class Filler:
                 left = int(self._are_away.sum())
                 self._tell_full(f"{left} of {len(self._are_away)} parts are", error)
                 return None
-            _log.info("yogadl: the mirror is filled later: %s", error)
+            if not self._is_resting:
+                _log.info("yogadl: the mirror is filled later: %s", error)
+            self._is_resting = True
             return _REST_S
+        self._is_resting = False
         return 0.0
 
     def _first(self) -> int | None:
         """Return which part to bring next: one that is needed soon, or else the first."""
         for parts in (self._soon, np.flatnonzero(self._are_away)):
-            for part in parts.tolist():
+            for part in map(int, parts):
                 if self._are_away[part] and part not in self._condemned:
-                    return int(part)
+                    return part
         return None
 
 
