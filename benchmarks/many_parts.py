@@ -151,13 +151,8 @@ def print_rows(settings: Settings, what: str, each: list[dict[str, Any]], has_ba
     if "requests" in each[0]:
         row(f"{what}: requests", "", "requests", 3, f"{each[0]['MB']:.1f} MB")
     middle = {name: np.median([one[name] for one in each]) for name in ("cpu_s", "highest_mb", "batch_s")}
-    row(
-        f"{what}: time{' beside requests' if has_bars else ''}",
-        " s",
-        "seconds",
-        0.3,
-        f"processor {middle['cpu_s']:.2f} s",
-    )
+    beside, details = " beside requests" if has_bars else "", f"processor {middle['cpu_s']:.2f} s"
+    row(f"{what}: time{beside}", " s", "seconds", 0.3, details)
     details = f"at its highest {middle['highest_mb']:.0f} MB"
     row(f"{what}: private memory", " MB", "private_mb", 10, details)
     details = f"{1e3 * middle['batch_s']:.0f} ms after opening"

@@ -1,5 +1,6 @@
 """A mirror whose disk is full: what is not here is read by range, and that is said once."""
 
+import gc
 import logging
 import os
 import subprocess
@@ -89,6 +90,30 @@ def test_a_full_disk_is_read_past(url: str, tmp_path: Path, when: str, check: bo
     told = [text for text in said if "read by range" in text]
     assert (here > 5, ranges > 0) == ((True, False) if when == "with all" else (False, True))
     assert len(told) == (0 if when == "with all" and not check else 1), said
+
+
+def read_beside_another(url: str, other: str, folder: Path) -> tuple[list[str], int]:
+    """Read a cache, the disk being full of one that nothing reads and of what is none of the mirror's."""
+    mount(folder, 2**22)
+    yogadl.open_storage(other, mirror=folder / "mirror").fetch("set", "1")
+    gc.collect()
+    fill(folder)
+    messages = Messages()
+    ref = yogadl.open_storage(url, mirror=folder / "mirror", mirror_fill="never").fetch("set", "1")
+    assert ref[3]["x"] == 3
+    tables = len(list((folder / "mirror").rglob("*.parts")))
+    return messages.texts, tables
+
+
+@needs_mount
+def test_on_a_full_disk_what_nothing_reads_goes_first(url: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    yogadl.open_storage(other).submit({"x": np.arange(99_999)}, "set", "1", part_bytes=100_000)
+    assert MOUNTING is not None
+    with Process(read_beside_another, url, other.as_uri(), tmp_path / "disk", prefix=MOUNTING) as child:
+        said, tables = child.result()
+    assert not [text for text in said if "read by range" in text]
+    assert tables >= 1
 
 
 @pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise mirror_limit"), (None, "Make room")])

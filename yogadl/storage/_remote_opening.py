@@ -121,7 +121,7 @@ class MirrorOpener:
         if isinstance(self.mirror, NoMirror):
             return self._afar(manifest, check=check)
         try:
-            cache = self.mirror.hold(manifest)
+            cache = self._held(manifest)
         except StorageError as error:
             if error.errno not in FULL:
                 raise
@@ -147,6 +147,16 @@ class MirrorOpener:
             self._bucket, manifest, cache.table, self._spending, from_bucket, (cache, are_here), policy
         )
         return self._reader(manifest, files, maps=maps, check=check)
+
+    def _held(self, manifest: Manifest) -> MirroredCache:
+        """Hold what the mirror has of a cache; on a full disk others go that nothing reads."""
+        try:
+            return self.mirror.hold(manifest)
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+        self.mirror.make_room(manifest.table_bytes)
+        return self.mirror.hold(manifest)
 
     def _afar(self, manifest: Manifest, *, check: bool) -> AnyReader:
         """Return a reader of a cache of which nothing is here: by range, without a mirror."""
