@@ -11,7 +11,7 @@ from trees import assert_same
 import yogadl
 from yogadl._format import checks
 from yogadl._format import rows as rows_module
-from yogadl._format.checks import CheckedReader
+from yogadl._format.checks import CheckedReader, Checksums
 from yogadl._format.layout import HEAP_BLOCK_BYTES
 from yogadl._format.reader import Reader
 from yogadl._key import DatasetKey
@@ -81,7 +81,8 @@ class Cache:
     def reader(self, index=None):
         files = PartPaths(self.storage._backend.root, "d", self.table)
         reader = Reader(self.manifest.spec, self.table, files, maps=self.maps)
-        return CheckedReader(reader, index or self.index, str(self.key), REMEDY)
+        sums = Checksums(self.table, list(self.source), index or self.index, str(self.key), REMEDY)
+        return CheckedReader(reader, sums)
 
     def blocks(self):
         """Yield path, position, length and records of every block."""

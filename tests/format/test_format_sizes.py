@@ -454,6 +454,12 @@ ELSEWHERE = {
         "_stream.block_ahead._WINDOW_BYTES",
         "storage._held.MOST_IN_MEMORY_BYTES",
     ],
+    "storage/test_storage_checked_ranges.py": [
+        "storage._checked_ranges.MOST_CHECKED_BYTES",
+        "storage._checked_ranges.TOGETHER_BYTES",
+        "storage._checked_ranges.AHEAD_BYTES",
+        "storage._checked_ranges._AT_ONCE_BYTES",
+    ],
     "storage/test_storage_export.py": ["storage._export._CHUNK_BYTES"],
     "storage/test_storage_ranges.py": [
         "_format.rows.KEPT_BYTES",
@@ -509,6 +515,7 @@ def size_constants():
         module = ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
         of_records = (
             "storage._held",
+            "storage._checked_ranges",
             "storage._ranges",
             "storage._receipts",
             "storage._export",

@@ -204,6 +204,40 @@ def test_a_part_that_is_cut_short_is_one_error(any_place: Place) -> None:
         drained(again(any_place))
 
 
+@pytest.mark.parametrize("way", [{}, {"threads": 2}, {"workers": 2}])
+def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(
+    any_place: Place, way: dict[str, int]
+) -> None:
+    """Of the same size, and written before it was opened, so that no ETag tells."""
+    drained(opened(any_place, verify="block"), **way)
+    bucket = any_place.open()
+    damaged = COLUMNS["x"][200]
+    for name in parts_of(any_place):
+        with bucket.get(name) as body:
+            assert body is not None
+            content = bytearray(b"".join(bytes(chunk) for chunk in body.chunks))
+        place = content.find(damaged.tobytes())
+        if place >= 0:
+            content[place + 4999] ^= 1
+            bucket.put(name, bytes(content))
+    ref = again(any_place, verify="block")
+    with pytest.raises(
+        CacheFormatError, match=r"field 'x', records \d+ to \d+: the bytes in part \w+.mdb were"
+    ):
+        drained(ref, **way)
+    assert int(ref[0]["id"]) == 0
+    with pytest.raises(CacheFormatError, match="field 'x'"):
+        ref[200]
+
+
+def test_what_is_compared_is_right_though_requests_fail_now_and_then(broken: Broken) -> None:
+    place, proxy = broken
+    ref = opened(place, verify="block")
+    proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 3 == 0, cuts(2000), times=5)
+    drained(ref)
+    assert proxy.rules[0].times < 5
+
+
 def test_a_mirror_is_filled_over_a_network_that_fails(broken: Broken, tmp_path: Path) -> None:
     place, proxy = broken
     ref = opened(place, mirror=tmp_path, mirror_fill="always")

@@ -60,12 +60,25 @@ def fetched(storage, **more):
     return storage.fetch("set", "1", allow_pickle=True, **more)
 
 
-@pytest.fixture(params=["no mirror", "an empty mirror", "a mirror in part", "unmapped"])
+@pytest.fixture(
+    params=[
+        "no mirror",
+        "an empty mirror",
+        "a mirror in part",
+        "unmapped",
+        "verified",
+        "verified in part",
+        "checked",
+    ]
+)
 def away(request, url, tmp_path):
     """The same, read by range: all of it, or what a mirror lacks."""
-    if request.param == "no mirror":
-        return fetched(yogadl.open_storage(url, mirror=None))
+    verify = "block" if "verified" in request.param else None
+    if request.param in ("no mirror", "verified", "checked"):
+        storage = yogadl.open_storage(url, mirror=None, verify=verify)
+        return fetched(storage, check=request.param == "checked")
     options = {"mirror": tmp_path, "mirror_fill": "never", "mapped": request.param != "unmapped"}
+    options["verify"] = verify
     if request.param != "an empty mirror":
         fetched(yogadl.open_storage(url, mirror=tmp_path))
         for part in sorted(tmp_path.rglob("*.mdb"))[::2]:
@@ -181,6 +194,45 @@ def test_each_record_is_asked_for_once_an_epoch(wide, way):
     assert stats.range_bytes < ref.locality().bytes + small * 2 * PAGE_BYTES
     assert "MB by range" in str(stats)
     assert (ref.locality().ranges == 0) == ("workers" in way)
+
+
+ENTRIES = {
+    "a shuffle": lambda ref: ref.stream(shuffle=True).batch(8),
+    "threads": lambda ref: ref.stream(shuffle=True).batch(8).prefetch(2, threads=3),
+    "records": lambda ref: ref.stream(shuffle=True),
+    "a view": lambda ref: yogadl.concat([ref[50:], ref[:50]]).stream(shuffle=True).batch(8),
+}
+
+
+@pytest.mark.parametrize("stream", ENTRIES)
+def test_an_entry_is_asked_for_once_though_it_is_needed_to_announce_a_value_and_to_read_it(
+    wide, monkeypatch, stream
+):
+    monkeypatch.setattr(stored_rows, "KEPT_BYTES", 0)
+    monkeypatch.setattr("yogadl.storage._ranges.GAP_BYTES", -1)  # neighbours are asked for one by one, too
+    ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1").fields("tokens", "data")
+    read = ENTRIES[stream](ref)
+    planned = ENTRIES["a shuffle"](ref).plan().way("ranges").requests
+    assert 4 * len(ref) - 3 < planned <= 4 * len(ref)  # a part of one record has no entries
+    for epoch in (1, 2):
+        for _ in read:
+            pass
+        assert ref.locality().ranges == epoch * planned
+
+
+def test_an_entry_of_a_chunk_is_asked_for_once(wide, monkeypatch):
+    monkeypatch.setattr(stored_rows, "KEPT_BYTES", 0)
+    monkeypatch.setattr("yogadl.storage._ranges.GAP_BYTES", -1)
+    ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1")
+    chunks = ref.chunks("tokens", 20_000)
+    ends = np.cumsum([len(tokens) for tokens in ref.fields("tokens").gather(np.arange(len(ref)))["tokens"]])
+    # Each chunk is a stretch of each document that it lies in, with an entry.
+    stretches = len(set(ends.tolist()) | set(range(20_000, int(ends[-1]), 20_000)))
+    assert len(chunks) == ends[-1] // 20_000
+    before = ref.locality().ranges
+    for _ in chunks.stream(shuffle=True).batch(4):
+        pass
+    assert stretches < ref.locality().ranges - before <= 2 * stretches
 
 
 def test_a_field_is_not_read_that_nobody_asks_for(wide):

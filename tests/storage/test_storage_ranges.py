@@ -104,6 +104,46 @@ def test_what_was_expected_is_asked_for_once_and_given_once():
     assert len(store.asked) == 4
 
 
+def test_what_is_only_looked_at_is_there_for_the_read_that_was_announced():
+    store = Store()
+    ranges, spans = store.ranges(), [(0, 10, 100), (0, 5000, 70), (1, 0, 0), (2, 10, 1)]
+    ranges.expect(*arrays(spans[:1]), keeps=False)
+    for _ in range(2):
+        found = ranges.read(*arrays(spans), keeps=False, takes=False)
+        assert [bytes(one) for one in found] == [store.parts[p][at : at + n] for p, at, n in spans]
+    check(ranges, store, spans)
+    assert sorted(store.asked) == [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
+    assert ranges._rows == ranges._left == {}
+    check(ranges, store, spans)
+    assert len(store.asked) == 6
+
+
+def test_what_is_looked_at_is_forgotten_as_all_that_nobody_reads(monkeypatch):
+    monkeypatch.setattr(_ranges, "MOST_HELD_BYTES", 3000)
+    store = Store()
+    ranges = store.ranges()
+    spans = arrays([(0, 10_000 * number, 1000) for number in range(9)])
+    found = ranges.read(*spans, keeps=False, takes=False)
+    assert [bytes(one) for one in found] == [
+        store.parts[0][at : at + 1000] for at in range(0, 90_000, 10_000)
+    ]
+    assert ranges._left_bytes == 3000
+    check(ranges, store, [(0, 80_000, 1000)])
+    assert len(store.asked) < 9 + 7
+
+
+def test_a_look_that_fails_is_the_read_s_error_and_the_next_try_asks_again():
+    store = Store()
+    ranges = store.ranges()
+    store.fails = lambda part, start, stop: StorageError(5, "the store is ill")
+    with pytest.raises(StorageError, match="the store is ill"):
+        ranges.read(*arrays([(0, 0, 9)]), keeps=False, takes=False)
+    store.fails = lambda part, start, stop: None
+    with pytest.raises(StorageError, match="the store is ill"):
+        check(ranges, store, [(0, 0, 9)])
+    check(ranges, store, [(0, 0, 9)])
+
+
 def test_what_is_kept_is_asked_for_by_page_and_once():
     store = Store()
     ranges = store.ranges()

@@ -1,5 +1,6 @@
 """Compare blocks with their checksums, each the first time that this process needs it."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,128 @@ from yogadl._format.fields import VaryingField
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.reader import Reader
 from yogadl._format.rows import Parts, StoredRows
-from yogadl._format.table import PartTable
+from yogadl._format.table import PartTable, before
 from yogadl._interfaces import Memory
 from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
+_KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
+
+
+class Checksums:
+    """What the blocks of a cache must hash to, of each part since it was first asked for.
+
+    A block has a number: those of the first field's rows come first, in the order of the parts, then those of
+    its heap, then the next field's. Safe to use from several threads, and after a fork: at worst a part's are
+    taken over twice.
+
+    Args:
+        table: How every part lies.
+        names: What the fields are called, for messages.
+        index_of: Returns the index of the part of that number, which has the checksums of its blocks.
+        what: Which cache it is, for messages.
+        remedy: What to do about damage, for messages.
+
+    Attributes:
+        first: Where the numbers of each field's rows and of its heap begin, in turn, and where all end.
+        part: In which part each block lies.
+        position: Where it begins there.
+        length: How many bytes it has.
+    """
+
+    def __init__(
+        self,
+        table: PartTable,
+        names: Sequence[str],
+        index_of: Callable[[int], PartIndex],
+        what: str,
+        remedy: str,
+    ) -> None:
+        self.table = table
+        self._names = names
+        self._index_of = index_of
+        self._what = what
+        self._remedy = remedy
+        records = np.diff(table.first_record)
+        self._of_parts: list[Int64s] = []  # of each kind of each field: where the blocks of each part begin
+        positions, lengths = [], []
+        for field in table.fields:
+            self._of_parts += [field.rows_first_block, field.heap_first_block]
+            positions += [field.rows_position, field.heap_position]
+            lengths += [field.rows_length(records), field.heap_length]
+        self.first = before([len(each) for each in positions])
+        nothing = [np.empty(0, np.int64)]
+        self.position = np.concatenate(nothing + positions)
+        self.length = np.concatenate(nothing + lengths)
+        every = np.arange(len(table), dtype=np.int32)
+        counted = [np.repeat(every, np.diff(of_parts)) for of_parts in self._of_parts]
+        self.part = np.concatenate([every[:0], *counted])
+        self._checksum = np.zeros(len(self.part), np.uint64)
+        self._is_loaded = np.zeros(len(table), bool)
+
+    def of(self, field: int, kind: BlockKind) -> slice:
+        """Return the numbers of a field's blocks of that kind."""
+        return slice(*self.first[2 * field + _KINDS.index(kind) :][:2].tolist())
+
+    def kind_of(self, block: int) -> int:
+        """Return a number that all blocks of the same field and kind have, and no others."""
+        return int(np.searchsorted(self.first, block, side="right")) - 1
+
+    def missing(self, blocks: Int64s) -> list[int]:
+        """Return the parts of these blocks whose checksums are not here yet."""
+        parts = self.part[blocks]
+        missing: list[int] = np.unique(parts[~self._is_loaded[parts]]).tolist()
+        return missing
+
+    def load(self, part: int) -> None:
+        """Take over the checksums of a part.
+
+        Raises:
+            CacheFormatError: if they are missing, or those of other blocks.
+        """
+        index, fields = self._index_of(part), self.table.fields
+        agrees = len(index.fields) == len(fields) and all(
+            lies.rows_per_block == field.rows_per_block[part]
+            and np.array_equal(lies.heap_first_record, field.heap_first_record[slice(*ends)])
+            and self._take(2 * number, part, lies.rows)
+            and self._take(2 * number + 1, part, lies.heap)
+            for number, (lies, field) in enumerate(zip(index.fields, fields, strict=True))
+            for ends in [field.heap_first_block[part : part + 2].tolist()]
+        )
+        if not agrees:
+            raise CacheFormatError(
+                f"{self._what}: the index of part {self.table.sha256[part]} says other things of it than the "
+                f"part table; {self._remedy}"
+            )
+        self._is_loaded[part] = True
+
+    def compare(self, block: int, content: bytes | memoryview) -> None:
+        """Compare a block's bytes with its checksum, which is here.
+
+        Raises:
+            CacheFormatError: if they are others; names dataset, field, records and part.
+        """
+        if xxh3_64_intdigest(content) == self._checksum[block]:
+            return
+        which, part = self.kind_of(block), int(self.part[block])
+        number, kind = which // 2, _KINDS[which % 2]
+        first, end = self.table.first_record[part : part + 2].tolist()
+        in_part = block - int(self.first[which]) - int(self._of_parts[which][part])
+        found = self._index_of(part).fields[number].records_of(kind, in_part, end - first)
+        records = range(first + found.start, first + found.stop)
+        raise damage(self._what, self._names[number], records, self.table.sha256[part], self._remedy)
+
+    def _take(self, which: int, part: int, blocks: BlockRanges) -> bool:
+        """Take over the checksums of some of a part's blocks; return whether those are the part table's."""
+        start, end = (self._of_parts[which][part : part + 2] + self.first[which]).tolist()
+        agree = (
+            np.array_equal(blocks.position, self.position[start:end])
+            and np.array_equal(blocks.length, self.length[start:end])
+            and blocks.checksum.shape == blocks.length.shape
+        )
+        if agree:
+            self._checksum[start:end] = blocks.checksum
+        return agree
 
 
 class CheckedReader:
@@ -25,27 +143,18 @@ class CheckedReader:
     the memory that is gathered from. Once all are, nothing is left to do (benchmarks/check.py). Safe to use
     from several threads, and after a fork: at worst a block is hashed twice.
 
+    What is read by range is not its business: that comes out of blocks that were compared when they arrived.
+
     Args:
         reader: Reads the records.
-        index_of: Returns the index of the part of that number, which has the checksums of its blocks.
-        what: Which cache it is, for messages.
-        remedy: What to do about damage, for messages.
+        sums: What the blocks must hash to.
     """
 
-    def __init__(self, reader: Reader, index_of: Callable[[int], PartIndex], what: str, remedy: str) -> None:
+    def __init__(self, reader: Reader, sums: Checksums) -> None:
         self._reader = reader
-        self._index_of = index_of
-        self._what = what
-        self._remedy = remedy
-        records = np.diff(reader.parts.table.first_record)
-        self._checks: list[dict[BlockKind, _Checks]] = [
-            {
-                "rows": _Checks(field.rows_first_block, field.rows_position, field.rows_length(records)),
-                "heap": _Checks(field.heap_first_block, field.heap_position, field.heap_length),
-            }
-            for field in reader.parts.table.fields
-        ]
-        self._is_loaded = np.zeros(len(reader.parts.table), bool)
+        self._sums = sums
+        # A byte each, not a bit: threads may set two that are neighbours.
+        self._is_sound = np.zeros(len(sums.part), bool)
         self._left = self._unfinished()
 
     @property
@@ -105,108 +214,41 @@ class CheckedReader:
 
     def _unfinished(self) -> tuple[int, ...]:
         """Return which fields have blocks that were not checked yet."""
-        return tuple(
-            number
-            for number, kinds in enumerate(self._checks)
-            if not all(checks.is_sound.all() for checks in kinds.values())
-        )
+        each = enumerate(itertools.pairwise(self._sums.first[::2].tolist()))
+        return tuple(number for number, (start, end) in each if not self._is_sound[start:end].all())
 
     def _check(self, fields: Sequence[int], indices: Int64s, *, has_values: bool = True) -> None:
-        rows, checked_bytes = self._reader.parts.rows(indices), 0
-        for number in fields:
-            table, field = self._reader.parts.table.fields[number], self._reader.fields[number]
-            parts, places = rows.located()
-            blocks = places // table.rows_per_block[parts] + table.rows_first_block[parts]
-            blocks = blocks[table.row_bytes[parts] > 0]  # rows of no bytes have no blocks
-            checked_bytes += self._check_blocks(rows, number, "rows", blocks)
+        parts = self.parts
+        away = None if parts.away is None else parts.are_away(parts.locate(indices)[0])
+        # Of these a part may arrive before they are read: it was compared with its name just then.
+        rows, checked_bytes = parts.rows(indices if away is None else indices[~away]), 0
+        for number in fields if len(rows.indices) else ():
+            table, field = self.table.fields[number], self._reader.fields[number]
+            of_rows, places = rows.located()
+            blocks = places // table.rows_per_block[of_rows] + table.rows_first_block[of_rows]
+            blocks = blocks[table.row_bytes[of_rows] > 0]  # rows of no bytes have no blocks
+            checked_bytes += self._check_blocks(rows, self._sums.of(number, "rows").start + blocks)
             if isinstance(field, VaryingField) and has_values:
                 # The rows say which blocks of the heap are needed, so they had to be checked first.
-                checked_bytes += self._check_blocks(rows, number, "heap", field.heap_blocks(rows))
+                heap = self._sums.of(number, "heap").start + field.heap_blocks(rows)
+                checked_bytes += self._check_blocks(rows, heap)
         self._left = self._unfinished()
-        self._reader.parts.touch(checked_bytes)
+        parts.touch(checked_bytes)
 
-    def _check_blocks(self, rows: StoredRows, number: int, kind: BlockKind, blocks: Int64s) -> int:
+    def _check_blocks(self, rows: StoredRows, blocks: Int64s) -> int:
         """Hash those of these blocks that were not checked yet; return how many bytes they have.
 
         Raises:
             CacheFormatError: if one is damaged.
         """
-        checks = self._checks[number][kind]
-        new = np.unique(blocks[~checks.is_sound[blocks]])
-        parts = np.searchsorted(checks.first_block, new, side="right") - 1
-        for part in np.unique(parts[~self._is_loaded[parts]]).tolist():
-            self._load(part)
-        positions, lengths, checksums = checks.position[new], checks.length[new], checks.checksum[new]
-        rows.parts.expect(parts, positions, lengths)
-        each = zip(*(a.tolist() for a in (new, parts, positions, lengths, checksums)), strict=True)
-        for block, part, position, length, checksum in each:
-            if xxh3_64_intdigest(rows.block(part, position, length)) != checksum:
-                raise self._damage(number, kind, part, block - int(checks.first_block[part]))
-            checks.is_sound[block] = True
-        return int(lengths.sum())
-
-    def _load(self, part: int) -> None:
-        """Take over the checksums of a part."""
-        index, fields = self._index_of(part), self.table.fields
-        agrees = len(index.fields) == len(fields) and all(
-            lies.rows_per_block == field.rows_per_block[part]
-            and np.array_equal(lies.heap_first_record, field.heap_first_record[kinds["heap"].of(part)])
-            and kinds["rows"].load(part, lies.rows)
-            and kinds["heap"].load(part, lies.heap)
-            for kinds, lies, field in zip(self._checks, index.fields, fields, strict=True)
-        )
-        if not agrees:
-            raise CacheFormatError(
-                f"{self._what}: the index of part {self.table.sha256[part]} says other things of it than the "
-                f"part table; {self._remedy}"
-            )
-        self._is_loaded[part] = True
-
-    def _damage(self, number: int, kind: BlockKind, part: int, block: int) -> CacheFormatError:
-        first = int(self.table.first_record[part])
-        records = int(self.table.first_record[part + 1]) - first
-        found = self._index_of(part).fields[number].records_of(kind, block, records)
-        return damage(
-            self._what,
-            self._reader.spec.fields[number].name,
-            range(first + found.start, first + found.stop),
-            self.table.sha256[part],
-            self._remedy,
-        )
-
-
-class _Checks:
-    """What the blocks of one field and kind must hash to, and which were found to do.
-
-    Args:
-        first_block: Where the blocks of each part begin, and where the last one's end.
-        position: Where each block begins in its part's file.
-        length: How long each is.
-    """
-
-    def __init__(self, first_block: Int64s, position: Int64s, length: Int64s) -> None:
-        self.first_block = first_block
-        self.position = position
-        self.length = length
-        self.checksum = np.zeros(len(position), np.uint64)
-        # A byte each, not a bit: threads may set two that are neighbours.
-        self.is_sound = np.zeros(len(position), bool)
-
-    def of(self, part: int) -> slice:
-        """Return which blocks are a part's."""
-        return slice(*self.first_block[part : part + 2].tolist())
-
-    def load(self, part: int, blocks: BlockRanges) -> bool:
-        """Take over the checksums of a part's blocks; return whether they are those of the part table."""
-        mine = self.of(part)
-        agree = (
-            np.array_equal(blocks.position, self.position[mine])
-            and np.array_equal(blocks.length, self.length[mine])
-            and blocks.checksum.shape == blocks.length.shape
-        )
-        if agree:
-            self.checksum[mine] = blocks.checksum
-        return agree
+        sums, new = self._sums, np.unique(blocks[~self._is_sound[blocks]])
+        for part in sums.missing(new):
+            sums.load(part)
+        for block in new.tolist():
+            part, position, length = (int(of[block]) for of in (sums.part, sums.position, sums.length))
+            sums.compare(block, rows.block(part, position, length))
+            self._is_sound[block] = True
+        return int(sums.length[new].sum())
 
 
 def damage(what: str, field: str, records: range, sha256: str, remedy: str) -> CacheFormatError:

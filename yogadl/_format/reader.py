@@ -125,7 +125,7 @@ class Reader:
             away = self.parts.are_away(self.parts.locate(indices)[0])
             if away is not None:
                 with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
-                    self._expect(self.parts.rows(indices[away]), fields)
+                    self._expect(self.parts.rows(indices[away], takes=False), fields)
                 return 0  # each record is to be announced
         if not self.parts.are_all_mappable:
             return 0
@@ -151,7 +151,7 @@ class Reader:
         away = self.parts.are_away(self.parts.locate(indices)[0])
         if away is None:
             return False
-        rows = self.parts.rows(indices[away])
+        rows = self.parts.rows(indices[away], takes=False)
         with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
             self._varying(number).expect_stretches(rows, starts[away], stops[away])
         return True

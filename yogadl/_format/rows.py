@@ -51,9 +51,13 @@ class AwayParts(Protocol):
     are_away: NDArray[np.bool_]
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
     ) -> Sequence[bytes | memoryview]:
-        """Read from those parts; `keeps` says whether what lies around is likely to be read, too."""
+        """Read from those parts.
+
+        `keeps` says whether what lies around is likely to be read, too; `takes` whether this is the read that
+        was announced, or one before it, for which the same bytes are to be there as well.
+        """
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         """Begin to read what will soon be asked for."""
@@ -99,9 +103,9 @@ class Parts:
         self.renew_after = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
-    def rows(self, indices: Int64s) -> "StoredRows":
+    def rows(self, indices: Int64s, *, takes: bool = True) -> "StoredRows":
         """Return the rows of one batch, to be read as their parts are mapped now."""
-        return StoredRows(self, self.window, indices)
+        return StoredRows(self, self.window, indices, takes)
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row there."""
@@ -120,16 +124,23 @@ class Parts:
         return found if found.any() else None
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool = False
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps: bool = False,
+        takes: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Read from parts' files without mapping them; each file is opened once."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
             if away.all():
-                return self.away.read(parts, positions, lengths, keeps=keeps)
+                return self.away.read(parts, positions, lengths, keeps=keeps, takes=takes)
             both: list[bytes | memoryview] = [b""] * len(parts)
             for chosen in (np.flatnonzero(away), np.flatnonzero(~away)):
-                content = self.read(parts[chosen], positions[chosen], lengths[chosen], keeps=keeps)
+                where = parts[chosen], positions[chosen], lengths[chosen]
+                content = self.read(*where, keeps=keeps, takes=takes)
                 for number, value in zip(chosen.tolist(), content, strict=True):
                     both[number] = value
             return both
@@ -199,13 +210,22 @@ class StoredRows:
         parts: The cache's.
         window: The mapped parts; held here, so that it stays until the batch is gathered.
         indices: Which records.
+        takes: Whether they are read now; else they are only looked at, to announce what they point to.
         held: What keeps what is announced of them.
     """
 
-    def __init__(self, parts: Parts, window: Window, indices: Int64s, held: HeldRows | None = None) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        window: Window,
+        indices: Int64s,
+        takes: bool = True,
+        held: HeldRows | None = None,
+    ) -> None:
         self.parts = parts
         self.window = window
         self.indices = indices
+        self._takes = takes
         self.held = held
         self._located: tuple[Int64s, Int64s] | None = None
 
@@ -222,7 +242,7 @@ class StoredRows:
 
     def some(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        return StoredRows(self.parts, self.window, self.indices[chosen], self.held)
+        return StoredRows(self.parts, self.window, self.indices[chosen], self._takes, self.held)
 
     def gather(self, positions: Int64s, row_bytes: int, *, keeps: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
@@ -239,7 +259,8 @@ class StoredRows:
             out[here] = found.reshape(-1).view(out.dtype)
         away = np.flatnonzero(~is_mapped)
         lengths, keeps = np.full(len(away), row_bytes), keeps and row_bytes <= KEPT_ROW_BYTES
-        content = self.parts.read(parts[away], positions[away], lengths, keeps=keeps)
+        where = parts[away], positions[away], lengths
+        content = self.parts.read(*where, keeps=keeps, takes=self._takes)
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 

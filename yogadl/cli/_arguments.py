@@ -61,6 +61,11 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
         choices=("auto", "always", "never"),
         help="whether what is read by range is brought to the mirror, too (default: auto)",
     )
+    group.add_argument(
+        "--verify",
+        choices=["block"],
+        help="compare what is read by range with its checksums, by whole blocks",
+    )
 
 
 def add_batch(parser: argparse.ArgumentParser) -> None:

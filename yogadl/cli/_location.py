@@ -21,7 +21,7 @@ from yogadl.storage._folder import Folder
 # In a home folder, a search without limit would take minutes.
 _MOST_FOLDERS: Final = 2_000
 _MOST_MANIFESTS: Final = 10
-_OF_MIRROR: Final = ("mirror", "mirror_limit", "mirror_fill")
+_OF_MIRROR: Final = ("mirror", "mirror_limit", "mirror_fill", "verify")
 _OF_BUCKET: Final = ("endpoint_url", "region", "profile", "anonymous")
 _OF_FOLDER: Final = ("shared",)
 

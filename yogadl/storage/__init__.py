@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -99,6 +100,7 @@ def open_storage(
     mirror: str | os.PathLike[str] | None = "auto",
     mirror_limit: int | str | None = None,
     mirror_fill: Literal["auto", "always", "never"] = "auto",
+    verify: Literal["block"] | None = None,
     max_requests: int | None = None,
     max_requests_per_s: float | None = None,
     max_price: float | None = None,
@@ -125,6 +127,9 @@ def open_storage(
         mirror_fill: Whether a cache of a bucket is brought to the mirror while it is read, by range as long
             as it is not there. ``"auto"``: if it is small, which is waited for, or a stream of this machine
             reads at least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
+        verify: ``"block"`` compares what is read by range with its checksums, for which whole blocks are
+            read, and a block with other bytes is a `CacheFormatError`. If not given, only the objects' sizes
+            and ETags are compared. What the mirror has was compared when it came.
         max_requests: How many requests each process may make to read by range; then `SpendingError`.
         max_requests_per_s: How many of them a second.
         max_price: What they may cost, with what came by them; then `SpendingError`.
@@ -178,13 +183,11 @@ def open_storage(
         copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
         prices = usual_prices(text) if prices is None else prices
         spending = Spending(max_requests, max_requests_per_s, max_price, prices)
-        backend = remote_backend(
-            bucket, copies, policy, exclusive=exclusive, mapped=mapped, fill=mirror_fill, spending=spending
-        )
-        return CacheStorage(backend)
+        opened = partial(remote_backend, bucket, copies, policy, spending=spending, verify=verify)
+        return CacheStorage(opened(exclusive=exclusive, mapped=mapped, fill=mirror_fill))
     of_buckets = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
     of_buckets |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
-    of_buckets |= {"max_price": max_price, "prices": prices}
+    of_buckets |= {"max_price": max_price, "prices": prices, "verify": verify}
     of_buckets |= {"exclusive": None if exclusive else False, "offline": offline or None}
     of_buckets |= {"mirror": None if mirror in ("auto", None) else mirror}
     of_buckets |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}

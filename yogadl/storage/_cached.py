@@ -22,10 +22,12 @@ from yogadl.storage._mounts import network_file_system
 from yogadl.storage._parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
 
 if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
     from yogadl._format.fields import Blocks
     from yogadl._format.layout import PartIndex
     from yogadl._format.rows import HeldRows
     from yogadl._format.selection import Selection
+    from yogadl._format.table import PartTable
     from yogadl._format.window import Window
     from yogadl.storage._catalogue import Catalogue  # which makes these
     from yogadl.storage._planning import Planner
@@ -279,16 +281,25 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
     reader = Reader(manifest.spec, table, files, maps=mapped and can_map(folder))
     if not check:
         return reader
-    return checked(reader, partial(read_index, folder, manifest.key, table), manifest, REMEDY)
+    sums = checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
+    return checked(reader, sums)
 
 
-def checked(
-    reader: Reader, index_of: "Callable[[int], PartIndex]", manifest: Manifest, remedy: str
-) -> AnyReader:
+def checksums(
+    manifest: Manifest, table: "PartTable", index_of: "Callable[[int], PartIndex]", remedy: str
+) -> "Checksums":
+    """Return what the blocks of a cache must hash to; `remedy` says what to do where one does not."""
+    from yogadl._format.checks import Checksums  # what reading without it does not need
+
+    names = [field.name for field in manifest.spec.fields]
+    return Checksums(table, names, index_of, str(manifest.key), remedy)
+
+
+def checked(reader: Reader, sums: "Checksums") -> AnyReader:
     """Return a reader that compares each block with its checksum before it first reads from it."""
-    from yogadl._format.checks import CheckedReader  # what reading without it does not need
+    from yogadl._format.checks import CheckedReader
 
-    return CheckedReader(reader, index_of, str(manifest.key), remedy)
+    return CheckedReader(reader, sums)
 
 
 def can_map(folder: Folder) -> bool:

@@ -13,7 +13,7 @@ from yogadl.storage._buckets.s3 import S3Bucket
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._local import local_backend
 from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._remote_opening import remote_backend
+from yogadl.storage._remote_opening import Verify, remote_backend
 from yogadl.storage._storage import CacheStorage
 
 # What 0.1.4 took when nothing was said.
@@ -124,10 +124,16 @@ class S3Storage(CacheStorage):
     Args:
         configurations: Where it lies.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        verify: ``"block"`` compares what is read by range with its checksums.
     """
 
-    # Any: opaque, unused
-    def __init__(self, configurations: S3Configurations, tensorflow_config: Any = None) -> None:
+    def __init__(
+        self,
+        configurations: S3Configurations,
+        tensorflow_config: Any = None,  # opaque, unused
+        *,
+        verify: Verify = None,
+    ) -> None:
         _warn_of_tensorflow(tensorflow_config)
         keys = {
             "aws_access_key_id": configurations.access_key,
@@ -139,7 +145,7 @@ class S3Storage(CacheStorage):
             endpoint_url=configurations.endpoint_url,
             client_options={name: key for name, key in keys.items() if key is not None},
         )
-        super().__init__(_backend(bucket, configurations.local_cache_dir))
+        super().__init__(_backend(bucket, configurations.local_cache_dir, verify))
 
 
 class GCSStorage(CacheStorage):
@@ -148,23 +154,29 @@ class GCSStorage(CacheStorage):
     Args:
         configurations: Where it lies.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        verify: ``"block"`` compares what is read by range with its checksums.
     """
 
-    # Any: opaque, unused
-    def __init__(self, configurations: GCSConfigurations, tensorflow_config: Any = None) -> None:
+    def __init__(
+        self,
+        configurations: GCSConfigurations,
+        tensorflow_config: Any = None,  # opaque, unused
+        *,
+        verify: Verify = None,
+    ) -> None:
         _warn_of_tensorflow(tensorflow_config)
         bucket = GCSBucket(configurations.bucket, _prefix(configurations.bucket_directory_path))
-        super().__init__(_backend(bucket, configurations.local_cache_dir))
+        super().__init__(_backend(bucket, configurations.local_cache_dir, verify))
 
 
 def _prefix(path: str | os.PathLike[str]) -> str:
     return os.fspath(path).strip("/").removeprefix(".")
 
 
-def _backend(bucket: Bucket, folder: Path) -> Backend:
+def _backend(bucket: Bucket, folder: Path, verify: Verify) -> Backend:
     # A folder of its own in the one given, which is not ours alone.
     mirror = Mirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
-    return remote_backend(bucket, mirror, LeasePolicy())
+    return remote_backend(bucket, mirror, LeasePolicy(), verify=verify)
 
 
 def _warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._lock import ProcessLock
-from yogadl.storage._ranges import Range, Ranges, merged, spans_of
+from yogadl.storage._range import Range
+from yogadl.storage._ranges import Ranges, merged, spans_of
 from yogadl.storage._threads import DaemonThreads
 
 Int64s = NDArray[np.int64]
@@ -158,13 +159,15 @@ class Holder:
             ]
         self._ranges.ask(found)
 
-    def read(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Sequence[bytes | memoryview]:
+    def read(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, takes: bool
+    ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges; see `AwayParts`."""
         if os.getpid() != self._pid:
             self._pid, self._all = os.getpid(), []  # the threads that bring them are not in this process
         windows = [held for known in self._all if (held := known()) is not None]
         if not windows:
-            return self._ranges.read(parts, positions, lengths, keeps=False)
+            return self._ranges.read(parts, positions, lengths, keeps=False, takes=takes)
         self._ranges.refuse_condemned(parts)
         places = zip(
             self._ranges.keys(parts, positions), parts.tolist(), (positions + lengths).tolist(), strict=True
@@ -172,34 +175,26 @@ class Holder:
         with self._lock:
             where = [next(filter(None, (held.find(*place) for held in windows)), None) for place in places]
         content: list[bytes | memoryview] = [b""] * len(where)
-        self._fill(
-            content, [number for number, one in enumerate(where) if one is None], parts, positions, lengths
-        )
+
+        def read(numbers: list[int]) -> None:
+            chosen = np.array(numbers, np.intp)
+            found = self._ranges.read(
+                parts[chosen], positions[chosen], lengths[chosen], keeps=False, takes=takes
+            )
+            for number, some in zip(numbers, found, strict=True):
+                content[number] = some
+
+        read([number for number, one in enumerate(where) if one is None])
         gone = []
-        for number, (one, position, length) in enumerate(
-            zip(where, positions.tolist(), lengths.tolist(), strict=True)
-        ):
+        each = zip(where, positions.tolist(), lengths.tolist(), strict=True)
+        for number, (one, position, length) in enumerate(each):
             if one is not None:
                 try:
                     content[number] = one.slice(position, length)
                 except GoneError:
                     gone.append(number)
-        self._fill(content, gone, parts, positions, lengths)
+        read(gone)
         return content
-
-    def _fill(
-        self,
-        content: list[bytes | memoryview],
-        numbers: list[int],
-        parts: Int64s,
-        positions: Int64s,
-        lengths: Int64s,
-    ) -> None:
-        if numbers:
-            chosen = np.array(numbers)
-            found = self._ranges.read(parts[chosen], positions[chosen], lengths[chosen], keeps=False)
-            for number, some in zip(numbers, found, strict=True):
-                content[number] = some
 
 
 class BlockStore:

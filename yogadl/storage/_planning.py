@@ -7,12 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts
+from yogadl._format.table import PartTable
 from yogadl._prices import Prices
+from yogadl.storage._checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
 from yogadl.storage._mirror.receive import ranges_of
 from yogadl.storage._ranges import PAGE_BYTES, Range, Ranges, Span, merged
 from yogadl.storage._spending import Spending
 
 if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
     from yogadl.storage._catalogue import Catalogue
 
 Int64s = NDArray[np.int64]
@@ -26,10 +29,11 @@ class _Counted(Ranges):
         pages: The same of what is kept.
     """
 
-    def __init__(self, sizes: Int64s) -> None:
+    def __init__(self, table: PartTable) -> None:
         nobody: Any = None  # is asked
-        super().__init__(nobody, str, sizes, Spending())
+        super().__init__(nobody, str, table.size_bytes, Spending())
         self.rows = self.pages = np.zeros(2, np.int64)
+        self._table = table
         self._is_of_pages = False
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
@@ -53,6 +57,90 @@ class _Counted(Ranges):
         """How many pages were asked for."""
         return len(self._pages)
 
+    def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
+        """Return how many pages have something of those fields that are kept."""
+        pages: set[tuple[int, int]] = set()
+        records = np.diff(self._table.first_record)
+        for number in fields & kept:
+            field = self._table.fields[number]
+            of_part = np.repeat(np.arange(len(self._table)), np.diff(field.rows_first_block))
+            lasts = (field.rows_position + field.rows_length(records) - 1) // PAGE_BYTES
+            firsts = field.rows_position // PAGE_BYTES
+            for part, first, last in zip(of_part.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+                if field.row_bytes[part] <= KEPT_ROW_BYTES:
+                    pages.update((part, page) for page in range(first, last + 1))
+        return len(pages)
+
+
+class _CountedBlocks:
+    """Count the same where whole blocks are asked for, each once as long as there is room to hold it.
+
+    Args:
+        sums: Of the blocks.
+    """
+
+    def __init__(self, sums: "Checksums") -> None:
+        self._sums = sums
+        self._places = BlockPlaces(sums)
+        self._for_a_while = self._for_good = np.zeros(2, np.int64)
+        self._kept: set[int] = set()
+        self._held: dict[int, int] = {}
+        self._held_bytes = 0
+        self._has_room = True  # for all that was held so far: then that is kept, too
+
+    @property
+    def rows(self) -> Int64s:
+        """How many requests for what is held for a while, and how many bytes."""
+        return np.zeros(2, np.int64) if self._has_room else self._for_a_while
+
+    @property
+    def pages(self) -> Int64s:
+        """The same of what is kept."""
+        return self._for_good + self._for_a_while if self._has_room else self._for_good
+
+    @property
+    def page_count(self) -> int:
+        """How many blocks are kept."""
+        return len(self._kept) + len(self._held) * self._has_room
+
+    def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
+        """Return how many blocks there are to be kept of these fields."""
+        blocks = np.diff(self._sums.first).reshape(-1, 2)
+        return int(sum(blocks[number].sum() for number in (fields if self._has_room else fields & kept)))
+
+    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+        full = lengths > 0  # of values it is known about where each lies
+        blocks = self._places.before(parts[full], positions[full])
+        if keeps:
+            new = [block for block in np.unique(blocks).tolist() if block not in self._kept]
+            self._kept.update(new)
+            self._for_good = self._for_good + self._cost(new)
+            return
+        some, some_bytes = list[int](), 0
+        blocks = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]
+        for block, size_bytes in zip(blocks.tolist(), self._sums.length[blocks].tolist(), strict=True):
+            if block not in self._held and block not in self._kept:
+                if some_bytes + size_bytes > TOGETHER_BYTES:
+                    self._for_a_while = self._for_a_while + self._cost(some)
+                    some, some_bytes = [], 0
+                some.append(block)
+                some_bytes += size_bytes
+                self._held_bytes += size_bytes
+            self._held[block] = self._held.pop(block, size_bytes)
+            self._has_room = self._has_room and self._held_bytes <= MOST_CHECKED_BYTES
+            # What is on its way is as good as held: half of that, on average.
+            while self._held_bytes > MOST_CHECKED_BYTES + AHEAD_BYTES // 2:
+                self._held_bytes -= self._held.pop(next(iter(self._held)))
+        self._for_a_while = self._for_a_while + self._cost(some)
+
+    def _cost(self, blocks: Sequence[int]) -> Int64s:
+        numbers = np.array(blocks, np.int64)
+        starts = self._sums.position[numbers]
+        ends = starts + self._sums.length[numbers]
+        spans = list(zip(self._sums.part[numbers].tolist(), starts.tolist(), ends.tolist(), strict=True))
+        found = [span for span, _ in merged(spans)]
+        return np.array([len(found), sum(stop - start for _, start, stop in found)])
+
 
 class Planner:
     """Count the requests that reading one cache takes. Call it with what would be announced; see `Planned`.
@@ -69,7 +157,8 @@ class Planner:
         self._parts = parts
         self._table = parts.table
         self._opener = catalogue.opener
-        self._counted = _Counted(self._table.size_bytes)
+        sums = getattr(parts.away, "sums", None)  # where what comes is compared
+        self._counted = _Counted(parts.table) if sums is None else _CountedBlocks(sums)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         self._records = 0
         self._fields: set[int] = set()
@@ -96,9 +185,6 @@ class Planner:
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
                 self._counted.expect(parts[chosen], positions, lengths, keeps=keeps)
-                again = np.flatnonzero(field.varying[parts[chosen]])
-                if not keeps and len(again):  # entries are read to announce values, and to read them
-                    self._counted.expect(parts[chosen][again], positions[again], lengths[again], keeps=False)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
                 positions, lengths = self._values(number, indices[varying])
@@ -131,22 +217,11 @@ class Planner:
         rows, pages = self._counted.rows / share * epochs, self._counted.pages.astype(float)
         count = self._counted.page_count
         if count:  # what is kept is asked for once, and in all is no more than there is
-            pages *= min(count / share, max(count, self._all_pages())) / count
+            pages *= (
+                min(count / share, max(count, self._counted.all_pages(self._fields, self._parts.kept)))
+                / count
+            )
         return round(float(rows[0] + pages[0])), round(float(rows[1] + pages[1]))
-
-    def _all_pages(self) -> int:
-        """Return how many pages have something of the fields that are kept."""
-        pages: set[tuple[int, int]] = set()
-        records = np.diff(self._table.first_record)
-        for number in self._fields & self._parts.kept:
-            field = self._table.fields[number]
-            of_part = np.repeat(np.arange(len(self._table)), np.diff(field.rows_first_block))
-            lasts = (field.rows_position + field.rows_length(records) - 1) // PAGE_BYTES
-            firsts = field.rows_position // PAGE_BYTES
-            for part, first, last in zip(of_part.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
-                if field.row_bytes[part] <= KEPT_ROW_BYTES:
-                    pages.update((part, page) for page in range(first, last + 1))
-        return len(pages)
 
     def by_blocks(self, share: float, epochs: int) -> tuple[int, int]:
         """Return the same if each block were read once an epoch, by one reader."""

@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any, Final
@@ -15,6 +14,7 @@ from yogadl._format.table import before
 from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, replaced
+from yogadl.storage._range import Range
 from yogadl.storage._spending import Spending
 from yogadl.storage._threads import DaemonThreads
 
@@ -35,70 +35,6 @@ _THREADS: Final = 64
 
 # Where something lies that is read: its part, from where, and up to where.
 Span = tuple[int, int, int]
-
-
-class Range:
-    """Bytes of one part, on their way or here.
-
-    Attributes:
-        part: Which part.
-        start: From where.
-        stop: Up to where.
-        keys: What was announced that lies in it.
-    """
-
-    __slots__ = ("_content", "_done", "_error", "keys", "part", "start", "stop")
-
-    def __init__(self, part: int, start: int, stop: int) -> None:
-        self.part, self.start, self.stop = part, start, stop
-        self.keys: tuple[int, ...] = ()
-        self._content: bytes | memoryview = b""
-        self._error: BaseException | None = None
-        self._done = threading.Lock()
-        self._done.acquire()
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes it has."""
-        return self.stop - self.start
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it came to nothing."""
-        return self._error is not None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it is here, or will never be."""
-        return not self._done.locked()
-
-    def end(self, content: bytes | memoryview = b"", error: BaseException | None = None) -> None:
-        """Leave what arrived, or why nothing did."""
-        self._content, self._error = content, error
-        self._done.release()
-
-    def wait(self) -> None:
-        """Wait until it is here.
-
-        Raises:
-            BaseException: why it will never be.
-        """
-        with self._done:
-            pass
-        if self._error is not None:
-            raise self._error
-
-    def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
-        """Return what is to be kept in memory of what `fetch` returns."""
-        return fetch()
-
-    def slice(self, start: int, length: int) -> bytes | memoryview:
-        """Return bytes from a position of the part on, waiting for them."""
-        self.wait()
-        first = start - self.start
-        if not first and length == len(self._content):
-            return self._content
-        return memoryview(self._content)[first : first + length]
 
 
 class Ranges:
@@ -146,28 +82,31 @@ class Ranges:
             parts, positions, lengths = _not_empty(parts, positions, lengths)
             if keeps:
                 self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
-                return
-            keys, stops = self.keys(parts, positions), (positions + lengths).tolist()
-            new = [
-                number
-                for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
-                if key not in self._rows or self._rows[key].stop < stop
-            ]
-            for found, members in self._asked(spans_of(parts, positions, lengths, new), is_urgent=False):
-                mine = {keys[new[member]] for member in members}
-                self._rows.update(dict.fromkeys(mine, found))
-                found.keys = tuple(mine)
-                self._left[found] = len(mine)
-                self._left_bytes += found.size_bytes
-            while self._left_bytes > MOST_HELD_BYTES and len(self._left) > 1:
-                oldest = next(iter(self._left))
-                for key in oldest.keys:
-                    if self._rows.get(key) is oldest:
-                        del self._rows[key]
-                self._drop(oldest)
+            else:
+                self._announce(parts, positions, lengths, is_urgent=False)
+
+    def _announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
+        keys, stops = self.keys(parts, positions), (positions + lengths).tolist()
+        new = [
+            number
+            for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
+            if key not in self._rows or self._rows[key].stop < stop
+        ]
+        for found, members in self._asked(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
+            mine = {keys[new[member]] for member in members}
+            self._rows.update(dict.fromkeys(mine, found))
+            found.keys = tuple(mine)
+            self._left[found] = len(mine)
+            self._left_bytes += found.size_bytes
+        while self._left_bytes > MOST_HELD_BYTES and len(self._left) > 1:
+            oldest = next(iter(self._left))
+            for key in oldest.keys:
+                if self._rows.get(key) is oldest:
+                    del self._rows[key]
+            self._drop(oldest)
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
@@ -179,7 +118,7 @@ class Ranges:
         self.refuse_condemned(parts)
         if not lengths.all():
             some = np.flatnonzero(lengths)
-            found = self.read(parts[some], positions[some], lengths[some], keeps=keeps)
+            found = self.read(parts[some], positions[some], lengths[some], keeps=keeps, takes=takes)
             full = dict(zip(some.tolist(), found, strict=True))
             return [full.get(number, b"") for number in range(len(lengths))]
         with self._lock:
@@ -188,7 +127,9 @@ class Ranges:
             if keeps:
                 kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
             else:
-                taken = self._taken(parts, positions, lengths)
+                if not takes:
+                    self._announce(parts, positions, lengths, is_urgent=True)
+                taken = self._taken(parts, positions, lengths, takes=takes)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if not keeps:
             return [one.slice(position, length) for one, (position, length) in zip(taken, each, strict=True)]
@@ -206,6 +147,16 @@ class Ranges:
             _joined(kept, first, position, length)
             for first, (position, length) in zip(base, each, strict=True)
         ]
+
+    def side_by_side(self, work: Callable[[int], None], items: Sequence[int]) -> None:
+        """Call a function with each of these, in the threads that make requests."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+        if len(items) > 1:
+            list(self._threads.map(work, items))
+        else:
+            list(map(work, items))
 
     def condemn(self, part: int, error: CacheFormatError) -> None:
         """Let nothing more be read of a part: its object has other bytes than its name says."""
@@ -231,7 +182,7 @@ class Ranges:
         keys: list[int] = (self._first[parts] + positions).tolist()
         return keys
 
-    def _taken(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[Range]:
+    def _taken(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, takes: bool) -> list[Range]:
         """Return what has each of these, and ask for those that were not announced."""
         taken: dict[int, Range] = {}
         found: list[Any] = []  # all are ranges at the end
@@ -240,7 +191,7 @@ class Ranges:
         for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
             one = taken.get(key)
             if one is None or one.stop < stop:
-                one = self._take(key, stop)
+                one = self._take(key, stop) if takes else self._rows.get(key)
                 if one is None:
                     new.append(number)
                 else:

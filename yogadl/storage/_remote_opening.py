@@ -3,19 +3,20 @@
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import AnyReader, Reader
+from yogadl._format.table import PartTable
 from yogadl._key import DatasetKey
-from yogadl.errors import StorageError
+from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.offline import OfflineError
 from yogadl.storage._buckets.retry import UnavailableError
 from yogadl.storage._buckets.store_errors import CredentialsError
-from yogadl.storage._cached import REMEDY, Published, can_map, checked
+from yogadl.storage._cached import REMEDY, Published, can_map, checked, checksums
 from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._folder import FULL
 from yogadl.storage._leases.coordinator import LeaseCoordinator
@@ -30,6 +31,9 @@ from yogadl.storage._parts import read_index, table_to_read
 from yogadl.storage._remote import BucketRoot, MirroredRoot
 from yogadl.storage._spending import Spending
 
+if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
+
 _log = logging.getLogger("yogadl")
 
 # How large a part in a bucket gets unless a build says otherwise.
@@ -42,6 +46,8 @@ AT_ONCE_BYTES: Final = 64 * 2**20
 
 # Whether to fill a mirror: with what is worth it, with all, or with nothing.
 Fill = Literal["auto", "always", "never"]
+# Whether what is read by range is compared with its checksums: not at all, or by whole blocks.
+Verify = Literal["block"] | None
 
 
 class MirrorOpener:
@@ -55,6 +61,7 @@ class MirrorOpener:
         mapped: Whether the mirror's files may be mapped to be read.
         fill: Whether to fill the mirror with what is read.
         spending: Counts what is read by range.
+        verify: Whether what is read by range is compared with its checksums.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class MirrorOpener:
         mapped: bool = True,
         fill: Fill = "auto",
         spending: Spending | None = None,
+        verify: Verify = None,
     ) -> None:
         self.mirror = mirror
         self._bucket = bucket
@@ -71,10 +79,12 @@ class MirrorOpener:
         self._is_mapped = mapped
         self._fill = fill
         self._spending = spending or Spending()
+        self._verify: Verify = verify
         self._is_told = self._is_full_told = False
 
     def __reduce__(self) -> Any:
-        return MirrorOpener, (self._bucket, self.mirror, self._is_mapped, self._fill, self._spending)
+        options = self._is_mapped, self._fill, self._spending, self._verify
+        return MirrorOpener, (self._bucket, self.mirror, *options)
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
@@ -117,7 +127,7 @@ class MirrorOpener:
 
         What is small is downloaded now, unless the mirror is not to be filled.
         """
-        manifest, key = published.manifest, published.manifest.key
+        manifest = published.manifest
         if isinstance(self.mirror, NoMirror):
             return self._afar(manifest, check=check)
         try:
@@ -141,10 +151,9 @@ class MirrorOpener:
         maps = self._is_mapped and can_map(cache.folder)
         if not missing_bytes and has_indexes == check:
             return self._reader(manifest, cache, maps=maps, check=check)
-        from_bucket = partial(read_index, MirroredRoot(self._bucket, self.mirror), key, cache.table)
-        policy = FillPolicy(self._fill, self._tell_full)
+        sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._tell_full)
         files = RangedCache(
-            self._bucket, manifest, cache.table, self._spending, from_bucket, (cache, are_here), policy
+            self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy
         )
         return self._reader(manifest, files, maps=maps, check=check)
 
@@ -162,8 +171,9 @@ class MirrorOpener:
         """Return a reader of a cache of which nothing is here: by range, without a mirror."""
         root = MirroredRoot(self._bucket, self.mirror)
         table = table_to_read(root, manifest)
-        from_bucket = partial(read_index, root, manifest.key, table)
-        files = RangedCache(self._bucket, manifest, table, self._spending, from_bucket)
+        files = RangedCache(
+            self._bucket, manifest, table, self._spending, self._sums(manifest, table, check=check)
+        )
         return self._reader(manifest, files, maps=False, check=check)
 
     def _tell_full(self, what: str, error: StorageError) -> None:
@@ -176,8 +186,19 @@ class MirrorOpener:
         self, manifest: Manifest, files: MirroredCache | RangedCache, *, maps: bool, check: bool
     ) -> AnyReader:
         reader = Reader(manifest.spec, files.table, files, maps=maps)
-        remedy = REMEDY if isinstance(files, RangedCache) else _REMEDY  # there is no second copy
-        return checked(reader, files.index, manifest, remedy) if check else reader
+        if not check:
+            return reader
+        if isinstance(files, RangedCache):
+            assert files.sums is not None
+            return checked(reader, files.sums)
+        return checked(reader, checksums(manifest, files.table, files.index, _REMEDY))
+
+    def _sums(self, manifest: Manifest, table: PartTable, *, check: bool) -> "Checksums | None":
+        """Return what is read by range must hash to, if that is looked at."""
+        if not check and self._verify is None:
+            return None
+        index_of = partial(read_index, MirroredRoot(self._bucket, self.mirror), manifest.key, table)
+        return checksums(manifest, table, index_of, REMEDY)  # there is no second copy
 
     def _has_indexes(self, cache: MirroredCache) -> bool:
         """Bring the indexes of a cache to the mirror, if that has room."""
@@ -255,6 +276,7 @@ def remote_backend(
     mapped: bool = True,
     fill: Fill = "auto",
     spending: Spending | None = None,
+    verify: Verify = None,
 ) -> Backend:
     """Return a storage's backend in a bucket, shared by any number of machines without a server.
 
@@ -267,9 +289,15 @@ def remote_backend(
         mapped: Whether the mirror's files may be mapped to be read.
         fill: Whether to fill the mirror with what is read.
         spending: Counts what is read by range.
+        verify: Whether what is read by range is compared with its checksums.
+
+    Raises:
+        ConfigurationError: if `verify` is nothing known.
     """
+    if verify not in (None, "block"):
+        raise ConfigurationError(f"verify is None or 'block', not {verify!r}")
     root = MirroredRoot(bucket, mirror)
     changed = partial(mirror.renew, digest=None)
     coordinator = LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)
-    opener = MirrorOpener(bucket, mirror, mapped, fill, spending)
+    opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify)
     return Backend(Catalogue(root, opener), coordinator, PART_BYTES)

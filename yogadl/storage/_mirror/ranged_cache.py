@@ -3,13 +3,12 @@
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl._size import in_words
@@ -22,6 +21,10 @@ from yogadl.storage._mirror.filling import Filler, FillPolicy
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
 from yogadl.storage._ranges import Ranges
 from yogadl.storage._spending import Spending
+
+if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
+    from yogadl.storage._checked_ranges import CheckedRanges
 
 _log = logging.getLogger("yogadl")
 
@@ -38,12 +41,13 @@ class RangedCache:
         manifest: The cache.
         table: Its part table.
         spending: Counts what is read by range.
-        read_index: Returns the index of the part of that number.
+        sums: What is read by range must hash to; ``None`` if it is not compared.
         mirrored: The mirror's files of it, and which parts are there; ``None`` without a mirror.
         policy: Whether to fill the mirror while a stream reads.
 
     Attributes:
         are_away: Which parts are not here. Some may arrive meanwhile.
+        sums: What is read by range must hash to; ``None`` if it is not compared.
     """
 
     def __init__(
@@ -52,12 +56,12 @@ class RangedCache:
         manifest: Manifest,
         table: PartTable,
         spending: Spending,
-        read_index: Callable[[int], PartIndex],
+        sums: "Checksums | None" = None,
         mirrored: tuple[MirroredCache, NDArray[np.bool_]] | None = None,
         policy: FillPolicy | None = None,
     ) -> None:
         self.table = table
-        self.index = read_index
+        self.sums = sums
         self._mirrored = None if mirrored is None else mirrored[0]
         self._policy = policy or FillPolicy("never")
         self.are_away: NDArray[np.bool_] = np.ones(len(table), bool) if mirrored is None else ~mirrored[1]
@@ -65,6 +69,7 @@ class RangedCache:
         self._ranges = Ranges(
             bucket, lambda part: _names.part(dataset_id, sha256[part]), table.size_bytes, spending
         )
+        self._reading = _comparing(self._ranges, sums)
         self._holder = Holder(self._ranges)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = (
@@ -95,7 +100,8 @@ class RangedCache:
 
     def choice(self, share: float, *, blocks: bool) -> tuple[str, str]:
         """Return how a stream reads that reads this share of the records an epoch, and why."""
-        otherwise = "blocks" if blocks else "ranges"
+        # What is compared comes in the format's blocks, and is kept as such.
+        otherwise = "blocks" if blocks and self.sums is None else "ranges"
         if self._mirrored is None:
             return otherwise, "mirror=None"
         limit_bytes = self._mirrored.limit_bytes
@@ -127,20 +133,20 @@ class RangedCache:
         return files if files.most_bytes else None
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts; see `AwayParts`."""
         self._look()
-        if keeps:
-            return self._ranges.read(parts, positions, lengths, keeps=True)
-        return self._holder.read(parts, positions, lengths)
+        if keeps or self.sums is not None:
+            return self._reading.read(parts, positions, lengths, keeps=keeps, takes=takes)
+        return self._holder.read(parts, positions, lengths, takes=takes)
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         """Begin to read ranges of parts; see `AwayParts`."""
         self._look()
         if self._filler is not None:
             self._filler.soon(parts)
-        self._ranges.expect(parts, positions, lengths, keeps=keeps)
+        self._reading.expect(parts, positions, lengths, keeps=keeps)
 
     @property
     def received(self) -> tuple[int, int]:
@@ -151,3 +157,12 @@ class RangedCache:
         """See now and then which parts other processes have brought here."""
         if self._filler is not None:
             self._filler.look()
+
+
+def _comparing(ranges: Ranges, sums: "Checksums | None") -> "Ranges | CheckedRanges":
+    """Return what reads ranges, and compares them if that is wanted."""
+    if sums is None:
+        return ranges
+    from yogadl.storage._checked_ranges import CheckedRanges  # who does not compare needs none of it
+
+    return CheckedRanges(ranges, sums)
