@@ -101,13 +101,20 @@ def say(text: str) -> None:
 
 
 def interleave(
-    works: Mapping[str, Callable[[], object]], rounds: int, uncounted: int = _UNCOUNTED
+    works: Mapping[str, Callable[[], object]],
+    rounds: int,
+    uncounted: int = _UNCOUNTED,
+    before: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Return the seconds that each work took in each round; they take turns, and so does who begins."""
+    """Return the seconds that each work took in each round; they take turns, and so does who begins.
+
+    What is done `before` each of them is not timed.
+    """
     times: dict[str, list[float]] = {name: [] for name in works}
     names = list(works)
     for number in range(uncounted + rounds):
         for name in names:
+            before()
             gc.collect()
             gc.disable()
             started = time.perf_counter()

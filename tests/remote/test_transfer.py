@@ -27,7 +27,6 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ranges so small that small objects have many."""
     monkeypatch.setattr(receive, "_LEAST_RANGE_BYTES", 4096)
     monkeypatch.setattr(receive, "_MOST_RANGE_BYTES", 4096)
-    monkeypatch.setattr(receive, "_WRITE_BYTES", 4096)
 
 
 def content(size_bytes: int) -> bytes:
@@ -292,6 +291,25 @@ def test_an_object_that_comes_in_very_small_chunks_is_written_whole(
     one = wanted(tmp_path, "object", data)
     download(memory, one)
     assert one.path.read_bytes() == data
+
+
+def test_writes_that_the_system_cuts_short_are_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, counts = os.pwrite, []
+
+    def cut_short(descriptor: int, data: memoryview, position: int) -> int:
+        counts.append(write(descriptor, data[:997], position))
+        return counts[-1]
+
+    monkeypatch.setattr(os, "pwrite", cut_short)
+    memory, data = MemoryBucket(), content(10_000)
+    memory.put("object", data)
+    one = wanted(tmp_path, "object", data)
+    download(memory, one)
+    assert one.path.read_bytes() == data
+    assert sum(counts) == len(data)
+    assert max(counts) == 997
 
 
 def test_a_store_that_loses_what_it_took_is_found_out(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from yogadl._format.table import PartTable
 from yogadl._prices import Prices
 from yogadl.storage._checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
 from yogadl.storage._mirror.receive import ranges_of
-from yogadl.storage._ranges import PAGE_BYTES, Range, Ranges, Span, merged
+from yogadl.storage._range import Range
+from yogadl.storage._ranges import PAGE_BYTES, Ranges, Span, merged
 from yogadl.storage._spending import Spending
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ _NOTES: Final = ".ranges.tmp"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NOTED_BYTES: Final = 2**20
 # Synced each time that so much is written, so that little is left to sync at the end.
-_SYNC_BYTES: Final = 64 * 2**20
+_SYNC_BYTES: Final = 16 * 2**20
 # No link is followed, and no pipe waited for, that lies there in place of a file.
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -62,16 +62,14 @@ class PartialFile:
             self._drop_notes()
             os.ftruncate(descriptor, 0)
 
-    def write(self, chunks: list[bytes | memoryview], position: int) -> int:
-        """Write chunks one after the other; return how many bytes they have."""
-        size_bytes = sum(map(len, chunks))
-        with self._writing:
-            written = os.pwritev(self.descriptor, chunks, position)
-        while written < size_bytes:
-            left = memoryview(b"".join(chunks))[written:]
-            written += os.pwrite(self.descriptor, left, position + written)
-        self._unsynced_bytes += size_bytes
-        return size_bytes
+    def write(self, chunk: bytes | memoryview, position: int) -> None:
+        """Write a chunk, from any thread."""
+        rest = memoryview(chunk)
+        while rest:
+            with self._writing:
+                count = os.pwrite(self.descriptor, rest, position)
+            rest, position = rest[count:], position + count
+            self._unsynced_bytes += count
 
     def sync_meanwhile(self) -> None:
         """Sync the file, if much was written since, while other threads receive.

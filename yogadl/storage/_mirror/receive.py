@@ -7,7 +7,7 @@ is that of the chunks, however large the object is.
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import Final
@@ -20,13 +20,11 @@ from yogadl.storage._root import MAX_READ_BYTES, too_large
 # A get costs about a millisecond of processor time; ranges that are too large leave few in parallel, and the
 # last one is hashed after all others (benchmarks/transfer.py).
 _LEAST_RANGE_BYTES: Final = 8 * 2**20
-_MOST_RANGE_BYTES: Final = 32 * 2**20
+_MOST_RANGE_BYTES: Final = 16 * 2**20
+# Of what is requested in few ranges: of a part table, by each machine.
+_FEW_RANGE_BYTES: Final = 32 * 2**20
 _RANGES: Final = 16
 _HASH_BYTES: Final = 2**20
-# Writes of this size at multiples of it get large pages in the page cache, which are read a third faster
-# (benchmarks/transfer.py).
-_WRITE_BYTES: Final = 4 * 2**20
-_MOST_CHUNKS: Final = 512  # that one call can write
 
 # Called with the number of bytes that have arrived.
 Report = Callable[[int], None]
@@ -113,10 +111,14 @@ class Receiver:
                 raise self._missing(name)
             if body.object.size_bytes != size_bytes:
                 raise self._wrong_size(name, body.object.size_bytes, size_bytes)
-            for chunks in _gathered(body.chunks, report):
+            # Each as it comes. For larger writes Linux takes pages of 2 MiB, which the host of a virtual machine
+            # may have taken back: then they cost ten times the write (benchmarks/README.md).
+            for chunk in body.chunks:
                 if self.is_stopped():
                     raise StoppedError
-                position += partial.write(chunks, position)
+                partial.write(chunk, position)
+                position += len(chunk)
+                report(len(chunk))
         partial.note(span, body.object.tag)
         partial.sync_meanwhile()
         return body.object.tag
@@ -136,33 +138,11 @@ class Receiver:
 
 def has_ranges(size_bytes: int | None, in_few: bool = False) -> bool:
     """Return whether an object of so many bytes is downloaded in several ranges."""
-    return size_bytes is not None and size_bytes > (_MOST_RANGE_BYTES if in_few else _LEAST_RANGE_BYTES)
+    return size_bytes is not None and size_bytes > (_FEW_RANGE_BYTES if in_few else _LEAST_RANGE_BYTES)
 
 
 def ranges_of(size_bytes: int, in_few: bool = False) -> list[tuple[int, int]]:
     """Return the ranges, from and up to, that an object of so many bytes is downloaded in."""
-    least_bytes = _MOST_RANGE_BYTES if in_few else _LEAST_RANGE_BYTES
-    length = min(_MOST_RANGE_BYTES, max(least_bytes, size_bytes // _RANGES))
-    length = -(-length // _WRITE_BYTES) * _WRITE_BYTES
+    length = max(_LEAST_RANGE_BYTES, min(_MOST_RANGE_BYTES, size_bytes // _RANGES))
+    length = _FEW_RANGE_BYTES if in_few else length
     return [(start, min(start + length, size_bytes)) for start in range(0, size_bytes, length)]
-
-
-def _gathered(chunks: Iterator[bytes | memoryview], report: Report) -> Iterator[list[bytes | memoryview]]:
-    """Group chunks, of any sizes, into writes of `_WRITE_BYTES`; report each."""
-    gathered: list[bytes | memoryview] = []
-    size_bytes = 0
-    for chunk in chunks:
-        report(len(chunk))
-        rest = memoryview(chunk)
-        while size_bytes + len(rest) >= _WRITE_BYTES:
-            cut = _WRITE_BYTES - size_bytes
-            yield [*gathered, rest[:cut]]
-            gathered, size_bytes, rest = [], 0, rest[cut:]
-        if len(rest):
-            gathered.append(rest)
-            size_bytes += len(rest)
-        if len(gathered) == _MOST_CHUNKS:
-            yield gathered
-            gathered, size_bytes = [], 0
-    if gathered:
-        yield gathered
