@@ -111,8 +111,8 @@ class Receiver:
                 raise self._missing(name)
             if body.object.size_bytes != size_bytes:
                 raise self._wrong_size(name, body.object.size_bytes, size_bytes)
-            # Each as it comes. For larger writes Linux takes pages of 2 MiB, which the host of a virtual machine
-            # may have taken back: then they cost ten times the write (benchmarks/README.md).
+            # Each as it comes. For larger writes Linux takes pages of 2 MiB, and those the host of a virtual
+            # machine may have taken back: then they cost ten times the write (benchmarks/README.md).
             for chunk in body.chunks:
                 if self.is_stopped():
                     raise StoppedError
