@@ -599,6 +599,33 @@ def test_an_interpreter_ends_while_it_fills_the_mirror(url, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+_FILLING_AFTER_EXIT_BEGAN = """
+import os, sys, threading, yogadl
+from yogadl.storage import _remote_opening
+from yogadl.storage._mirror.mirrored_cache import MirroredCache
+_remote_opening.AT_ONCE_BYTES = 0
+fill_in, begun = MirroredCache.fill_in, threading.Event()
+def late(self, number, ranges, total, lock):
+    found = os.fstat(lock)
+    begun.set()
+    total.stopped.wait()
+    assert os.path.samestat(os.fstat(lock), found)
+    return fill_in(self, number, ranges, total, lock)
+MirroredCache.fill_in = late
+storage = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2], mirror_fill="always")
+ref = storage.fetch("set", "1", allow_pickle=True)
+next(iter(ref.stream(shuffle=True).batch(16)))
+assert begun.wait(100)
+"""
+
+
+def test_the_lock_of_who_fills_the_mirror_stays_open_until_its_threads_have_ended(url, tmp_path):
+    """Or they would write to whatever file has its number by then."""
+    command = [sys.executable, "-c", _FILLING_AFTER_EXIT_BEGAN, url, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_waits_for_jobs_that_never_run_wakes_up():
     """Of a pool that ends: some are waited for one by one, some together."""
     threads, gate = DaemonThreads(1, "ends"), threading.Event()

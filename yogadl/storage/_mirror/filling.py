@@ -131,7 +131,8 @@ class Filler:
             if self._lock is None:
                 self.look()
                 return _LOOK_EVERY_S if self._are_away.any() else None
-            weakref.finalize(self, _close, self._lock, self._pid)
+            close = weakref.finalize(self, _close, self._lock, self._pid)
+            close.atexit = False  # threads still write to it then; the process's end closes it
         part = self._first()
         if part is None:
             return None
