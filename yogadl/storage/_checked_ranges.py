@@ -199,6 +199,8 @@ class CheckedRanges:
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
+        Blocks are held whichever read `takes`.
+
         Raises:
             CacheFormatError: if a block has other bytes than were written, or the store has none.
             StorageError: if it does not answer.
