@@ -256,6 +256,19 @@ def test_memory_has_so_much(url, monkeypatch, most, is_enough):
     assert (requests < COUNT // 4) == is_enough
 
 
+@pytest.mark.parametrize(
+    ("between", "is_one"), [(_held.HELD_GAP_BYTES, True), (_held.HELD_GAP_BYTES + 1, False)]
+)
+def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
+    ranges = fetched(url).source.open()[1].parts.away._ranges
+    held = _held.BlockStore(_held.Holder(ranges), None).window("w")
+    parts, lengths = np.zeros(2, np.int64), np.full(2, 100)
+    held.add(parts, np.array([0, 100 + between]), lengths)
+    found = held._holder.read(parts, np.array([0, 100 + between]), lengths, takes=True)
+    assert [len(content) for content in found] == [100, 100]
+    assert ranges.requests == (1 if is_one else 2)
+
+
 @pytest.mark.parametrize(("least", "is_one"), [(10 * COUNT * ROW_BYTES, True), (1, False)])
 def test_small_windows_are_taken_together(url, monkeypatch, least, is_one):
     monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", least)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from yogadl._interfaces import Planned, announce, will_read
 from yogadl._stream.rows import Rows
 from yogadl._stream.run import Run
@@ -62,9 +64,10 @@ class Ahead:
         total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, self._announced = max(first, self._announced), min(total, last + ahead)
-            some = self._rows[start : self._announced]
-            if self._blocks is None:
-                indices = some.indices
-            else:
-                indices = self._blocks.others(some, is_shared=self._is_shared)
+            indices = self._rows.indices[start : self._announced]
+            if self._blocks is not None:
+                # Those that are wanted at once by themselves: see `BlockAhead`.
+                pieces = (self._rows[start:last], self._rows[max(start, last) : self._announced])
+                others = [self._blocks.others(some, is_shared=self._is_shared) for some in pieces]
+                indices = np.concatenate(others)
             self._announced += announce(self._source, indices, planned=self._planned)

@@ -143,7 +143,7 @@ def _counted(
     make: Batches | Records, cut: Cut, caches: Sequence[Any], *, is_of_blocks: bool
 ) -> tuple[list[Any], float]:
     """Return what has counted the first records of an epoch, for each cache, and the share that they are."""
-    planners: dict[Any, Any] = {cache: cache.planner() for cache in caches}
+    planners: dict[Any, Any] = {cache: cache.planner(of_blocks=is_of_blocks) for cache in caches}
 
     def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
         planners[cache].add(indices, fields)

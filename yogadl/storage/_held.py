@@ -16,6 +16,8 @@ from yogadl.storage._threads import DaemonThreads
 
 Int64s = NDArray[np.int64]
 
+# What lies between two of the format's blocks: a block's header may take a page of its own.
+HELD_GAP_BYTES: Final = 2 * 4096
 # How much is held in memory, where there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
 
@@ -155,7 +157,9 @@ class Holder:
                        if held.find(keys[number], part, stop) is None]  # fmt: skip
             found = [
                 held.make(part, start, stop, keys[missing[members[0]]])
-                for (part, start, stop), members in merged([spans[number] for number in missing])
+                for (part, start, stop), members in merged(
+                    [spans[number] for number in missing], HELD_GAP_BYTES
+                )
             ]
         self._ranges.ask(found)
 

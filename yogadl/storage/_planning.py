@@ -10,9 +10,10 @@ from yogadl._format.rows import KEPT_ROW_BYTES, Parts
 from yogadl._format.table import PartTable
 from yogadl._prices import Prices
 from yogadl.storage._checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
+from yogadl.storage._held import HELD_GAP_BYTES
 from yogadl.storage._mirror.receive import ranges_of
 from yogadl.storage._range import Range
-from yogadl.storage._ranges import PAGE_BYTES, Ranges, Span, merged
+from yogadl.storage._ranges import GAP_BYTES, PAGE_BYTES, Ranges, Span, merged
 from yogadl.storage._spending import Spending
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ class _Counted(Ranges):
         pages: The same of what is kept.
     """
 
-    def __init__(self, table: PartTable) -> None:
+    def __init__(self, table: PartTable, gap_bytes: int) -> None:
         nobody: Any = None  # is asked
         super().__init__(nobody, str, table.size_bytes, Spending())
         self.rows = self.pages = np.zeros(2, np.int64)
         self._table = table
         self._is_of_pages = False
+        self._gap_bytes = gap_bytes
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         self._is_of_pages = keeps
@@ -45,7 +47,7 @@ class _Counted(Ranges):
         self._left_bytes = 0
 
     def _asked(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[Range, list[int]]]:
-        found = [(Range(*span), members) for span, members in merged(spans)]
+        found = [(Range(*span), members) for span, members in merged(spans, self._gap_bytes)]
         cost = np.array([len(found), sum(one.size_bytes for one, _ in found)])
         if self._is_of_pages:
             self.pages = self.pages + cost
@@ -154,12 +156,13 @@ class Planner:
         catalogue: The storage's.
     """
 
-    def __init__(self, parts: Parts, catalogue: "Catalogue") -> None:
+    def __init__(self, parts: Parts, catalogue: "Catalogue", *, of_blocks: bool = False) -> None:
         self._parts = parts
         self._table = parts.table
         self._opener = catalogue.opener
         sums = getattr(parts.away, "sums", None)  # where what comes is compared
-        self._counted = _Counted(parts.table) if sums is None else _CountedBlocks(sums)
+        gap_bytes = HELD_GAP_BYTES if of_blocks else GAP_BYTES
+        self._counted = _Counted(parts.table, gap_bytes) if sums is None else _CountedBlocks(sums)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         self._records = 0
         self._fields: set[int] = set()

@@ -297,13 +297,13 @@ class Ranges:
         return piece.content
 
 
-def merged(spans: Sequence[Span]) -> list[tuple[Span, list[int]]]:
+def merged(spans: Sequence[Span], gap_bytes: int = GAP_BYTES) -> list[tuple[Span, list[int]]]:
     """Return what to ask for to get these: ranges, and which lie in each; in the order of their first."""
     found: list[tuple[Span, list[int]]] = []
     part, start, stop, members = -1, 0, 0, list[int]()
     for number in sorted(range(len(spans)), key=spans.__getitem__):
         its_part, its_start, its_stop = spans[number]
-        is_near = its_part == part and its_start <= stop + GAP_BYTES
+        is_near = its_part == part and its_start <= stop + gap_bytes
         if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
             stop = max(stop, its_stop)
             members.append(number)
