@@ -260,7 +260,7 @@ def test_memory_has_so_much(url, monkeypatch, most, is_enough):
     ("between", "is_one"), [(_held.HELD_GAP_BYTES, True), (_held.HELD_GAP_BYTES + 1, False)]
 )
 def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
-    ranges = fetched(url).source.open()[1].parts.away._ranges
+    ranges = fetched(url)._records.open()[1].parts.away._ranges
     held = _held.BlockStore(_held.Holder(ranges), None).window("w")
     parts, lengths = np.zeros(2, np.int64), np.full(2, 100)
     held.add(parts, np.array([0, 100 + between]), lengths)
