@@ -237,13 +237,16 @@ def test_many_readers_get_through_a_storm(broken: Broken) -> None:
     assert b"".join(parts) == CONTENT[:16_000]  # type: ignore[arg-type]
 
 
-def test_waiting_for_long_is_told(broken: Broken, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_for_long_is_told_and_its_end(broken: Broken, caplog: pytest.LogCaptureFixture) -> None:
     place, proxy = broken
     bucket = place.open(patience=PATIENT)
     proxy.breaks(any_request, stalls(), times=7)
     with caplog.at_level(logging.WARNING, "yogadl"):
         assert bucket.head("name") is None
-    assert ["trying again" in record.getMessage() for record in caplog.records] == [True]
+        assert bucket.head("name") is None
+    away, back = (record.getMessage() for record in caplog.records)
+    assert "trying again" in away
+    assert "the store answers again" in back
 
 
 @pytest.mark.parametrize("file_bytes", [0, 5_000, 20_000_003])
