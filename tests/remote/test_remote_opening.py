@@ -25,7 +25,19 @@ def test_the_configurations_have_the_parameters_of_0_1_4() -> None:
     assert list(inspect.signature(S3Configurations).parameters) == s3
     assert list(inspect.signature(GCSConfigurations).parameters) == [*where, *lock_server]
     for storage in (S3Storage, GCSStorage):
-        assert list(inspect.signature(storage).parameters) == ["configurations", "tensorflow_config"]
+        *old, new = inspect.signature(storage).parameters.values()
+        assert [parameter.name for parameter in old] == ["configurations", "tensorflow_config"]
+        assert (new.name, new.kind) == ("verify", inspect.Parameter.KEYWORD_ONLY)
+
+
+def test_the_classes_of_0_1_4_compare_what_is_read_by_range_if_told(tmp_path: Path) -> None:
+    s3 = S3Configurations("bucket", "root", local_cache_dir=tmp_path)
+    gcs = GCSConfigurations("bucket", "root", local_cache_dir=tmp_path)
+    for make in (lambda verify: S3Storage(s3, verify=verify), lambda verify: GCSStorage(gcs, verify=verify)):
+        with pytest.raises(ConfigurationError, match="verify is None or 'block', not 'all'"):
+            make("all")
+        storage = pickle.loads(pickle.dumps(make("block")))
+        assert storage._backend.catalogue.opener._verify == "block"
 
 
 def test_a_program_for_0_1_4_runs_on_s3(s3_place: Place, tmp_path: Path) -> None:
