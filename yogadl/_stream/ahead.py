@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from yogadl._interfaces import Planned, announce, will_read
 from yogadl._stream.rows import Rows
 from yogadl._stream.run import Run
@@ -63,11 +61,11 @@ class Ahead:
         """Announce what comes after records `first` to `last - 1`, about to be read, and those if need be."""
         total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
-            start, self._announced = max(first, self._announced), min(total, last + ahead)
-            indices = self._rows.indices[start : self._announced]
+            start, end = max(first, self._announced), min(total, last + ahead)
+            if self._blocks is not None and not self._blocks.goes_on(self._rows[start:end]):
+                end = max(start, last)  # these are wanted at once, and perhaps no others
+            self._announced = end
+            indices = self._rows.indices[start:end]
             if self._blocks is not None:
-                # Those that are wanted at once by themselves: see `BlockAhead`.
-                pieces = (self._rows[start:last], self._rows[max(start, last) : self._announced])
-                others = [self._blocks.others(some, is_shared=self._is_shared) for some in pieces]
-                indices = np.concatenate(others)
+                indices = self._blocks.others(self._rows[start:end], is_shared=self._is_shared)
             self._announced += announce(self._source, indices, planned=self._planned)

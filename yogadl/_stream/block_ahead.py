@@ -125,13 +125,25 @@ class BlockAhead:
             self.records += int(is_other.sum())
         return rows.indices[is_other]
 
+    def goes_on(self, rows: Rows) -> bool:
+        """Return whether these come after those that were announced last.
+
+        The first rows are wanted at once, and who reads here and there wants no blocks.
+        """
+        if not len(rows):
+            return False
+        epoch, positions = rows.pieces[0]
+        first, last = int(positions[0]), int(positions[-1])
+        is_near = 0 < first - self._seen[1] <= max(self._positions, 64 * (last - first + 1))
+        return epoch == self._seen[0] and is_near
+
     def _others(self, indices: Indices, epoch: int, positions: Any) -> Any:
         """Return which of these rows are not of blocks that are held."""
+        goes_on = self.goes_on(Rows(indices, ((epoch, positions),), self._order.records))
         first, last = int(positions[0]), min(int(positions[-1]), self._order.records - 1)
-        before, self._seen = self._seen, (epoch, last)
+        self._seen = epoch, last
         is_other = np.ones(len(indices), bool)
-        # The first rows are wanted at once, and who reads here and there wants no blocks.
-        if before[0] != epoch or not 0 < first - before[1] <= max(self._positions, 64 * (last - first + 1)):
+        if not goes_on:
             return is_other
         blocks = indices // self._each
         for number in range(first // self._positions, last // self._positions + 1):

@@ -143,13 +143,16 @@ def _counted(
     make: Batches | Records, cut: Cut, caches: Sequence[Any], *, is_of_blocks: bool
 ) -> tuple[list[Any], float]:
     """Return what has counted the first records of an epoch, for each cache, and the share that they are."""
-    planners: dict[Any, Any] = {cache: cache.planner(of_blocks=is_of_blocks) for cache in caches}
+    planners: dict[Any, Any] = {cache: cache.planner() for cache in caches}
 
     def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
         planners[cache].add(indices, fields)
 
+    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
+        planners[cache].add(indices, fields, is_block=True)
+
     run = make.run
-    blocks = run.planned_blocks(add) if is_of_blocks else None
+    blocks = run.planned_blocks(hold) if is_of_blocks else None
     records, counted, together = run.shard.own(0), 0, max(1, INDICES // cut.size) * cut.size
     for count in make.planned(Cut(cut.size, cut.drop_remainder), 0, add, blocks):
         counted += count

@@ -222,11 +222,11 @@ class CachedRecords:
         here = sizes if parts.away is None else sizes[~parts.away.are_away]
         return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
 
-    def planner(self, *, of_blocks: bool = False) -> "Planner":
-        """Return what counts the requests that reading this by range takes, record by record or in blocks."""
+    def planner(self) -> "Planner":
+        """Return what counts the requests that reading this by range takes."""
         from yogadl.storage._planning import Planner
 
-        return Planner(self.open()[1].parts, self._storage, of_blocks=of_blocks)
+        return Planner(self.open()[1].parts, self._storage)
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return which of so many records were selected, if that was kept under this name."""

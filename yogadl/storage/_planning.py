@@ -29,15 +29,16 @@ class _Counted(Ranges):
     Attributes:
         rows: How many requests for what is used once, and how many bytes.
         pages: The same of what is kept.
+        gap_bytes: How far apart at most is what one request is for.
     """
 
-    def __init__(self, table: PartTable, gap_bytes: int) -> None:
+    def __init__(self, table: PartTable) -> None:
         nobody: Any = None  # is asked
         super().__init__(nobody, str, table.size_bytes, Spending())
         self.rows = self.pages = np.zeros(2, np.int64)
         self._table = table
         self._is_of_pages = False
-        self._gap_bytes = gap_bytes
+        self.gap_bytes = GAP_BYTES
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         self._is_of_pages = keeps
@@ -47,7 +48,7 @@ class _Counted(Ranges):
         self._left_bytes = 0
 
     def _asked(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[Range, list[int]]]:
-        found = [(Range(*span), members) for span, members in merged(spans, self._gap_bytes)]
+        found = [(Range(*span), members) for span, members in merged(spans, self.gap_bytes)]
         cost = np.array([len(found), sum(one.size_bytes for one, _ in found)])
         if self._is_of_pages:
             self.pages = self.pages + cost
@@ -89,6 +90,7 @@ class _CountedBlocks:
         self._kept: set[int] = set()
         self._held: dict[int, int] = {}
         self._held_bytes = 0
+        self.gap_bytes = 0  # which says nothing here
         self._has_room = True  # for all that was held so far: then that is kept, too
 
     @property
@@ -156,19 +158,19 @@ class Planner:
         catalogue: The storage's.
     """
 
-    def __init__(self, parts: Parts, catalogue: "Catalogue", *, of_blocks: bool = False) -> None:
+    def __init__(self, parts: Parts, catalogue: "Catalogue") -> None:
         self._parts = parts
         self._table = parts.table
         self._opener = catalogue.opener
         sums = getattr(parts.away, "sums", None)  # where what comes is compared
-        gap_bytes = HELD_GAP_BYTES if of_blocks else GAP_BYTES
-        self._counted = _Counted(parts.table, gap_bytes) if sums is None else _CountedBlocks(sums)
+        self._counted = _Counted(parts.table) if sums is None else _CountedBlocks(sums)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         self._records = 0
         self._fields: set[int] = set()
 
-    def add(self, indices: Int64s, fields: Sequence[int] | None) -> None:
-        """Count what these records take, which are announced together."""
+    def add(self, indices: Int64s, fields: Sequence[int] | None, *, is_block: bool = False) -> None:
+        """Count what these records take, which are announced together, or held as a block."""
+        self._counted.gap_bytes = HELD_GAP_BYTES if is_block else GAP_BYTES
         self._records += len(indices)
         numbers = range(len(self._table.fields)) if fields is None else fields
         self._fields.update(numbers)
