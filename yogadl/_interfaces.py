@@ -245,13 +245,13 @@ def will_read(records: Any, count: int, *, blocks: bool) -> None:
 
 def received_by(records: Any) -> tuple[int, int]:
     """Return how many requests this process made for ranges of these records, and how many bytes came."""
-    found = [view.received for view in views_of(records) if hasattr(view, "received")]
+    found = [view.received for view in _each_once(records) if hasattr(view, "received")]
     return sum(requests for requests, _ in found), sum(size_bytes for _, size_bytes in found)
 
 
 def locality_of(records: Any) -> Locality:
     """Return where the bytes of these records, and of all that they are views of, are."""
-    return sum((view.locality for view in views_of(records) if hasattr(view, "locality")), Locality())
+    return sum((view.locality for view in _each_once(records) if hasattr(view, "locality")), Locality())
 
 
 def lineage_of(records: Any) -> Lineage | None:
@@ -262,6 +262,11 @@ def lineage_of(records: Any) -> Lineage | None:
             found: Lineage = view.lineage
             return found
     return None
+
+
+def _each_once(records: Any) -> Iterator[Any]:
+    """Yield records, and all that they are views of, each once: one cache may be joined with itself."""
+    yield from {id(view): view for view in views_of(records)}.values()
 
 
 def views_of(records: Any) -> Iterator[Any]:

@@ -662,3 +662,12 @@ def test_as_many_threads_do_as_there_may_be(monkeypatch):
     most = 2
     with pytest.raises(RuntimeError, match="can't start new thread"):
         DaemonThreads(9, "few").submit(int)
+
+
+def test_a_cache_that_is_joined_with_itself_is_counted_once(url):
+    ref = fetched(yogadl.open_storage(url, mirror=None))
+    joined = yogadl.concat([ref[:20], ref[40:]])
+    for _ in joined.stream(shuffle=True).batch(8):
+        pass
+    assert joined.locality() == ref.locality()
+    assert ref.locality().ranges > 0
