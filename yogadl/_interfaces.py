@@ -236,11 +236,14 @@ class Locality:
         return tuple(vars(self).values())
 
 
-def will_read(records: Any, count: int, *, blocks: bool) -> None:
-    """Say that a stream of this process is going to read so many of these records an epoch, or blocks."""
+def will_read(records: Any, count: int, *, held_bytes: int | None) -> None:
+    """Say that a stream of this process is going to read so many of these records an epoch.
+
+    `held_bytes` is what it takes to hold its blocks, if its order is of blocks.
+    """
     for view in views_of(records):
         if hasattr(view, "will_read"):
-            view.will_read(min(count, len(view)), blocks=blocks)
+            view.will_read(min(count, len(view)), held_bytes=held_bytes)
 
 
 def received_by(records: Any) -> tuple[int, int]:

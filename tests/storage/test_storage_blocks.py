@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from yogadl._stream import block_ahead
 from yogadl.errors import SpendingError, StorageError
 from yogadl.storage import _held, _remote_opening
 from yogadl.storage._flock import is_free
+from yogadl.storage._mirror import ranged_cache
 from yogadl.storage._mirror.eviction import evict_for
 from yogadl.storage._mirror.location import MirrorLocation
 
@@ -69,7 +71,7 @@ def here(url, *fields):
 WHERE = {
     "memory": lambda folder: {"mirror": None},
     "a mirror": lambda folder: {"mirror": folder, "mirror_limit": 14_000_000},
-    "a mirror of half a window": lambda folder: {"mirror": folder, "mirror_limit": 1_000_000},
+    "a mirror of one window": lambda folder: {"mirror": folder, "mirror_limit": 3_200_000},
     "a mirror of less than a block": lambda folder: {"mirror": folder, "mirror_limit": 60_000},
     "never filled": lambda folder: {"mirror": folder, "mirror_fill": "never"},
 }
@@ -248,12 +250,30 @@ def test_a_forked_child_goes_on_by_itself(url, options):
     same(first + list(reader), expected)
 
 
-@pytest.mark.parametrize(("most", "is_enough"), [(800 * ROW_BYTES * 2, True), (100 * ROW_BYTES, False)])
-def test_memory_has_so_much(url, monkeypatch, most, is_enough):
-    monkeypatch.setattr(_held, "MOST_IN_MEMORY_BYTES", most)
+@pytest.mark.parametrize("is_enough", [True, False])
+def test_memory_has_so_much(url, tmp_path, monkeypatch, is_enough):
+    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=100_000)
+    stream = ref.stream(shuffle=ORDER)
+    monkeypatch.setattr(_held, "MOST_IN_MEMORY_BYTES", stream.run.block_ahead.held_bytes - (not is_enough))
+    monkeypatch.setattr(ranged_cache, "MOST_IN_MEMORY_BYTES", _held.MOST_IN_MEMORY_BYTES)
+    plan = stream.plan()
+    assert plan.chosen == ("blocks" if is_enough else "ranges")
+    assert is_enough or "no room for two windows of blocks, 2.7 MB" in plan.why
+    requests, _ = made(ref, stream.batch(8))
+    assert (requests < COUNT // 7) == is_enough
+
+
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("first", [0, 1])
+def test_iterators_side_by_side_hold_blocks_each(url, first):
     ref = fetched(url, "image")
-    requests, _ = made(ref, ref.stream(shuffle=ORDER).batch(8))
-    assert (requests < COUNT // 4) == is_enough
+    loader = ref.stream(shuffle=yogadl.Blocks(40, 20, 5)).batch(8)
+    readers = [iter(loader), iter(loader)]
+    for _ in range(100 * first):
+        next(readers[0])
+    while sum(next(reader, None) is not None for reader in readers):
+        pass
+    assert ref.locality().ranges < COUNT // 4
 
 
 @pytest.mark.parametrize(
@@ -290,7 +310,12 @@ def block_folders(mirror):
 
 
 def block_names(mirror):
-    return [path for folder in block_folders(mirror) for path in folder.iterdir() if path.name != "lock"]
+    return [
+        path
+        for folder in block_folders(mirror)
+        for path in folder.iterdir()
+        if path.suffix not in (".lock", ".tmp") and path.name != "lock"
+    ]
 
 
 def test_nothing_is_left_of_a_stream(url, tmp_path):
@@ -338,7 +363,7 @@ def test_what_a_killed_process_leaves_makes_room_and_is_not_trusted(url, tmp_pat
 
 def test_the_room_of_a_stream_is_reserved_as_long_as_it_lives(url, tmp_path):
     ref = fetched(url, mirror=tmp_path, mirror_limit=14_000_000)
-    reader = iter(ref.stream(shuffle=yogadl.Blocks(40, 8, 8)).batch(32))
+    reader = iter(ref.stream(shuffle=ORDER).batch(32))
     for _ in range(5):
         next(reader)
     location = MirrorLocation(tmp_path)
@@ -350,6 +375,30 @@ def test_the_room_of_a_stream_is_reserved_as_long_as_it_lives(url, tmp_path):
     wait_until(lambda: gc.collect() >= 0 and is_free(lock), "the room is free")  # some are on their way
     evict_for(location, {"another": 10_000_000}, location.limit_bytes(), "another")
     assert not block_folders(tmp_path)
+
+
+def test_a_limit_outlives_its_folder(url, tmp_path):
+    ref = fetched(url, mirror=tmp_path, mirror_limit=14_000_000)
+    reader = iter(STREAMS["plain"](ref))
+    first = [next(reader) for _ in range(5)]
+    for _ in range(10):  # something may just be written there
+        shutil.rmtree(tmp_path, ignore_errors=True)
+    same(first + list(reader), STREAMS["plain"](here(url)))
+    for _ in range(2):
+        for _ in ref.stream(shuffle=True).batch(32):
+            pass
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 14_000_000
+
+
+def test_parts_that_were_removed_and_have_no_room_are_read_by_range(url, tmp_path):
+    ref = fetched(url, mirror=tmp_path)
+    reader = iter(ref.stream(shuffle=True, shuffle_seed=4).batch(32))
+    first = [next(reader) for _ in range(5)]
+    wait_until(lambda: ref.locality().parts_here == ref.locality().parts, "the mirror is filled")
+    MirrorLocation(tmp_path).set_limit(100_000)
+    for path in tmp_path.rglob("*.mdb"):
+        path.unlink()
+    same(first + list(reader), here(url).stream(shuffle=True, shuffle_seed=4).batch(32))
 
 
 def test_a_file_that_is_gone_is_read_by_range(url, tmp_path):

@@ -123,9 +123,7 @@ def asked(monkeypatch):
 def test_opening_takes_two_requests_unless_the_table_is_huge(
     root, published, tmp_path, monkeypatch, asked, most_bytes, mirrored
 ):
-    monkeypatch.setattr(receive, "_LEAST_RANGE_BYTES", 4096)
-    monkeypatch.setattr(receive, "_MOST_RANGE_BYTES", most_bytes)
-    monkeypatch.setattr(receive, "_WRITE_BYTES", 4096)
+    monkeypatch.setattr(receive, "_FEW_RANGE_BYTES", most_bytes)
     monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
     ref = yogadl.open_storage(root.as_uri(), mirror=tmp_path if mirrored else None).fetch("set", "1")
     assert published.manifest.table_bytes > 2 * 4096

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from yogadl._format.fields import Blocks, FixedField, VaryingField
 from yogadl._format.hints import Hints
-from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, Parts, StoredRows
+from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows
 from yogadl._format.table import PartTable
 from yogadl._format.window import Window
 from yogadl._interfaces import Memory
@@ -84,19 +84,28 @@ class Reader:
             return [field.empty() for field in chosen]
         if self.parts.renew_after:
             self.parts.touch(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
-        rows = self.parts.rows(indices)
-        return [field.gather(rows, memory) for field in chosen]
+        try:
+            rows = self.parts.rows(indices)
+            return [field.gather(rows, memory) for field in chosen]
+        except PartRemovedError:
+            return self.columns(indices, fields, memory)
 
     def lengths(self, indices: Int64s, number: int) -> Int64s:
         """Return how long the values of a field are along the first axis, which alone varies."""
-        return self._varying(number).lengths(self.parts.rows(indices))
+        try:
+            return self._varying(number).lengths(self.parts.rows(indices))
+        except PartRemovedError:
+            return self.lengths(indices, number)
 
     def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]:
         """Return values of such a field from `starts` to `stops`, back to back."""
         field = self._varying(number)
         if self.parts.renew_after:
             self.parts.touch(2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.unit_bytes)
-        return field.stretches(self.parts.rows(indices), starts, stops)
+        try:
+            return field.stretches(self.parts.rows(indices), starts, stops)
+        except PartRemovedError:
+            return self.stretches(indices, number, starts, stops)
 
     def _varying(self, number: int) -> VaryingField:
         field = self.fields[number]
@@ -129,7 +138,9 @@ class Reader:
                 return 0  # each record is to be announced
         if not self.parts.are_all_mappable:
             return 0
-        return self._hints.give(self.parts.rows(indices))
+        with contextlib.suppress(StorageError):  # reading raises it
+            return self._hints.give(self.parts.rows(indices))
+        return 0
 
     def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
         """Begin to read what of these records is not on this machine, and let `held` keep it.

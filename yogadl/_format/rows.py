@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from yogadl._format.table import PartTable
 from yogadl._format.window import Window, open_part, read_at, unreadable
-from yogadl.errors import CacheFormatError
+from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]
 
@@ -29,6 +29,10 @@ KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
 
 
+class PartRemovedError(StorageError):
+    """A part was removed from this machine, and there is no room for it any more: it is away from now on."""
+
+
 class PartFiles(Protocol):
     """Know where the files of parts lie."""
 
@@ -45,7 +49,7 @@ class AwayParts(Protocol):
     """Read parts that are not on this machine, by ranges of their bytes.
 
     Attributes:
-        are_away: Which parts. Some may arrive meanwhile; none goes.
+        are_away: Which parts. Some may arrive meanwhile; one that was removed may go.
     """
 
     are_away: NDArray[np.bool_]
@@ -62,19 +66,23 @@ class AwayParts(Protocol):
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         """Begin to read what will soon be asked for."""
 
-    def will_read(self, records: int, *, blocks: bool) -> None:
-        """Say that a stream of this process is going to read so many records an epoch, or blocks of them."""
+    def will_read(self, records: int, *, held_bytes: int | None) -> None:
+        """Say that a stream of this process is going to read so many records an epoch; see `choice`."""
 
-    def choice(self, share: float, *, blocks: bool) -> tuple[str, str]:
-        """Return how a stream reads that reads this share of the records an epoch, and why."""
+    def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
+        """Return how a stream reads that reads this share of the records an epoch, and why.
 
-    def block_store(self, key: str, share: float, size_bytes: int) -> Any:
+        `held_bytes` is what it takes to hold its blocks, if it is one of blocks.
+        """
+
+    def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> Any:
         """Return where a stream is to hold the blocks that it reads from; None where it needs not.
 
         Args:
             key: Says which stream, the same in all processes of this machine that read it.
             share: How much of the records it reads an epoch.
-            size_bytes: How much room it could use.
+            held_bytes: How much room that takes.
+            is_shared: Whether several processes read one shard.
         """
 
     @property

@@ -51,7 +51,8 @@ class Ahead:
         )
         self._blocks = run.block_ahead if planned is None and rows.pieces else blocks
         if planned is None:
-            will_read(run.source, run.shard.own(0), blocks=self._blocks is not None)
+            held_bytes = None if self._blocks is None else self._blocks.held_bytes
+            will_read(run.source, run.shard.own(0), held_bytes=held_bytes)
         if self._blocks is not None and self._blocks.is_of_use(is_shared=self._is_shared):
             self._most = min(self._most, self._blocks.most_rows)
         else:
@@ -62,7 +63,9 @@ class Ahead:
         total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, end = max(first, self._announced), min(total, last + ahead)
-            if self._blocks is not None and not self._blocks.goes_on(self._rows[start:end]):
+            if self._blocks is not None and not self._blocks.goes_on(
+                self._rows[start:end], is_shared=self._is_shared
+            ):
                 end = max(start, last)  # these are wanted at once, and perhaps no others
             self._announced = end
             indices = self._rows.indices[start:end]

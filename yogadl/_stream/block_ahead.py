@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +19,15 @@ from yogadl._stream.skipped import Skipped
 # So many are held: the one that is read, and the next.
 _WINDOWS: Final = 2
 # Smaller ones are taken together, up to so much.
-_WINDOW_BYTES: Final = 32_000_000
+_WINDOW_BYTES: Final = 8_000_000
+# What lies between blocks is held, too, and what of the last window was not let go of in time.
+_SPARE: Final = 8
+# To ask for blocks takes a request if what says where values lie is not here.
+_BEGUN_LIMIT_S: Final = 60.0
+# A window of another epoch is in use if it was within so many calls.
+_LATELY: Final = 16
+# How many readers, each anywhere in the order, are known by where they were last.
+_READERS: Final = 8
 # So much is on its way at a time, beyond what is needed at once.
 _COMING_BYTES: Final = 64 * 2**20
 # A window is read to its end when this share of the next was announced: others may not be as far.
@@ -40,8 +49,10 @@ class _Window:
 
     Attributes:
         asked: How many blocks were asked for.
+        touched: When it was used last, in calls.
         numbers: Which are held.
         held: What holds them, by cache.
+        begun: From which block on some are just being asked for, and what is set once they were.
     """
 
     def __init__(
@@ -49,9 +60,10 @@ class _Window:
     ) -> None:
         self.label, self.low, self.high = label, low, high
         self.blocks, self.uses, self.counts = blocks, uses, counts
-        self.asked = 0
+        self.asked = self.touched = 0
         self.numbers = np.empty(0, np.int64)
         self.held: dict[Any, Any] = {}
+        self.begun: list[tuple[int, threading.Event]] = []
 
     def coming_bytes(self) -> int:
         """Return how much was asked for, and is not here yet."""
@@ -71,6 +83,7 @@ class BlockAhead:
 
     Attributes:
         most_rows: How many rows to announce ahead at most: blocks are held for those that are read.
+        held_bytes: How much it takes to hold the window that is read, and the next.
         records: How many records were said to be held or not, where nothing is read.
     """
 
@@ -88,8 +101,12 @@ class BlockAhead:
         self._planned = planned
         blocks = order.blocks
         self._each = blocks.records
-        self._one = self._positions = blocks.records * blocks.window * blocks.lanes  # of a window
-        self.most_rows = 1
+        one = blocks.records * blocks.window * blocks.lanes
+        row_bytes = max(1, source.record_bytes)
+        self._positions = one * max(1, _WINDOW_BYTES * shard.ranks // (one * row_bytes))  # of a window
+        rows = min(self._positions, order.records) // shard.ranks
+        self.most_rows = max(1, rows // _LATER // 2)
+        self.held_bytes = _WINDOWS * rows * row_bytes * (_SPARE + 1) // _SPARE
         self._lock = ProcessLock()
         self.records = 0
         self._begin()
@@ -102,7 +119,9 @@ class BlockAhead:
         self._pid = os.getpid()
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
         self._stores: dict[Any, Any] | None = None
-        self._seen = -1, -1  # the epoch and the position announced last
+        # The epoch and the position that were announced last, for each reader; the latest at the end.
+        self._seen: list[tuple[int, int]] = []
+        self._calls = self._most_span = 0  # how many were announced, and how many positions at most by one
         self._is_going_on = False
 
     def others(self, rows: Rows, *, is_shared: bool) -> Indices:
@@ -115,37 +134,53 @@ class BlockAhead:
         with self._lock:
             if os.getpid() != self._pid:
                 self._begin()
+            self._calls += 1
+            self._awaited: list[threading.Event] = []
             is_other = np.ones(len(rows), bool)
             if self._finds_stores(is_shared):
                 end = 0
                 for epoch, positions in rows.pieces:
                     start, end = end, end + len(positions)
                     if len(positions):
-                        is_other[start:end] = self._others(rows.indices[start:end], epoch, positions)
+                        some = rows[start:end]
+                        is_other[start:end] = self._others(some, epoch, positions, is_shared)
             self.records += int(is_other.sum())
+            awaited = self._awaited
+        for event in awaited:  # else their records would be asked for as well
+            event.wait(_BEGUN_LIMIT_S)
         return rows.indices[is_other]
 
-    def goes_on(self, rows: Rows) -> bool:
-        """Return whether these come after those that were announced last.
+    def goes_on(self, rows: Rows, *, is_shared: bool) -> bool:
+        """Return whether these come after some that were announced.
 
         The first rows are wanted at once, and who reads here and there wants no blocks.
         """
-        if not len(rows):
-            return False
+        return len(rows) > 0 and self._before(rows, is_shared) is not None
+
+    def _before(self, rows: Rows, is_shared: bool) -> tuple[int, int] | None:
+        """Return the epoch and the position that were announced before these, if some were."""
         epoch, positions = rows.pieces[0]
         first, last = int(positions[0]), int(positions[-1])
-        is_near = 0 < first - self._seen[1] <= max(self._positions, 64 * (last - first + 1))
-        return epoch == self._seen[0] and is_near
+        reach = self._shard.ranks
+        if is_shared:  # other processes read what comes between
+            reach = 64 * (last - first + reach)
+        if self._skipped is not None:
+            reach += self._positions
+        near = [seen for seen in self._seen if seen[0] == epoch and 0 < first - seen[1] <= reach]
+        return max(near, default=None)
 
-    def _others(self, indices: Indices, epoch: int, positions: Any) -> Any:
-        """Return which of these rows are not of blocks that are held."""
-        goes_on = self.goes_on(Rows(indices, ((epoch, positions),), self._order.records))
+    def _others(self, rows: Rows, epoch: int, positions: Any, is_shared: bool) -> Any:
+        """Return which of these rows, of one epoch, are not of blocks that are held."""
+        before = self._before(rows, is_shared)
         first, last = int(positions[0]), min(int(positions[-1]), self._order.records - 1)
-        self._seen = epoch, last
-        is_other = np.ones(len(indices), bool)
-        if not goes_on:
+        if before is not None:
+            self._seen.remove(before)
+            self._most_span = max(self._most_span, last - first)
+        self._seen = [*self._seen[1 - _READERS :], (epoch, last)]
+        is_other = np.ones(len(rows), bool)
+        if before is None:
             return is_other
-        blocks = indices // self._each
+        blocks = rows.indices // self._each
         for number in range(first // self._positions, last // self._positions + 1):
             window = self._window(epoch, number, first)
             wanted = int(np.searchsorted(window.uses, last, side="right"))
@@ -155,6 +190,7 @@ class BlockAhead:
                     break  # there is no room: they are read record by record
                 self._hold(window, group)
             is_other &= ~np.isin(blocks, window.numbers)
+            self._awaited += [event for start, event in window.begun if start < wanted]
         if self._stores and not self._is_going_on:
             self._is_going_on = True
             next(iter(self._stores.values())).later(partial(self._go_on, epoch, last))
@@ -166,23 +202,20 @@ class BlockAhead:
             return self._finds_stores(is_shared)
 
     def _finds_stores(self, is_shared: bool) -> bool:
-        """Find out where blocks are held, if anywhere, and how many windows are taken for one."""
+        """Find out where blocks are held, if anywhere."""
         if self._stores is None:
             said = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
+            if not is_shared:  # nobody else knows when a window is over here
+                said += f" {os.getpid()}"
             views = views_of(self._source) if self._planned is None and self._is_joined() else ()
             caches = {view: len(view) for view in views if hasattr(view, "block_store")}
-            window_bytes = self._one * self._source.record_bytes // self._shard.ranks
-            wanted_bytes = _WINDOWS * max(window_bytes, _WINDOW_BYTES)
             self._stores = {}
             for cache, count in caches.items():
-                size_bytes = wanted_bytes * count // sum(caches.values())
-                store = cache.block_store(said, min(self._shard.own(0), count), size_bytes)
-                if store is not None and (store.is_shared or not is_shared):
+                held_bytes = self.held_bytes * count // sum(caches.values())
+                own = min(self._shard.own(0), count)
+                store = cache.block_store(said, own, held_bytes, is_shared=is_shared)
+                if store is not None:
                     self._stores[cache] = store
-            if self._stores:
-                wanted_bytes = min(wanted_bytes, sum(store.free_bytes() for store in self._stores.values()))
-            self._positions = self._one * max(1, wanted_bytes // _WINDOWS // max(1, window_bytes))
-            self.most_rows = max(1, self._positions // self._shard.ranks // _LATER // 2)
         return bool(self._stores) or self._planned is not None
 
     def _is_joined(self) -> bool:
@@ -203,6 +236,7 @@ class BlockAhead:
         if found is None:
             found = self._windows[epoch, number] = self._made(epoch, number, position)
         self._windows.move_to_end((epoch, number))
+        found.touched = self._calls
         return found
 
     def _made(self, epoch: int, number: int, position: int) -> _Window:
@@ -234,11 +268,12 @@ class BlockAhead:
         group = window.blocks[window.asked : min(end, window.asked + most)]
         size_bytes = len(group) * self._each * self._source.record_bytes
         while self._stores and sum(store.free_bytes() for store in self._stores.values()) < size_bytes:
-            over = last - self._positions // _LATER
+            over = last - max(self._positions // _LATER, 2 * self._most_span)
             past = (
                 key
                 for key, other in self._windows.items()
-                if other is not window and (key[0] != epoch or other.high <= over)
+                if other is not window
+                and (other.high <= over if key[0] == epoch else other.touched < self._calls - _LATELY)
             )
             oldest = next(past, None)
             if oldest is None:
@@ -272,10 +307,17 @@ class BlockAhead:
         """Ask for more: of the window that is read, and then of the next."""
         with contextlib.suppress(Exception):  # reading raises it
             while (found := self._following(epoch, last)) is not None:
-                self._hold(*found)
+                window, blocks, begun = found
+                try:
+                    self._hold(window, blocks)
+                finally:
+                    window.begun.remove(begun)
+                    begun[1].set()
         self._is_going_on = False
 
-    def _following(self, epoch: int, last: int) -> tuple[_Window, Indices] | None:
+    def _following(
+        self, epoch: int, last: int
+    ) -> tuple[_Window, Indices, tuple[int, threading.Event]] | None:
         """Return which blocks are to be held next; None for now."""
         with self._lock:
             number = last // self._positions
@@ -289,8 +331,12 @@ class BlockAhead:
                 window = self._window(epoch, number + 1, last)
                 if window.asked == len(window.blocks):
                     return None
+            begun = window.asked, threading.Event()
             blocks = self._next(window, len(window.blocks), epoch, last)
-            return None if blocks is None else (window, blocks)
+            if blocks is None:
+                return None
+            window.begun.append(begun)
+            return window, blocks, begun
 
     def _coming_bytes(self) -> int:
         return sum(window.coming_bytes() for window in self._windows.values())

@@ -119,7 +119,7 @@ def plan(
         return Plan(records, most, epochs, why="what chunks take can't be planned; plan the documents")
     caches = list(dict.fromkeys(view for view in views if hasattr(view, "planner")))
     planners, share = _counted(make, cut, caches, is_of_blocks=False)
-    of_blocks = run.block_ahead is not None
+    of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes
     each: dict[str, list[tuple[Any, ...]]] = {
         "ranges": [(*planner.by_range(share, epochs), 0) for planner in planners],
         "mirror": [planner.by_mirror() for planner in planners],
@@ -131,7 +131,7 @@ def plan(
     seconds = None if records_per_s is None else max(1, records) * epochs / records_per_s
     ways = _ways(planners, each, seconds, prices)
     choices = {
-        planner.choice(min(records, len(cache)), of_blocks)
+        planner.choice(min(records, len(cache)), held_bytes)
         for cache, planner in zip(caches, planners, strict=True)
     }
     names = [name for name in ("ranges", "blocks", "mirror", "here") if name in {name for name, _ in choices}]

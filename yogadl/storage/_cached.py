@@ -179,23 +179,19 @@ class CachedRecords:
         reader = self.open()[1]
         return reader.will_need_stretches(indices, number, starts, stops)
 
-    def will_read(self, records: int, *, blocks: bool) -> None:
-        """Say that a stream of this process is going to read so many records an epoch, or blocks of them."""
+    def will_read(self, records: int, *, held_bytes: int | None) -> None:
+        """Say that a stream of this process is going to read so many records an epoch; see `AwayParts`."""
         away = self.open()[1].parts.away
         if away is not None:
-            away.will_read(records, blocks=blocks and isinstance(self.open()[1], Reader))
+            away.will_read(records, held_bytes=held_bytes)
 
-    def block_store(self, key: str, records: int, size_bytes: int) -> Any:
-        """Return where a stream that reads so many records an epoch is to hold blocks; None if nowhere.
-
-        Args:
-            key: Says which stream.
-            records: How many records it reads an epoch.
-            size_bytes: How much room it could use.
-        """
+    def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
+        """Return where a stream that reads so many records an epoch is to hold blocks; None if nowhere."""
         reader = self.open()[1]
         away = reader.parts.away if isinstance(reader, Reader) else None
-        return None if away is None else away.block_store(key, records / max(1, len(self)), size_bytes)
+        if away is None:
+            return None
+        return away.block_store(key, records / max(1, len(self)), held_bytes, is_shared=is_shared)
 
     def hold(
         self, indices: Indices, fields: Sequence[int] | None, held: "HeldRows", *, entries: bool

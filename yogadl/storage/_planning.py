@@ -13,7 +13,7 @@ from yogadl.storage._checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGE
 from yogadl.storage._held import HELD_GAP_BYTES
 from yogadl.storage._mirror.receive import ranges_of
 from yogadl.storage._range import Range
-from yogadl.storage._ranges import GAP_BYTES, PAGE_BYTES, Ranges, Span, merged
+from yogadl.storage._ranges import PAGE_BYTES, Ranges, Span, merged
 from yogadl.storage._spending import Spending
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class _Counted(Ranges):
     Attributes:
         rows: How many requests for what is used once, and how many bytes.
         pages: The same of what is kept.
-        gap_bytes: How far apart at most is what one request is for.
+        gap_bytes: How far apart at most is what one request is for; see `merged`.
     """
 
     def __init__(self, table: PartTable) -> None:
@@ -38,7 +38,7 @@ class _Counted(Ranges):
         self.rows = self.pages = np.zeros(2, np.int64)
         self._table = table
         self._is_of_pages = False
-        self.gap_bytes = GAP_BYTES
+        self.gap_bytes: int | None = None
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         self._is_of_pages = keeps
@@ -90,7 +90,7 @@ class _CountedBlocks:
         self._kept: set[int] = set()
         self._held: dict[int, int] = {}
         self._held_bytes = 0
-        self.gap_bytes = 0  # which says nothing here
+        self.gap_bytes: int | None = None  # which says nothing here
         self._has_room = True  # for all that was held so far: then that is kept, too
 
     @property
@@ -170,7 +170,7 @@ class Planner:
 
     def add(self, indices: Int64s, fields: Sequence[int] | None, *, is_block: bool = False) -> None:
         """Count what these records take, which are announced together, or held as a block."""
-        self._counted.gap_bytes = HELD_GAP_BYTES if is_block else GAP_BYTES
+        self._counted.gap_bytes = HELD_GAP_BYTES if is_block else None
         self._records += len(indices)
         numbers = range(len(self._table.fields)) if fields is None else fields
         self._fields.update(numbers)
@@ -249,12 +249,12 @@ class Planner:
         away = sizes[self._parts.away.are_away]
         return sum(len(ranges_of(size)) for size in away.tolist()), int(away.sum()), int(sizes.sum())
 
-    def choice(self, records: int, of_blocks: bool) -> tuple[str, str]:
-        """Return which way a process reads that reads so many records, or blocks of them, and why."""
+    def choice(self, records: int, held_bytes: int | None) -> tuple[str, str]:
+        """Return which way a process reads that reads so many records, and why; see `AwayParts`."""
         away = self._parts.away
         if away is None:
             return "here", "all of it is on this machine"
-        return away.choice(min(1.0, records / max(1, self._table.records)), blocks=of_blocks)
+        return away.choice(min(1.0, records / max(1, self._table.records)), held_bytes=held_bytes)
 
     @property
     def prices(self) -> Prices:

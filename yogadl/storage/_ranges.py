@@ -297,8 +297,9 @@ class Ranges:
         return piece.content
 
 
-def merged(spans: Sequence[Span], gap_bytes: int = GAP_BYTES) -> list[tuple[Span, list[int]]]:
+def merged(spans: Sequence[Span], gap_bytes: int | None = None) -> list[tuple[Span, list[int]]]:
     """Return what to ask for to get these: ranges, and which lie in each; in the order of their first."""
+    gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
     found: list[tuple[Span, list[int]]] = []
     part, start, stop, members = -1, 0, 0, list[int]()
     for number in sorted(range(len(spans)), key=spans.__getitem__):

@@ -140,7 +140,9 @@ class MirrorOpener:
         try:
             are_here = cache.are_here()
             missing_bytes = int(cache.table.size_bytes[~are_here].sum())
-            if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES:
+            limit_bytes = cache.limit_bytes
+            has_room = limit_bytes is None or cache.table.total_bytes <= limit_bytes
+            if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES and has_room:
                 missing_bytes = 0 if self._is_brought(cache) else missing_bytes
                 are_here = cache.are_here()
             has_indexes = check and not missing_bytes and self._has_indexes(cache)

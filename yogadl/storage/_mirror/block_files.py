@@ -1,7 +1,6 @@
 """Keep blocks in a mirror while a stream reads from them: a file each, shared by a machine's processes."""
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import logging
@@ -24,8 +23,6 @@ _log = logging.getLogger("yogadl")
 _LOCK_LIMIT_S: Final = 60.0
 # A process that brings a block and makes no progress is not waited for any longer.
 _STALL_S: Final = 60.0
-# Less than was asked for is better than nothing.
-_SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.125)
 
 
 class BlockFiles:
@@ -37,17 +34,20 @@ class BlockFiles:
         location: The mirror.
         table_name: The cache's part table.
         key: Says which stream.
-        wanted_bytes: How much room to reserve; there may be less.
+        most_bytes: How much room to reserve.
 
     Attributes:
         most_bytes: How much room there is.
+
+    Raises:
+        StorageError: if there is no room, or the disk fails.
     """
 
-    def __init__(self, location: MirrorLocation, table_name: str, key: str, wanted_bytes: int) -> None:
+    def __init__(self, location: MirrorLocation, table_name: str, key: str, most_bytes: int) -> None:
         # What was written before the machine went down may not be whole.
         name = hashlib.sha256(f"{table_name} {key} {boot()}".encode()).hexdigest()[:32]
         self._folder = location.blocks / name
-        lock_path = self._folder / BLOCKS_LOCK
+        self._lock_path = lock_path = self._folder / BLOCKS_LOCK
         with location.gate(exclusive=True):
             descriptor = open_lock(lock_path)
             weakref.finalize(self, os.close, descriptor).atexit = False
@@ -55,10 +55,10 @@ class BlockFiles:
                 self._clear()
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             wait_for_lock(descriptor, lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
-            self.most_bytes = int(os.pread(descriptor, 20, 0) or 0)
-            if not self.most_bytes:
-                self.most_bytes = _reserved(location, f"blocks/{name}", wanted_bytes)
-                os.pwrite(descriptor, str(self.most_bytes).encode(), 0)
+            wanted = {f"blocks/{name}": most_bytes}
+            evict_for(location, wanted, location.limit_bytes(), "two windows of blocks")
+            os.pwrite(descriptor, str(most_bytes).encode(), 0)
+        self.most_bytes = most_bytes
         self._is_told = False
 
     def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
@@ -66,6 +66,8 @@ class BlockFiles:
         path = self._folder / name
         if path.exists():
             return
+        if not self._lock_path.exists():
+            raise GoneError("the folder was removed, and with it what keeps the room")
         claim = Claim(path)
         try:
             if not claim.take(path.exists, _STALL_S):
@@ -121,18 +123,3 @@ class BlockFiles:
             self._is_told = True
             _log.warning("yogadl: blocks are read by range, record by record: %s", error)
         return GoneError(str(error))
-
-
-def _reserved(location: MirrorLocation, name: str, wanted_bytes: int) -> int:
-    """Evict what nothing reads until there is room for so much, or for part of it; return for how much."""
-    for share in _SHARES:
-        size_bytes = int(wanted_bytes * share)
-        try:
-            evict_for(location, {name: size_bytes}, location.limit_bytes(), "a window of blocks")
-        except StorageError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            _log.info("yogadl: %s", error)
-        else:
-            return size_bytes
-    return 0

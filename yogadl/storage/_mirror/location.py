@@ -43,9 +43,11 @@ class MirrorLocation:
 
     Args:
         root: Its path; everything else is below.
+        given_bytes: The limit that this process was given, should the file that has it be removed.
     """
 
     root: Path
+    given_bytes: int | None = None
 
     @cached_property
     def caches(self) -> Folder:
@@ -89,10 +91,10 @@ class MirrorLocation:
     def limit_bytes(self) -> int | None:
         """Return how many bytes the mirror may hold; ``None`` where only the disk limits it."""
         try:
-            settings = json.loads(Folder(self.root).read(_SETTINGS) or b"{}")
+            settings = json.loads(Folder(self.root).read(_SETTINGS) or b"")
         except ValueError:
-            return None  # damaged: treated as empty
-        found = settings.get("limit_bytes") if isinstance(settings, dict) else None
+            return self.given_bytes  # damaged, or gone
+        found = settings.get("limit_bytes") if isinstance(settings, dict) else self.given_bytes
         return found if type(found) is int and found > 0 else None
 
     def set_limit(self, limit_bytes: int) -> None:

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +84,7 @@ class Mirror:
                 location.prepare()
                 if self._limit_bytes is not None:
                     location.set_limit(self._limit_bytes)
-                self._found = location
+                self._found = replace(location, given_bytes=self._limit_bytes)
             return self._found
 
     def location_if_made(self) -> MirrorLocation | None:

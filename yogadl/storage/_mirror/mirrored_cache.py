@@ -163,14 +163,10 @@ class MirroredCache:
         return None
 
     def block_files(self, key: str, size_bytes: int) -> BlockFiles:
-        """Return where a stream may keep blocks of so many bytes, or of what there is room for.
-
-        Args:
-            key: Says which stream.
-            size_bytes: How much room it wants.
+        """Return where a stream may keep blocks of so many bytes.
 
         Raises:
-            StorageError: if the disk fails.
+            StorageError: if there is no room, or the disk fails.
         """
         return BlockFiles(self._location, self._table_name, key, size_bytes)
 

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.manifest import Manifest
+from yogadl._format.rows import PartRemovedError
 from yogadl._format.table import PartTable
 from yogadl._size import in_words
 from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._held import BlockStore, Holder
+from yogadl.storage._folder import FULL
+from yogadl.storage._held import MOST_IN_MEMORY_BYTES, BlockStore, Holder
 from yogadl.storage._mirror.block_files import BlockFiles
 from yogadl.storage._mirror.filling import Filler, FillPolicy
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
@@ -87,50 +89,67 @@ class RangedCache:
         return self
 
     def path(self, part: int) -> str:
-        """Return the path of the file of a part that is here."""
-        assert self._mirrored is not None
-        return self._mirrored.path(part)
+        """Return the path of the file of a part that is here; one that was removed is downloaded again.
 
-    def will_read(self, records: int, *, blocks: bool) -> None:
+        Raises:
+            PartRemovedError: if there is no room for it any more: then it is away.
+        """
+        assert self._mirrored is not None
+        try:
+            return self._mirrored.path(part)
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+            self.are_away[part] = True
+            raise PartRemovedError(*error.args) from error
+
+    def will_read(self, records: int, *, held_bytes: int | None) -> None:
         """Say that a stream of this process is going to read so many records an epoch; see `AwayParts`."""
         share = records / max(1, self.table.records)
-        is_filled = self._policy.fills(share) and self.choice(share, blocks=blocks)[0] != "blocks"
+        is_filled = self._policy.fills(share) and self.choice(share, held_bytes=held_bytes)[0] != "blocks"
         if self._filler is not None and is_filled:
             self._filler.start()
 
-    def choice(self, share: float, *, blocks: bool) -> tuple[str, str]:
+    def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
         """Return how a stream reads that reads this share of the records an epoch, and why."""
+        limit_bytes = None if self._mirrored is None else self._mirrored.limit_bytes
+        has_disk = self._mirrored is not None and self._policy.fill != "never"
+        otherwise = "ranges"
         # What is compared comes in the format's blocks, and is kept as such.
-        otherwise = "blocks" if blocks and self.sums is None else "ranges"
+        if held_bytes is not None and self.sums is None:
+            has_room = has_disk and (limit_bytes is None or held_bytes <= limit_bytes)
+            if not has_room and held_bytes > MOST_IN_MEMORY_BYTES:
+                return "ranges", f"there is no room for two windows of blocks, {in_words(held_bytes)}"
+            otherwise = "blocks"
         if self._mirrored is None:
             return otherwise, "mirror=None"
-        limit_bytes = self._mirrored.limit_bytes
         is_filled = self._policy.fills(share)
         if is_filled and limit_bytes is not None and limit_bytes < self.table.total_bytes:
             room = in_words(limit_bytes)
             return otherwise, f"the mirror has room for {room}, by its limit: what is there is read there"
         return "mirror" if is_filled else otherwise, self._policy.why(share)
 
-    def block_store(self, key: str, share: float, size_bytes: int) -> BlockStore | None:
+    def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> BlockStore | None:
         """Return where a stream is to hold blocks; see `AwayParts`."""
-        if self.choice(share, blocks=True)[0] != "blocks":
+        if self.choice(share, held_bytes=held_bytes)[0] != "blocks":
             return None
         found = self._stores.get((os.getpid(), key))
         if found is None:
-            files = self._block_files(key, size_bytes)
+            files = self._block_files(key, held_bytes)
+            if files is None and (is_shared or held_bytes > MOST_IN_MEMORY_BYTES):
+                return None
             found = self._stores[os.getpid(), key] = BlockStore(self._holder, files)
         return found
 
-    def _block_files(self, key: str, size_bytes: int) -> BlockFiles | None:
-        """Return where blocks are kept on disk; None if they are to be kept in memory."""
+    def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
+        """Return where blocks are kept on disk; None if there is no room."""
         if self._mirrored is None or self._policy.fill == "never":
             return None
         try:
-            files = self._mirrored.block_files(key, size_bytes)
+            return self._mirrored.block_files(key, held_bytes)
         except StorageError as error:
-            _log.warning("yogadl: blocks are kept in memory: %s", error)
+            _log.info("yogadl: blocks are not kept in the mirror: %s", error)
             return None
-        return files if files.most_bytes else None
 
     def read(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
