@@ -258,7 +258,7 @@ def test_memory_has_so_much(url, tmp_path, monkeypatch, is_enough):
     monkeypatch.setattr(ranged_cache, "MOST_IN_MEMORY_BYTES", _held.MOST_IN_MEMORY_BYTES)
     plan = stream.plan()
     assert plan.chosen == ("blocks" if is_enough else "ranges")
-    assert is_enough or "no room for two windows of blocks, 2.7 MB" in plan.why
+    assert is_enough or "no room for two windows of blocks, 2.4 MB" in plan.why
     requests, _ = made(ref, stream.batch(8))
     assert (requests < COUNT // 7) == is_enough
 

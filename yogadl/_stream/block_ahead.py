@@ -20,8 +20,8 @@ from yogadl._stream.skipped import Skipped
 _WINDOWS: Final = 2
 # Smaller ones are taken together, up to so much.
 _WINDOW_BYTES: Final = 8_000_000
-# What lies between blocks is held, too, and what of the last window was not let go of in time.
-_SPARE: Final = 8
+# What lies between blocks is held, too: such a share more.
+_SPARE: Final = 64
 # To ask for blocks takes a request if what says where values lie is not here.
 _BEGUN_LIMIT_S: Final = 60.0
 # A window of another epoch is in use if it was within so many calls.
@@ -37,7 +37,7 @@ _TOGETHER_BYTES: Final = 4 * 2**20
 
 
 class _Window:
-    """The blocks of one window of which a shard reads at least half, in the order of their first use.
+    """The blocks of one window of which a shard reads more than half, in the order of their first use.
 
     Args:
         label: What it is called.
@@ -253,7 +253,7 @@ class BlockAhead:
             return_index=True,
             return_counts=True,
         )
-        chosen = np.flatnonzero(2 * counts >= np.minimum(self._each, records - blocks * self._each))
+        chosen = np.flatnonzero(2 * counts > np.minimum(self._each, records - blocks * self._each))
         chosen = chosen[np.argsort(firsts[chosen])]
         label = f"{epoch}-{number}"
         return _Window(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
