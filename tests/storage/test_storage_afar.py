@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -671,3 +672,12 @@ def test_a_cache_that_is_joined_with_itself_is_counted_once(url):
         pass
     assert joined.locality() == ref.locality()
     assert ref.locality().ranges > 0
+
+
+def test_a_mirror_that_was_replaced_by_a_file_is_filled_no_further(url, here, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path / "mirror"))
+    shutil.rmtree(tmp_path / "mirror")
+    (tmp_path / "mirror").write_bytes(b"")
+    same(list(ref.stream(shuffle=True).batch(50)), list(here.stream(shuffle=True).batch(50)))
+    wait_until(lambda: "filled no further" in caplog.text, "the filler has said so")

@@ -169,7 +169,11 @@ class Filler:
 
 def _fill(filler: "weakref.ref[Filler]", wait: Callable[[float], bool]) -> None:
     while (found := filler()) is not None:
-        pause_s = found.step()
+        try:
+            pause_s = found.step()
+        except OSError as error:  # such as of a folder that is none any more
+            _log.warning("yogadl: the mirror is filled no further: %s", error)
+            return
         del found
         if pause_s is None or wait(pause_s):
             return
