@@ -104,28 +104,15 @@ def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: di
     assert proxy.rules[0].times < 20
 
 
-@pytest.mark.parametrize("name", ["reset", "503"])
-def test_blocks_of_a_store_that_is_gone_are_one_error(broken: Broken, tmp_path: Path, name: str) -> None:
-    place, proxy = broken
-    ref = opened(place, total_s=3.0, mirror=tmp_path, mirror_limit=1_700_000)
-    iterator = iter(ref.stream(shuffle=BLOCKS).batch(16))
-    seen = [next(iterator)]
-    proxy.breaks(of_a_part, PASSING[name])
-    began = time.monotonic()
-    with pytest.raises(StorageError, match=r"can't read .*tried \d+ times"):
-        seen.extend(iterator)
-    assert time.monotonic() - began < BOUND_S
-    proxy.rules.clear()
-    seen.extend(iterator)
-    found = np.concatenate([batch["id"] for batch in seen]).tolist()
-    assert found == ref.stream(shuffle=BLOCKS).indices(0).tolist()
-
-
 @pytest.mark.parametrize("name", ["reset", "stall", "503"])
-def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(broken: Broken, name: str) -> None:
+@pytest.mark.parametrize("shuffle", [True, BLOCKS], ids=["records", "blocks"])
+def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
+    broken: Broken, tmp_path: Path, name: str, shuffle: Any
+) -> None:
     place, proxy = broken
-    ref = opened(place, total_s=3.0)
-    iterator = iter(ref.stream(shuffle=True).batch(16))
+    held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": 1_700_000}
+    ref = opened(place, total_s=3.0, **held)
+    iterator = iter(ref.stream(shuffle=shuffle).batch(16))
     seen = [next(iterator)]
     proxy.breaks(of_a_part, PASSING[name])
     began = time.monotonic()
@@ -135,7 +122,7 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(broken: Brok
     proxy.rules.clear()
     seen.extend(iterator)
     found = np.concatenate([batch["id"] for batch in seen]).tolist()
-    assert found == ref.stream(shuffle=True).indices(0).tolist()
+    assert found == ref.stream(shuffle=shuffle).indices(0).tolist()
     for batch in seen:
         np.testing.assert_array_equal(batch["x"], COLUMNS["x"][batch["id"]])
 
