@@ -377,6 +377,39 @@ def test_the_room_of_a_stream_is_reserved_as_long_as_it_lives(url, tmp_path):
     assert not block_folders(tmp_path)
 
 
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("stops", [False, True])
+def test_each_epoch_takes_the_room_of_the_one_before(url, tmp_path, stops):
+    order = yogadl.Blocks(40, 15, 5)  # two windows an epoch
+    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=10_000_000)
+    loader = ref.stream(shuffle=order).batch(8)
+    for _ in range(3):
+        before = ref.locality().ranges
+        for number, _ in enumerate(loader):
+            if stops and number == 500:
+                break
+        assert ref.locality().ranges - before < COUNT // 10
+
+
+@pytest.mark.usefixtures("small_reads")
+def test_a_folder_that_was_removed_is_made_again(url, tmp_path):
+    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=14_000_000)
+    loader = ref.stream(shuffle=yogadl.Blocks(40, 15, 5)).batch(8)
+    reader = iter(loader)
+    for _ in range(10):
+        next(reader)
+    for _ in range(10):  # something may just be written there
+        shutil.rmtree(tmp_path, ignore_errors=True)
+    for _ in reader:
+        pass
+    assert ref.locality().ranges < COUNT // 4
+    before = ref.locality().ranges
+    for _ in loader:
+        pass
+    assert ref.locality().ranges - before < COUNT // 10
+    assert block_folders(tmp_path)
+
+
 def test_a_limit_outlives_its_folder(url, tmp_path):
     ref = fetched(url, mirror=tmp_path, mirror_limit=14_000_000)
     reader = iter(STREAMS["plain"](ref))

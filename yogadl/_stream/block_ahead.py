@@ -1,12 +1,13 @@
 """Read whole blocks ahead, where the order is of blocks: each then comes once an epoch, to one shard."""
 
 import contextlib
+import itertools
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,6 @@ _WINDOW_BYTES: Final = 8_000_000
 _SPARE: Final = 64
 # To ask for blocks takes a request if what says where values lie is not here.
 _BEGUN_LIMIT_S: Final = 60.0
-# A window of another epoch is in use if it was within so many calls.
-_LATELY: Final = 16
 # How many readers, each anywhere in the order, are known by where they were last.
 _READERS: Final = 8
 # So much is on its way at a time, beyond what is needed at once.
@@ -34,6 +33,24 @@ _COMING_BYTES: Final = 64 * 2**20
 _LATER: Final = 8
 # So much is asked for together: what says where values lie is waited for once for all.
 _TOGETHER_BYTES: Final = 4 * 2**20
+
+
+# Each stream of a process has room of its own.
+_numbers = itertools.count()
+
+
+class _Reader(NamedTuple):
+    """Who goes through an epoch.
+
+    Attributes:
+        epoch: Which one.
+        last: The position that was announced last.
+        since: When that began, in calls.
+    """
+
+    epoch: int
+    last: int
+    since: int
 
 
 class _Window:
@@ -119,8 +136,7 @@ class BlockAhead:
         self._pid = os.getpid()
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
         self._stores: dict[Any, Any] | None = None
-        # The epoch and the position that were announced last, for each reader; the latest at the end.
-        self._seen: list[tuple[int, int]] = []
+        self._readers: list[_Reader] = []  # the latest at the end
         self._calls = self._most_span = 0  # how many were announced, and how many positions at most by one
         self._is_going_on = False
 
@@ -157,8 +173,8 @@ class BlockAhead:
         """
         return len(rows) > 0 and self._before(rows, is_shared) is not None
 
-    def _before(self, rows: Rows, is_shared: bool) -> tuple[int, int] | None:
-        """Return the epoch and the position that were announced before these, if some were."""
+    def _before(self, rows: Rows, is_shared: bool) -> _Reader | None:
+        """Return whose next rows these are, if they are somebody's."""
         epoch, positions = rows.pieces[0]
         first, last = int(positions[0]), int(positions[-1])
         reach = self._shard.ranks
@@ -166,7 +182,7 @@ class BlockAhead:
             reach = 64 * (last - first + reach)
         if self._skipped is not None:
             reach += self._positions
-        near = [seen for seen in self._seen if seen[0] == epoch and 0 < first - seen[1] <= reach]
+        near = [one for one in self._readers if one.epoch == epoch and 0 < first - one.last <= reach]
         return max(near, default=None)
 
     def _others(self, rows: Rows, epoch: int, positions: Any, is_shared: bool) -> Any:
@@ -174,9 +190,10 @@ class BlockAhead:
         before = self._before(rows, is_shared)
         first, last = int(positions[0]), min(int(positions[-1]), self._order.records - 1)
         if before is not None:
-            self._seen.remove(before)
+            self._readers.remove(before)
             self._most_span = max(self._most_span, last - first)
-        self._seen = [*self._seen[1 - _READERS :], (epoch, last)]
+        reader = _Reader(epoch, last, self._calls if before is None else before.since)
+        self._readers = [*self._readers[1 - _READERS :], reader]
         is_other = np.ones(len(rows), bool)
         if before is None:
             return is_other
@@ -185,7 +202,7 @@ class BlockAhead:
             window = self._window(epoch, number, first)
             wanted = int(np.searchsorted(window.uses, last, side="right"))
             while window.asked < wanted:
-                group = self._next(window, wanted, epoch, last)
+                group = self._next(window, wanted, reader)
                 if group is None:
                     break  # there is no room: they are read record by record
                 self._hold(window, group)
@@ -193,7 +210,7 @@ class BlockAhead:
             self._awaited += [event for start, event in window.begun if start < wanted]
         if self._stores and not self._is_going_on:
             self._is_going_on = True
-            next(iter(self._stores.values())).later(partial(self._go_on, epoch, last))
+            next(iter(self._stores.values())).later(partial(self._go_on, reader))
         return is_other
 
     def is_of_use(self, *, is_shared: bool) -> bool:
@@ -203,10 +220,13 @@ class BlockAhead:
 
     def _finds_stores(self, is_shared: bool) -> bool:
         """Find out where blocks are held, if anywhere."""
+        if self._stores and any(store.is_lost for store in self._stores.values()):
+            self._stores = None
+            self._windows.clear()
         if self._stores is None:
             said = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
             if not is_shared:  # nobody else knows when a window is over here
-                said += f" {os.getpid()}"
+                said += f" {os.getpid()} {next(_numbers)}"
             views = views_of(self._source) if self._planned is None and self._is_joined() else ()
             caches = {view: len(view) for view in views if hasattr(view, "block_store")}
             self._stores = {}
@@ -258,22 +278,22 @@ class BlockAhead:
         label = f"{epoch}-{number}"
         return _Window(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
 
-    def _next(self, window: _Window, end: int, epoch: int, last: int) -> Indices | None:
+    def _next(self, window: _Window, end: int, reader: _Reader) -> Indices | None:
         """Return the next blocks to hold, up to so many of a window; None if there is no room.
 
-        Room is made by windows that no process of this machine reads any more, since this one has come to
-        position `last`.
+        Room is made by windows that no process of this machine reads any more, since this one has come so
+        far, and by those that nobody has read since this reader began.
         """
         most = max(1, _TOGETHER_BYTES // (self._each * self._source.record_bytes))
         group = window.blocks[window.asked : min(end, window.asked + most)]
         size_bytes = len(group) * self._each * self._source.record_bytes
         while self._stores and sum(store.free_bytes() for store in self._stores.values()) < size_bytes:
-            over = last - max(self._positions // _LATER, 2 * self._most_span)
+            over = reader.last - max(self._positions // _LATER, 2 * self._most_span)
             past = (
                 key
                 for key, other in self._windows.items()
                 if other is not window
-                and (other.high <= over if key[0] == epoch else other.touched < self._calls - _LATELY)
+                and (other.high <= over if key[0] == reader.epoch else other.touched < reader.since)
             )
             oldest = next(past, None)
             if oldest is None:
@@ -303,10 +323,10 @@ class BlockAhead:
             for indices in records:
                 announce(self._source, indices, planned=self._planned or partial(hold, entries))
 
-    def _go_on(self, epoch: int, last: int) -> None:
+    def _go_on(self, reader: _Reader) -> None:
         """Ask for more: of the window that is read, and then of the next."""
         with contextlib.suppress(Exception):  # reading raises it
-            while (found := self._following(epoch, last)) is not None:
+            while (found := self._following(reader)) is not None:
                 window, blocks, begun = found
                 try:
                     self._hold(window, blocks)
@@ -315,24 +335,22 @@ class BlockAhead:
                     begun[1].set()
         self._is_going_on = False
 
-    def _following(
-        self, epoch: int, last: int
-    ) -> tuple[_Window, Indices, tuple[int, threading.Event]] | None:
+    def _following(self, reader: _Reader) -> tuple[_Window, Indices, tuple[int, threading.Event]] | None:
         """Return which blocks are to be held next; None for now."""
         with self._lock:
-            number = last // self._positions
-            current = self._windows.get((epoch, number))
+            number = reader.last // self._positions
+            current = self._windows.get((reader.epoch, number))
             if current is None or self._coming_bytes() >= _COMING_BYTES:
                 return None
             window = current
             if current.asked == len(current.blocks):
                 if current.high >= self._order.records:
                     return None
-                window = self._window(epoch, number + 1, last)
+                window = self._window(reader.epoch, number + 1, reader.last)
                 if window.asked == len(window.blocks):
                     return None
             begun = window.asked, threading.Event()
-            blocks = self._next(window, len(window.blocks), epoch, last)
+            blocks = self._next(window, len(window.blocks), reader)
             if blocks is None:
                 return None
             window.begun.append(begun)

@@ -30,6 +30,7 @@ class HeldFiles(Protocol):
     """Keep ranges in files that the processes of a machine share."""
 
     most_bytes: int
+    is_lost: bool
 
     def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
         """Write what `fetch` returns to a file, unless it is there.
@@ -49,6 +50,21 @@ class HeldFiles(Protocol):
         """Remove a file, if it is there."""
 
 
+class Tally:
+    """What a `Held` has.
+
+    Attributes:
+        names: Of its files.
+        size_bytes: How much that is.
+        is_over: Whether it is gone: then nothing is kept for it any more.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.size_bytes = 0
+        self.is_over = False
+
+
 class HeldRange(Range):
     """Bytes of one part that are kept until nobody holds them.
 
@@ -56,11 +72,14 @@ class HeldRange(Range):
         name: What its file is called.
     """
 
-    __slots__ = ("_files", "name")
+    __slots__ = ("_files", "_tally", "name")
 
-    def __init__(self, part: int, start: int, stop: int, files: HeldFiles | None, label: str) -> None:
+    def __init__(
+        self, part: int, start: int, stop: int, files: HeldFiles | None, label: str, tally: Tally
+    ) -> None:
         super().__init__(part, start, stop)
         self._files = files
+        self._tally = tally
         self.name = f"{label}-{part}-{start}-{stop}"
 
     def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
@@ -68,6 +87,8 @@ class HeldRange(Range):
         if self._files is None:
             return fetch()
         self._files.bring(self.name, fetch)
+        if self._tally.is_over:  # its file was to go before it had come
+            self._files.remove(self.name)
         return b""
 
     def slice(self, start: int, length: int) -> bytes | memoryview:
@@ -80,19 +101,6 @@ class HeldRange(Range):
             return super().slice(start, length)
         self.wait()
         return self._files.read(self.name, start - self.start, length)
-
-
-class Tally:
-    """What a `Held` has.
-
-    Attributes:
-        names: Of its files.
-        size_bytes: How much that is.
-    """
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.size_bytes = 0
 
 
 class Held:
@@ -115,7 +123,7 @@ class Held:
 
     def make(self, part: int, start: int, stop: int, key: int) -> HeldRange:
         """Return a new range, found from now on; the caller has the holder's lock."""
-        one = HeldRange(part, start, stop, self._files, self._label)
+        one = HeldRange(part, start, stop, self._files, self._label, self._tally)
         place = bisect_right(self._starts, key)
         self._starts.insert(place, key)
         self._found.insert(place, one)
@@ -223,6 +231,11 @@ class BlockStore:
         """Whether the processes of this machine share what it keeps."""
         return self.files is not None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody removed where it keeps what it has."""
+        return self.files is not None and self.files.is_lost
+
     def free_bytes(self) -> int:
         """Return how much more it may keep."""
         most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
@@ -241,6 +254,7 @@ def _let_go(pid: int, files: HeldFiles | None, tallies: set[Tally], tally: Tally
     """Forget what was kept. Takes no lock: it runs wherever the last reference went."""
     if os.getpid() == pid:  # else it is the parent's
         tallies.discard(tally)
+        tally.is_over = True
         if files is not None:
             for name in tally.names:
                 files.remove(name)

@@ -38,6 +38,7 @@ class BlockFiles:
 
     Attributes:
         most_bytes: How much room there is.
+        is_lost: Whether the folder was found to be removed.
 
     Raises:
         StorageError: if there is no room, or the disk fails.
@@ -59,7 +60,7 @@ class BlockFiles:
             evict_for(location, wanted, location.limit_bytes(), "two windows of blocks")
             os.pwrite(descriptor, str(most_bytes).encode(), 0)
         self.most_bytes = most_bytes
-        self._is_told = False
+        self.is_lost = self._is_told = False
 
     def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
         """Write what `fetch` returns to a file, unless it is there; see `HeldFiles`."""
@@ -67,6 +68,7 @@ class BlockFiles:
         if path.exists():
             return
         if not self._lock_path.exists():
+            self.is_lost = True
             raise GoneError("the folder was removed, and with it what keeps the room")
         claim = Claim(path)
         try:
