@@ -183,7 +183,7 @@ def link(path: Path, outside: Path) -> None:
 
 def text(content: bytes) -> Callable[[Path, Path], None]:
     def write(path: Path, _: Path) -> None:
-        path.write_bytes(json.dumps(partial_file._boot()).encode() + b"\n" + content)
+        path.write_bytes(json.dumps(partial_file.boot()).encode() + b"\n" + content)
 
     return write
 
