@@ -27,6 +27,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ranges so small that small objects have many."""
     monkeypatch.setattr(receive, "_LEAST_RANGE_BYTES", 4096)
     monkeypatch.setattr(receive, "_MOST_RANGE_BYTES", 4096)
+    monkeypatch.setattr(receive, "_WRITE_BYTES", 4096)
 
 
 def content(size_bytes: int) -> bytes:
@@ -303,6 +304,7 @@ def test_writes_that_the_system_cuts_short_are_gone_on_with(
         return counts[-1]
 
     monkeypatch.setattr(os, "pwrite", cut_short)
+    monkeypatch.setattr(os, "pwritev", lambda to, chunks, at: cut_short(to, memoryview(b"".join(chunks)), at))
     memory, data = MemoryBucket(), content(10_000)
     memory.put("object", data)
     one = wanted(tmp_path, "object", data)

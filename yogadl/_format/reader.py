@@ -130,7 +130,7 @@ class Reader:
         """Say that these records will be read soon; costs next to nothing if they are in memory."""
         if not len(indices):
             return 0
-        if self.parts.away is not None:
+        if self.parts.away is not None and self.parts.away.are_away.any():
             away = self.parts.are_away(self.parts.locate(indices)[0])
             if away is not None:
                 with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it

@@ -62,14 +62,16 @@ class PartialFile:
             self._drop_notes()
             os.ftruncate(descriptor, 0)
 
-    def write(self, chunk: bytes | memoryview, position: int) -> None:
-        """Write a chunk, from any thread."""
-        rest = memoryview(chunk)
-        while rest:
-            with self._writing:
-                count = os.pwrite(self.descriptor, rest, position)
-            rest, position = rest[count:], position + count
-            self._unsynced_bytes += count
+    def write(self, chunks: list[bytes | memoryview], position: int) -> int:
+        """Write chunks one after the other, from any thread; return how many bytes they have."""
+        size_bytes = sum(map(len, chunks))
+        with self._writing:
+            written = os.pwritev(self.descriptor, chunks, position)
+        while written < size_bytes:
+            left = memoryview(b"".join(chunks))[written:]
+            written += os.pwrite(self.descriptor, left, position + written)
+        self._unsynced_bytes += size_bytes
+        return size_bytes
 
     def sync_meanwhile(self) -> None:
         """Sync the file, if much was written since, while other threads receive.
