@@ -63,12 +63,9 @@ class Ahead:
         total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, end = max(first, self._announced), min(total, last + ahead)
-            if self._blocks is not None and not self._blocks.goes_on(
-                self._rows[start:end], is_shared=self._is_shared
-            ):
-                end = max(start, last)  # these are wanted at once, and perhaps no others
-            self._announced = end
-            indices = self._rows.indices[start:end]
-            if self._blocks is not None:
-                indices = self._blocks.others(self._rows[start:end], is_shared=self._is_shared)
+            some, blocks = self._rows[start:end], self._blocks
+            if blocks is not None and not blocks.goes_on(some, is_shared=self._is_shared):
+                some = some[: max(0, last - start)]  # these are wanted at once, and perhaps no others
+            self._announced = start + len(some)
+            indices = some.indices if blocks is None else blocks.others(some, is_shared=self._is_shared)
             self._announced += announce(self._source, indices, planned=self._planned)

@@ -151,17 +151,16 @@ class BlockAhead:
             if os.getpid() != self._pid:
                 self._begin()
             self._calls += 1
-            self._awaited: list[threading.Event] = []
+            awaited: list[threading.Event] = []
             is_other = np.ones(len(rows), bool)
             if self._finds_stores(is_shared):
                 end = 0
-                for epoch, positions in rows.pieces:
+                for _, positions in rows.pieces:
                     start, end = end, end + len(positions)
                     if len(positions):
                         some = rows[start:end]
-                        is_other[start:end] = self._others(some, epoch, positions, is_shared)
+                        is_other[start:end] = self._others(some, is_shared, awaited)
             self.records += int(is_other.sum())
-            awaited = self._awaited
         for event in awaited:  # else their records would be asked for as well
             event.wait(_BEGUN_LIMIT_S)
         return rows.indices[is_other]
@@ -185,8 +184,12 @@ class BlockAhead:
         near = [one for one in self._readers if one.epoch == epoch and 0 < first - one.last <= reach]
         return max(near, default=None)
 
-    def _others(self, rows: Rows, epoch: int, positions: Any, is_shared: bool) -> Any:
-        """Return which of these rows, of one epoch, are not of blocks that are held."""
+    def _others(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
+        """Return which of these rows, of one epoch, are not of blocks that are held.
+
+        What says that others were asked for is added to `awaited`.
+        """
+        [(epoch, positions)] = rows.pieces
         before = self._before(rows, is_shared)
         first, last = int(positions[0]), min(int(positions[-1]), self._order.records - 1)
         if before is not None:
@@ -207,7 +210,7 @@ class BlockAhead:
                     break  # there is no room: they are read record by record
                 self._hold(window, group)
             is_other &= ~np.isin(blocks, window.numbers)
-            self._awaited += [event for start, event in window.begun if start < wanted]
+            awaited += [event for start, event in window.begun if start < wanted]
         if self._stores and not self._is_going_on:
             self._is_going_on = True
             next(iter(self._stores.values())).later(partial(self._go_on, reader))

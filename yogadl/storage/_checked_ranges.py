@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._format.checks import Checksums
+from yogadl._format.table import before
 from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError
 from yogadl.storage._ranges import Ranges
@@ -113,9 +114,7 @@ class BlockPlaces:
 
     def __init__(self, sums: Checksums) -> None:
         self._sums = sums
-        sizes = sums.table.size_bytes
-        # Where each part begins, were all parts one after the other.
-        self._first = np.concatenate([[0], np.cumsum(sizes)])
+        self._first = before(sums.table.size_bytes)  # where each part begins, were all one after the other
         keys = self._first[sums.part] + sums.position
         full = np.flatnonzero(sums.length)
         self._blocks = full[np.argsort(keys[full])]

@@ -227,11 +227,6 @@ class BlockStore:
         self._threads = DaemonThreads(1, "yogadl-blocks")
 
     @property
-    def is_shared(self) -> bool:
-        """Whether the processes of this machine share what it keeps."""
-        return self.files is not None
-
-    @property
     def is_lost(self) -> bool:
         """Whether somebody removed where it keeps what it has."""
         return self.files is not None and self.files.is_lost

@@ -143,9 +143,13 @@ class MirrorOpener:
             limit_bytes = cache.limit_bytes
             has_room = limit_bytes is None or cache.table.total_bytes <= limit_bytes
             if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES and has_room:
-                missing_bytes = 0 if self._is_brought(cache) else missing_bytes
+                missing_bytes = (
+                    0 if self._has_room("what is not here is", cache.complete, cache) else missing_bytes
+                )
                 are_here = cache.are_here()
-            has_indexes = check and not missing_bytes and self._has_indexes(cache)
+            has_indexes = (
+                check and not missing_bytes and self._has_room("indexes are", cache.complete_indexes, cache)
+            )
             self.mirror.keep(published)
         except BaseException:
             cache.close()
@@ -202,25 +206,14 @@ class MirrorOpener:
         index_of = partial(read_index, MirroredRoot(self._bucket, self.mirror), manifest.key, table)
         return checksums(manifest, table, index_of, REMEDY)  # there is no second copy
 
-    def _has_indexes(self, cache: MirroredCache) -> bool:
-        """Bring the indexes of a cache to the mirror, if that has room."""
+    def _has_room(self, what: str, bring: Callable[[range], None], cache: MirroredCache) -> bool:
+        """Bring all files of a kind to the mirror; return whether that had room."""
         try:
-            cache.complete_indexes(range(len(cache.table)))
+            bring(range(len(cache.table)))
         except StorageError as error:
             if error.errno not in FULL:
                 raise
-            self._tell_full("indexes are", error)
-            return False
-        return True
-
-    def _is_brought(self, cache: MirroredCache) -> bool:
-        """Bring all of a cache to the mirror, if that has room."""
-        try:
-            cache.complete(range(len(cache.table)))
-        except StorageError as error:
-            if error.errno not in FULL:
-                raise
-            self._tell_full("what is not here is", error)
+            self._tell_full(what, error)
             return False
         return True
 
