@@ -1,0 +1,185 @@
+"""Run one task for one reader in the reader's own virtual environment, and leave what it found as JSON.
+
+``python child.py REQUEST ANSWER``: the names of two files of JSON.
+"""
+
+import importlib
+import json
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from data import Data, write
+
+MIB: Final = 2**20
+
+
+def make(name: str, records: int, batch: int, maker: str, folder: str) -> dict[str, Any]:
+    """Make a data set."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    columns = getattr(importlib.import_module("_data"), maker)(records)
+    write(name, records, batch, columns, Path(folder))
+    return {}
+
+
+def build(reader: str, data: str, folder: str) -> dict[str, Any]:
+    """Build the peer's form of a set: how long that took until the disk had it, and how many bytes it is."""
+    source, made = Data(Path(data)), Path(folder)
+    for column in source.fixed.values():
+        column.max()  # the pages are in memory before anything is timed
+    peer = _class(reader)
+    made.mkdir(parents=True)
+    begun = time.monotonic()
+    peer.build(source, made)
+    os.sync()
+    seconds = time.monotonic() - begun
+    files = [path for path in made.rglob("*") if path.is_file()]
+    return {"build_s": seconds, "bytes": sum(path.stat().st_size for path in files)}
+
+
+def read(reader: str, data: str, folder: str, workers: int, begun: float, seconds: float) -> dict[str, Any]:
+    """Read shuffled batches: when the first came, records a second after it, and memory then."""
+    opened = _open(reader, data, folder, workers)
+    batches = opened.epoch()
+    first = next(batches)
+    first_s = time.monotonic() - begun
+    opened.data.check(opened.columns(first))
+    count, started = 0, time.monotonic()
+    until = started + seconds
+    while (now := time.monotonic()) < until:
+        batch = next(batches, None)
+        if batch is None:
+            batches = opened.epoch()
+        else:
+            count += opened.size(batch)
+    if not count:
+        raise ValueError(f"no batch came in {seconds} s")
+    memory = memory_bytes()
+    if batch is not None:
+        opened.data.check(opened.columns(batch))
+    opened.close()
+    return {"first_s": first_s, "records_per_s": count / (now - started), "memory_mib": memory / MIB}
+
+
+def stop(reader: str, data: str, folder: str, workers: int, saved: str, ids: bool) -> dict[str, Any]:
+    """Read half of the first epoch and keep the checkpoint, then what follows it."""
+    opened = _open(reader, data, folder, workers)
+    batches = opened.epoch()
+    half = opened.data.records // opened.data.batch // 2
+    seen = [_ids(opened, next(batches)) if ids else next(batches) is None for _ in range(half)]
+    state = opened.state()
+    Path(saved).write_bytes(pickle.dumps(state))
+    if ids:
+        rest = [_ids(opened, batch) for batch in batches]
+        np.savez(f"{saved}.npz", seen=np.concatenate(seen), rest=np.concatenate(rest))
+    opened.close()
+    return {"by": "reading" if state is None else "checkpoint", "state_bytes": Path(saved).stat().st_size}
+
+
+def resume(
+    reader: str, data: str, folder: str, workers: int, begun: float, saved: str, ids: bool
+) -> dict[str, Any]:
+    """Go on from a checkpoint: when the first batch came, and whether all of them are what would have come."""
+    opened = _open(reader, data, folder, workers)
+    half = opened.data.records // opened.data.batch // 2
+    batches = opened.resume(pickle.loads(Path(saved).read_bytes()), half)
+    first = next(batches)
+    found: dict[str, Any] = {"resume_s": time.monotonic() - begun}
+    opened.data.check(opened.columns(first))
+    if ids:
+        kept = np.load(f"{saved}.npz")
+        rest = np.concatenate([_ids(opened, first), *(_ids(opened, batch) for batch in batches)])
+        found["is_same_order"] = np.array_equal(rest, kept["rest"])
+        found["is_exact"] = _is_once(np.concatenate([kept["seen"], rest]), opened.data.records)
+    opened.close()
+    return found
+
+
+def shuffle(reader: str, data: str, folder: str) -> dict[str, Any]:
+    """Read two epochs: whether each record came once, whether they differ, and how far records moved.
+
+    In a true shuffle the mean of a batch's source positions has a known spread, and a record moves a third of
+    the set on the mean. `clumping` is the spread that was seen over that spread; `reach` the distance over that.
+    """
+    opened = _open(reader, data, folder, 0)
+    epochs = [[_ids(opened, batch) for batch in opened.epoch()] for _ in range(2)]
+    records, batch = opened.data.records, opened.data.batch
+    whole = [ids for ids in epochs[0] if len(ids) == batch]
+    order, other = (np.concatenate(epoch) for epoch in epochs)
+    spread = np.std([ids.mean() for ids in whole]) / (records / np.sqrt(12 * batch))
+    moved = np.abs(order - np.linspace(0, records, len(order))).mean() / (records / 3)
+    opened.close()
+    return {
+        "is_once": _is_once(order, records) and _is_once(other, records),
+        "is_fresh": not np.array_equal(order, other),
+        "clumping": float(spread),
+        "reach": float(moved),
+    }
+
+
+def versions(packages: list[str]) -> dict[str, Any]:
+    """Return which versions are installed."""
+    from importlib.metadata import version
+
+    return {package: version(package) for package in packages}
+
+
+def memory_bytes() -> int:
+    """Return the memory of this process and all below it that is of no file: what can't be given back.
+
+    Pages that processes share are counted once; the page cache is not counted.
+    """
+    kib = 0
+    for process in _family(os.getpid()):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                kib += int(line.split()[1])
+    return kib * 1024
+
+
+def _family(process: int) -> Iterator[int]:
+    yield process
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield from _family(int(child))
+
+
+def _class(reader: str) -> Any:
+    module, name = reader.split(":")
+    return getattr(importlib.import_module(f"readers.{module}"), name)
+
+
+def _open(reader: str, data: str, folder: str, workers: int) -> Any:
+    return _class(reader)(Data(Path(data)), Path(folder), workers)
+
+
+def _ids(opened: Any, batch: Any) -> np.ndarray:
+    return opened.data.ids(opened.columns(batch))
+
+
+def _is_once(ids: np.ndarray, records: int) -> bool:
+    return len(ids) == records and np.array_equal(np.sort(ids), np.arange(records))
+
+
+TASKS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
+    task.__name__: task for task in (make, build, read, stop, resume, shuffle, versions)
+}
+
+
+def main() -> None:
+    """Do what the request says."""
+    request = json.loads(Path(sys.argv[1]).read_text())
+    try:
+        answer = TASKS[request.pop("task")](**request)
+    except NotImplementedError as error:  # the peer has no such thing, and its reader says so
+        answer = {"why": str(error)}
+    Path(sys.argv[2]).write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":  # workers that are spawned import this file, too
+    main()

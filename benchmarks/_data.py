@@ -1,0 +1,67 @@
+"""Make the data that the bars of `benchmarks/README.md` speak of: always the same, with numpy alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Columns = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One set of the bars.
+
+    Args:
+        name: What the table calls it.
+        records: How many records.
+        batch: Records in a batch.
+        make: Returns the columns for so many records.
+        bar: The least share of the limit's speed.
+    """
+
+    name: str
+    records: int
+    batch: int
+    make: Callable[[int], Columns]
+    bar: float
+
+
+def vectors(records: int) -> Columns:
+    """Make {float32[16], int64}: 72 bytes a record."""
+    random = np.random.default_rng(1)
+    return {"x": random.random((records, 16), np.float32), "id": np.arange(records)}
+
+
+def small_images(records: int) -> Columns:
+    """Make {uint8[32,32,3], int64}: 3 KB a record."""
+    random = np.random.default_rng(2)
+    return {"image": random.integers(0, 256, (records, 32, 32, 3), np.uint8), "id": np.arange(records)}
+
+
+def tokens(records: int) -> Columns:
+    """Make {int32[2048]}: 8 KB a record."""
+    random = np.random.default_rng(3)
+    return {"tokens": random.integers(0, 50_000, (records, 2048), np.int32)}
+
+
+def large_images(records: int) -> Columns:
+    """Make {uint8[224,224,3], int64}: 150 KB a record."""
+    random = np.random.default_rng(4)
+    return {"image": random.integers(0, 256, (records, 224, 224, 3), np.uint8), "id": np.arange(records)}
+
+
+def varying(records: int) -> Columns:
+    """Make {bytes of 40-160 KB, int64}."""
+    random = np.random.default_rng(5)
+    lengths = random.integers(40_000, 160_001, records).tolist()
+    return {"data": [random.bytes(length) for length in lengths], "id": np.arange(records)}
+
+
+VECTORS: Final = DataSet("{float32[16], int64} x 1 M", 1_000_000, 256, vectors, 0.8)
+SMALL_IMAGES: Final = DataSet("{uint8[32,32,3], int64} x 100 k", 100_000, 256, small_images, 0.85)
+TOKENS: Final = DataSet("{int32[2048]} x 50 k", 50_000, 256, tokens, 0.85)
+LARGE_IMAGES: Final = DataSet("{uint8[224,224,3], int64} x 4 k", 4_000, 64, large_images, 0.85)
+VARYING: Final = DataSet("{bytes 40-160 KB, int64} x 10 k", 10_000, 256, varying, 0.8)
+ALL: Final = (VECTORS, SMALL_IMAGES, TOKENS, LARGE_IMAGES, VARYING)
