@@ -1,4 +1,4 @@
-"""Run one of these scripts: ``python -m benchmarks NAME [OPTIONS]``; `compare` is the one that compares with peers."""
+"""Run one of these scripts: ``python -m benchmarks NAME [OPTIONS]``."""
 
 import runpy
 import sys

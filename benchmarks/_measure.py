@@ -6,17 +6,14 @@ come first: they fault the pages of both sides in.
 """
 
 import argparse
-import contextlib
 import gc
 import json
 import os
 import platform
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from _folders import temporary_folder
 
 HEADER: Final = "| what | bar | measured | rounds from - to | | details |\n|---|---|---|---|---|---|"
 _UNCOUNTED: Final = 2
@@ -220,18 +218,6 @@ def main(
         print(f"{Path(script).name}: {machine(folder)}", file=sys.stderr)
         print(HEADER, flush=True)
         measure(Settings(min(options.rounds, 3) if options.quick else options.rounds, options.quick, folder))
-
-
-@contextlib.contextmanager
-def temporary_folder(below: Path | None) -> Iterator[Path]:
-    """Make a folder that is gone afterwards, whatever happens short of SIGKILL."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if below is not None:
-        below.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix="yogadl-benchmark-", dir=below, ignore_cleanup_errors=True
-    ) as name:
-        yield Path(name)
 
 
 def clear(folder: Path) -> None:

@@ -78,13 +78,13 @@ def stop(reader: str, data: str, folder: str, workers: int, saved: str, ids: boo
         rest = [_ids(opened, batch) for batch in batches]
         np.savez(f"{saved}.npz", seen=np.concatenate(seen), rest=np.concatenate(rest))
     opened.close()
-    return {"by": "reading" if state is None else "checkpoint", "state_bytes": Path(saved).stat().st_size}
+    return {"is_checkpoint": state is not None, "state_bytes": Path(saved).stat().st_size}
 
 
 def resume(
     reader: str, data: str, folder: str, workers: int, begun: float, saved: str, ids: bool
 ) -> dict[str, Any]:
-    """Go on from a checkpoint: when the first batch came, and whether all of them are what would have come."""
+    """Go on from a checkpoint: when the first batch came, and whether all are what would have come."""
     opened = _open(reader, data, folder, workers)
     half = opened.data.records // opened.data.batch // 2
     batches = opened.resume(pickle.loads(Path(saved).read_bytes()), half)
@@ -104,7 +104,7 @@ def shuffle(reader: str, data: str, folder: str) -> dict[str, Any]:
     """Read two epochs: whether each record came once, whether they differ, and how far records moved.
 
     In a true shuffle the mean of a batch's source positions has a known spread, and a record moves a third of
-    the set on the mean. `clumping` is the spread that was seen over that spread; `reach` the distance over that.
+    the set on the mean: `clumping` and `reach` are what was seen over these.
     """
     opened = _open(reader, data, folder, 0)
     epochs = [[_ids(opened, batch) for batch in opened.epoch()] for _ in range(2)]
@@ -119,6 +119,8 @@ def shuffle(reader: str, data: str, folder: str) -> dict[str, Any]:
         "is_fresh": not np.array_equal(order, other),
         "clumping": float(spread),
         "reach": float(moved),
+        # An estimate from so few batches is as far off as this at most, but for bad luck.
+        "is_even": bool(spread < 1 + 4 / np.sqrt(2 * len(whole)) and 0.95 < moved < 1.05),
     }
 
 

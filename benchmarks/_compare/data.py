@@ -1,4 +1,4 @@
-"""The data sets on disk, as plain .npy files that every reader builds its own form from. Needs numpy alone."""
+"""The data sets on disk: plain .npy files, from which every reader builds its own form. Needs numpy alone."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

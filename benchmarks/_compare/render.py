@@ -1,0 +1,220 @@
+"""Write what was found as a table, a plot and a page, in README.md and docs/."""
+
+import ast
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from _compare.figures import Found, rates_of, shown_number
+from _compare.peers import PEERS
+from _compare.plot import plot
+
+_RESULTS: Final = "results.json"
+_READERS: Final = Path(__file__).resolve().parent / "readers"
+_LIMIT: Final = "numpy"
+
+
+def save(found: Found, folder: Path) -> None:
+    """Keep what was found, for `load`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _RESULTS).write_text(json.dumps(found, indent=1) + "\n")
+
+
+def load(folder: Path) -> Found:
+    """Return what was found last."""
+    found: Found = json.loads((folder / _RESULTS).read_text())
+    return found
+
+
+def write(found: Found, checkout: Path) -> None:
+    """Write it into the pages that show it, each between two comments, and draw the plot."""
+    pages = {
+        "README.md": summary(found),
+        "docs/comparison.md": summary(found),
+        "docs/peers.md": details(found),
+    }
+    for name, text in pages.items():
+        page = checkout / name
+        said = page.read_text()
+        page.write_text(between(said, text))
+    (checkout / "docs" / "pictures" / "compare.svg").write_text(plot(found))
+
+
+def between(page: str, text: str) -> str:
+    """Put a text between the comments of a page where it belongs."""
+    begin, end = "<!-- benchmarks compare -->", "<!-- end of benchmarks compare -->"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    if not rest or not after:
+        raise ValueError(f"the page has no {begin} ... {end}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def summary(found: Found) -> str:
+    """Return the table: a row for each peer."""
+    sets = found["sets"]
+    looked = next((each for each in sets if "32,32,3" in each["name"]), sets[0])
+    heads = ["", *(f"`{each['name'].split(' x ')[0]}`" for each in sets)]
+    heads += ["first batch", "resume at 50 %", "build", "on disk", "memory", "global shuffle", "exact resume"]
+    keys = list(found["peers"])
+    rates = [{key: rates_of(each["peers"].get(key, {})) for key in keys} for each in sets]
+    best = [
+        max((pair for key, pair in column.items() if key != _LIMIT), key=max, default=(0, 0))
+        for column in rates
+    ]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for key in keys:
+        peer = found["peers"][key]
+        if "why" in peer:
+            lines.append(f"| {peer['name']} | {_cell(peer['why'])} |" + " |" * (len(heads) - 2))
+            continue
+        cells = [peer["name"]]
+        for each, column, top in zip(sets, rates, best, strict=True):
+            shown = _rates(each["peers"].get(key, {}))
+            cells.append(f"**{shown}**" if column[key] == top and any(top) else shown)
+        of = looked["peers"].get(key, {})
+        cells += [
+            _value(of, "first_s_0", _seconds),
+            _value(of, "resume_s", _seconds),
+            _value(of, "build_s", _seconds),
+            _value(of, "bytes", lambda size: f"{size / looked['bytes']:.2f} x"),
+            _value(of, "memory_mib_0", _mib),
+            _is_global(of),
+            _is_exact(of),
+        ]
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+    quick = " **A quick run: these numbers mean little.**" if found["is_quick"] else ""
+    return "\n".join([*lines, "", _legend(found, looked) + quick])
+
+
+def _legend(found: Found, looked: Found) -> str:
+    return (
+        f"Shuffled records a second without workers / with two, the fastest in bold (the limit aside); the "
+        f"columns after the sets are of `{looked['name']}`. First batch and resume count from the start "
+        f"of the process; memory is what can't be given back. Medians of {found['rounds']} interleaved "
+        f"rounds on {found['date']}: {found['machine']}, Python {found['python']}."
+    )
+
+
+def details(found: Found) -> str:
+    """Return the page's part: how each peer is configured, and each set's own table, with ranges."""
+    said = ["## How each is configured", ""]
+    for peer in PEERS:
+        seen = found["peers"].get(peer.key, {})
+        versions = ", ".join(f"{name} {version}" for name, version in seen.get("versions", {}).items())
+        said += [f"### {peer.name}", "", _docstring(peer.reader), ""]
+        said += [f"Measured: {versions}." if versions else f"Not measured: {seen.get('why', 'not run')}.", ""]
+    said += [
+        "## All numbers",
+        "",
+        "The median of the rounds, and in brackets the least and the greatest.",
+        "",
+    ]
+    for each in found["sets"]:
+        said += _set_table(found, each)
+    return "\n".join(said).rstrip()
+
+
+def _set_table(found: Found, each: Found) -> list[str]:
+    records, mib = each["records"], each["bytes"] / 2**20
+    lines = [
+        f"### `{each['name']}`",
+        "",
+        f"{records:,} records, {mib:,.0f} MiB, batches of {each['batch']}.",
+        "",
+    ]
+    lines += ["| | " + " | ".join(head for head, _, _ in _COLUMNS) + " |", "|---" * (len(_COLUMNS) + 1) + "|"]
+    for key, peer in found["peers"].items():
+        if "why" not in peer:
+            cells = [
+                _value(each["peers"].get(key, {}), metric, shown, is_range=True)
+                for _, metric, shown in _COLUMNS
+            ]
+            lines.append("| " + " | ".join(map(_cell, [peer["name"], *cells])) + " |")
+    return [*lines, ""]
+
+
+def _docstring(reader: str) -> str:
+    """Return a reader's docstring, read without importing its peer."""
+    module, name = reader.split(":")
+    tree = ast.parse((_READERS / f"{module}.py").read_text())
+    said = next(
+        ast.get_docstring(node) for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    return (said or "").replace("\n\nArgs:", "\n")
+
+
+def _rates(of: Found) -> str:
+    if isinstance(why := of.get("build_s"), str):
+        return why
+    without, with_two = rates_of(of)
+    if isinstance(why := of.get("records_per_s_0"), str) and not with_two:
+        return why
+    return f"{shown_number(without) if without else '-'} / {shown_number(with_two) if with_two else '-'}"
+
+
+def _value(of: Found, metric: str, shown: Callable[[Any], str], is_range: bool = False) -> str:
+    values = of.get(metric)
+    if not isinstance(values, list):
+        return str(values) if values and is_range else "-"
+    text = shown(statistics.median(values))
+    return f"{text} ({shown(min(values))} - {shown(max(values))})" if is_range and len(values) > 1 else text
+
+
+def _is_global(of: Found) -> str:
+    if not isinstance(of.get("clumping"), list):
+        return "-"
+    clumping, reach = of["clumping"][0], of["reach"][0]
+    if not of["is_once"][0]:
+        return "no: not each record once"
+    if not of["is_fresh"][0]:
+        return "no: the same each epoch"
+    if of["is_even"][0]:
+        return "yes"
+    return f"no ({max(clumping, 1 / max(reach, 0.001)):.1f} x)"
+
+
+def _is_exact(of: Found) -> str:
+    exact = {}
+    for workers in (0, 2):
+        found = of.get(f"is_exact_{workers}")
+        if isinstance(found, list):
+            exact[workers] = found[0]
+    if not any(exact.values()):
+        return "no" if exact else "-"
+    how = "yes" if of["is_checkpoint_0"][0] else "yes, by reading again"
+    but = {(False, True): "; only with workers", (True, False): "; not with workers"}
+    return how + but.get(tuple(exact.values()), "")
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 9.95 else f"{value:.1f} s" if value >= 0.995 else f"{value:.2f} s"
+
+
+def _mib(value: float) -> str:
+    return f"{value:,.0f} MiB"
+
+
+def _mebibytes(value: float) -> str:
+    return _mib(value / 2**20)
+
+
+# Head, metric, and how a number of it is written.
+_COLUMNS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
+    ("records/s", "records_per_s_0", shown_number),
+    ("records/s, 2 workers", "records_per_s_2", shown_number),
+    ("first batch", "first_s_0", _seconds),
+    ("first batch, 2 workers", "first_s_2", _seconds),
+    ("resume at 50 %", "resume_s", _seconds),
+    ("build", "build_s", _seconds),
+    ("on disk", "bytes", _mebibytes),
+    ("memory", "memory_mib_0", _mib),
+    ("memory, 2 workers", "memory_mib_2", _mib),
+)

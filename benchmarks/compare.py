@@ -1,0 +1,93 @@
+"""Compare yogadl with what a user would pick instead; write the table and the plot of README.md and docs/.
+
+Run ``python -m benchmarks compare`` on a machine that does nothing else: about an hour on two cores, 25 GB
+below ``--dir``, and as much below ``--venvs``, where each peer is installed by pip once. Every peer reads the
+same records by its own public API, in processes of its own; peers take turns, round by round. Needs Linux, and
+no package but Python's own.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from _compare import render, rounds
+from _compare.peers import PEERS, TORCH
+from _compare.rounds import SETS, Settings
+from _compare.venvs import Venvs
+from _folders import temporary_folder
+
+FOLDER = Path(__file__).resolve().parent
+ROOM = FOLDER / "_compare"
+
+
+def main() -> int:
+    """Measure, and write what was found."""
+    options = _options()
+    if options.render:
+        render.write(render.load(ROOM), FOLDER.parent)
+        return 0
+    peers = [peer for peer in PEERS if peer.key in options.peers]
+    sets = [each for each in SETS if each.maker in options.sets]
+    with temporary_folder(options.dir) as folder:
+        settings = Settings(
+            folder,
+            Venvs(options.venvs, FOLDER.parent, options.torch),
+            count=1 if options.quick else options.rounds,
+            seconds=0.5 if options.quick else 2.0,
+            part=10 if options.quick else 1,
+        )
+        found = rounds.measure(peers, sets, settings)
+    if options.output:
+        render.save(found, options.output)
+    print(render.summary(found))
+    if set(peers) == set(PEERS) and set(sets) == set(SETS) and not options.quick:
+        render.save(found, ROOM)
+        render.write(found, FOLDER.parent)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks compare", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the data, one round: does it work at all?"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how many rounds count (default: 3)")
+    parser.add_argument(
+        "--peers",
+        type=_some(peer.key for peer in PEERS),
+        default=[peer.key for peer in PEERS],
+        help="some of " + ",".join(peer.key for peer in PEERS),
+    )
+    parser.add_argument(
+        "--sets",
+        type=_some(each.maker for each in SETS),
+        default=[each.maker for each in SETS],
+        help="some of " + ",".join(each.maker for each in SETS),
+    )
+    parser.add_argument(
+        "--torch", default=TORCH, help="what to ask pip for as PyTorch, e.g. a build for processors"
+    )
+    parser.add_argument("--dir", type=Path, help="where files are made: the disk that is measured")
+    parser.add_argument("--venvs", type=Path, default=FOLDER / ".venvs", help="where peers are installed")
+    parser.add_argument("--output", type=Path, help="a folder for results.json, besides")
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing: write the pages from what was measured"
+    )
+    return parser.parse_args()
+
+
+def _some(known):
+    allowed = list(known)
+
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        for name in chosen:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"no {name!r}: one of {', '.join(allowed)}")
+        return chosen
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())
