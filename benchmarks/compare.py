@@ -1,9 +1,8 @@
 """Compare yogadl with what a user would pick instead; write the table and the plot of README.md and docs/.
 
 Run ``python -m benchmarks compare`` on a machine that does nothing else: about an hour on two cores, 25 GB
-below ``--dir``, and as much below ``--venvs``, where each peer is installed by pip once. Every peer reads the
-same records by its own public API, in processes of its own; peers take turns, round by round. Needs Linux, and
-no package but Python's own.
+below ``--dir``, and some below ``--venvs``, where each peer is installed by pip once. Every peer reads the
+same records by its own public API, in processes of its own; peers take turns, round by round. Needs Linux.
 """
 
 import argparse

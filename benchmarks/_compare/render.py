@@ -31,16 +31,19 @@ def load(folder: Path) -> Found:
 
 def write(found: Found, checkout: Path) -> None:
     """Write it into the pages that show it, each between two comments, and draw the plot."""
-    pages = {
+    for name, text in pages(found).items():
+        page = checkout / name
+        page.write_text(text if name.endswith(".svg") else between(page.read_text(), text))
+
+
+def pages(found: Found) -> dict[str, str]:
+    """Return what each page says of it; of the plot, the whole file."""
+    return {
         "README.md": summary(found),
         "docs/comparison.md": summary(found),
         "docs/peers.md": details(found),
+        "docs/pictures/compare.svg": plot(found),
     }
-    for name, text in pages.items():
-        page = checkout / name
-        said = page.read_text()
-        page.write_text(between(said, text))
-    (checkout / "docs" / "pictures" / "compare.svg").write_text(plot(found))
 
 
 def between(page: str, text: str) -> str:

@@ -1,0 +1,291 @@
+"""The benchmark that compares with peers: what it says is what it found, and a peer that fails is a row."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+BENCHMARKS = CHECKOUT / "benchmarks"
+LITTLE = {"name": "{f32[16], i64} x 100", "maker": "vectors", "records": 100, "batch": 16}
+
+
+@pytest.fixture(scope="module")
+def rooms() -> SimpleNamespace:
+    """The benchmark's own modules, as its command imports them."""
+    for folder in (BENCHMARKS / "_compare", BENCHMARKS):
+        sys.path.insert(0, str(folder))
+    try:
+        import data
+        from _compare import figures, peers, plot, render, rounds, venvs
+    finally:
+        del sys.path[:2]
+    return SimpleNamespace(
+        data=data, figures=figures, peers=peers, plot=plot, render=render, rounds=rounds, venvs=venvs
+    )
+
+
+class ThisPython:
+    """In place of `Venvs`: every peer has what this process has."""
+
+    def python(self, peer: object) -> Path:
+        return Path(sys.executable)
+
+
+@pytest.fixture
+def settings(rooms: SimpleNamespace, tmp_path: Path) -> object:
+    return rooms.rounds.Settings(tmp_path, ThisPython(), count=2, seconds=0.05, part=1)
+
+
+def little(rooms: SimpleNamespace) -> object:
+    return rooms.rounds.Set(*LITTLE.values())
+
+
+def measured(rooms: SimpleNamespace, settings: object, *readers: str) -> dict:
+    known = [
+        rooms.peers.Peer(reader, f"peer{number}", reader, ("numpy",)) for number, reader in enumerate(readers)
+    ]
+    return rooms.rounds.measure(known, [little(rooms)], settings)
+
+
+def test_all_numbers_of_yogadl_and_numpy(
+    rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms.rounds, "_LOOKED_AT", "vectors")
+    found = measured(rooms, settings, "arrays:InRam", "yogadl_core:Core")
+    limit, ours = (found["sets"][0]["peers"][key] for key in ("peer0", "peer1"))
+    for metric in ("build_s", "bytes", "first_s_0", "records_per_s_0", "memory_mib_0", "resume_s"):
+        assert len(limit[metric]) == len(ours[metric]) == settings.count
+        assert all(value > 0 for value in limit[metric] + ours[metric])
+    assert ours["is_exact_0"] == ours["is_exact_2"] == limit["is_exact_0"] == [True]
+    assert ours["is_same_order_0"] == [True]
+    assert ours["is_once"] == ours["is_fresh"] == [True]
+    assert limit["records_per_s_2"] == "arrays in RAM have no workers"
+    table = rooms.render.summary(found)
+    row = next(line for line in table.splitlines() if line.startswith("| yogadl_core"))
+    assert row.rstrip(" |").endswith("yes")
+    assert "<svg" in rooms.plot.plot(found)
+
+
+def reader(rooms: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> str:
+    """Write a reader among the others for this test alone, by a child of our own that finds it first."""
+    folder = tmp_path / "room"
+    (folder / "readers").mkdir(parents=True)
+    for name in ("child.py", "data.py", "readers/__init__.py", "readers/arrays.py"):
+        (folder / name).write_text((BENCHMARKS / "_compare" / name).read_text())
+    (folder / "readers" / "odd.py").write_text(
+        "import time\nimport numpy as np\nfrom readers.arrays import InRam\n\n\nclass Odd(InRam):\n" + body
+    )
+    (tmp_path / "_data.py").write_text((BENCHMARKS / "_data.py").read_text())
+    monkeypatch.setattr(rooms.rounds, "_CHILD", folder / "child.py")
+    return "odd:Odd"
+
+
+WRONG = {
+    "a byte is wrong": (
+        "    @staticmethod\n    def columns(batch):\n"
+        "        return {'x': batch['x'] + np.float32(1), 'id': batch['id']}\n",
+        "is not what the set has",
+    ),
+    "another dtype": (
+        "    @staticmethod\n    def columns(batch):\n"
+        "        return {'x': batch['x'], 'id': batch['id'].astype('i4')}\n",
+        "is not what the set has",
+    ),
+    "a field is missing": (
+        "    @staticmethod\n    def columns(batch):\n        return {'id': batch['id']}\n",
+        "a batch has the fields",
+    ),
+    "it fails": ("    def epoch(self):\n        raise OSError('no such thing')\n", "no such thing"),
+    "it says nothing": ("    def epoch(self):\n        import os\n        os._exit(3)\n", "failed: 3"),
+    "it takes too long": ("    def epoch(self):\n        time.sleep(600)\n", "more than 5 s"),
+    "it has no such thing": (
+        "    def epoch(self):\n        raise NotImplementedError('no epochs at all')\n",
+        "no epochs at all",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_peer_that_fails_is_a_row_that_says_why(
+    name: str, rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    body, why = WRONG[name]
+    monkeypatch.setattr(rooms.rounds, "_TASK_S", 5)
+    odd = reader(rooms, monkeypatch, tmp_path, body)
+    found = measured(rooms, replace(settings, count=1), "arrays:InRam", odd)
+    of = found["sets"][0]["peers"]
+    assert why in of["peer1"]["records_per_s_0"]
+    assert isinstance(of["peer0"]["records_per_s_0"], list)
+    assert why in rooms.render.summary(found)
+
+
+def test_an_epoch_that_repeats_a_record_is_said(
+    rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rooms.rounds, "_LOOKED_AT", "vectors")
+    body = (
+        "    def epoch(self):\n        first = None\n        for batch in super().epoch():\n"
+        "            first = first or batch\n            yield batch\n        yield first\n"
+    )
+    found = measured(rooms, settings, reader(rooms, monkeypatch, tmp_path, body))
+    of = found["sets"][0]["peers"]["peer0"]
+    assert of["is_once"] == [False]
+    assert "no: not each record once" in rooms.render.summary(found)
+
+
+def test_an_order_of_blocks_is_not_global(
+    rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rooms.rounds, "_LOOKED_AT", "vectors")
+    body = (
+        "    def epoch(self):\n        self._epoch += 1\n"
+        "        blocks = np.random.default_rng(self._epoch).permutation(self.data.records // 16 + 1)\n"
+        "        for block in blocks:\n"
+        "            chosen = np.arange(block * 16, min(self.data.records, block * 16 + 16))\n"
+        "            if len(chosen):\n"
+        "                yield {name: column[chosen] for name, column in self._columns.items()}\n"
+    )
+    large = rooms.rounds.Set("{f32[16], i64} x 2 k", "vectors", 2_000, 16)
+    odd = rooms.peers.Peer("odd", "odd", reader(rooms, monkeypatch, tmp_path, body), ("numpy",))
+    found = rooms.rounds.measure([odd], [large], settings)
+    of = found["sets"][0]["peers"]["odd"]
+    assert of["is_even"] == [False]
+    assert of["clumping"][0] > 3
+    assert re.search(r"no \(\d+\.\d x\)", rooms.render.summary(found))
+
+
+def test_nothing_of_a_peer_lives_on(
+    rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rooms.rounds, "_TASK_S", 3)
+    body = (
+        "    def epoch(self):\n        import subprocess, sys\n"
+        f"        subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', '{tmp_path}'])\n"
+        "        time.sleep(600)\n"
+    )
+    measured(rooms, replace(settings, count=1), reader(rooms, monkeypatch, tmp_path, body))
+    deadline = time.monotonic() + 20
+    while any(str(tmp_path) in command for command in commands() if "time.sleep" in command):
+        assert time.monotonic() < deadline
+
+
+def commands() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def test_what_does_not_install_is_a_row_that_says_why(rooms: SimpleNamespace, tmp_path: Path) -> None:
+    peer = rooms.peers.Peer("nowhere", "nowhere", "arrays:InRam", (str(tmp_path / "nowhere"),))
+    settings = rooms.rounds.Settings(
+        tmp_path / "work", rooms.venvs.Venvs(tmp_path / "venvs", CHECKOUT, "torch"), 1, 0.05, 1
+    )
+    settings.folder.mkdir()
+    found = rooms.rounds.measure([peer], [], settings)
+    assert found["peers"]["nowhere"]["why"].startswith("does not install: ")
+    assert "does not install" in rooms.render.summary(
+        {**found, "sets": [{**LITTLE, "bytes": 1, "peers": {}}]}
+    )
+
+
+@pytest.mark.parametrize("columns", [{"id": np.arange(5)}, {"x": np.zeros((5, 2)), "id": np.arange(5)}])
+def test_data_are_as_they_were_written(rooms: SimpleNamespace, tmp_path: Path, columns: dict) -> None:
+    columns = {**columns, "data": [b"", b"a", b"\0b", b"", b"ccc"]}
+    rooms.data.write("name", 5, 2, columns, tmp_path / "set")
+    read = rooms.data.Data(tmp_path / "set")
+    assert [record["data"] for record in read] == columns["data"]
+    assert all(
+        np.array_equal(read.columns[name], column) for name, column in columns.items() if name != "data"
+    )
+    read.check(
+        {
+            name: [column[3], column[1]] if name == "data" else column[[3, 1]]
+            for name, column in columns.items()
+        }
+    )
+
+
+def test_tokens_are_known_by_their_first_values(rooms: SimpleNamespace, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 50_000, (3_000, 8), np.int32)
+    rooms.data.write("tokens", len(tokens), 2, {"tokens": tokens}, tmp_path / "set")
+    read = rooms.data.Data(tmp_path / "set")
+    chosen = np.random.default_rng(1).permutation(len(tokens))
+    assert np.array_equal(read.ids({"tokens": tokens[chosen]}), chosen)
+    with pytest.raises(ValueError, match="is not what the set has"):
+        read.check({"tokens": tokens[:2] + 1})
+
+
+def test_the_pages_say_what_was_measured(rooms: SimpleNamespace) -> None:
+    found = rooms.render.load(BENCHMARKS / "_compare")
+    assert not found["is_quick"]
+    assert list(found["peers"]) == [peer.key for peer in rooms.peers.PEERS]
+    assert [each["name"] for each in found["sets"]] == [each.name for each in rooms.rounds.SETS]
+    for name, text in rooms.render.pages(found).items():
+        page = (CHECKOUT / name).read_text()
+        assert (text if name.endswith(".svg") else rooms.render.between(page, text)) == page, (
+            f"{name}: run python -m benchmarks compare --render"
+        )
+
+
+def test_a_page_without_its_place_is_refused(rooms: SimpleNamespace) -> None:
+    with pytest.raises(ValueError, match="the page has no <!-- benchmarks compare -->"):
+        rooms.render.between("a page", "a table")
+
+
+def test_every_peer_says_how_it_is_configured(rooms: SimpleNamespace) -> None:
+    assert len({peer.key for peer in rooms.peers.PEERS}) == len(rooms.peers.PEERS)
+    for peer in rooms.peers.PEERS:
+        module, name = peer.reader.split(":")
+        tree = ast.parse((BENCHMARKS / "_compare" / "readers" / f"{module}.py").read_text())
+        classes = {node.name: ast.get_docstring(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+        assert len(classes[name].split()) > 20, f"{name} says too little"
+
+
+@pytest.mark.skipif(
+    "YOGADL_COMPARE_VENVS" not in os.environ, reason="installs the peers from the registry: tox -e compare"
+)
+def test_the_command_installs_and_compares(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "compare", "--quick", "--peers", "numpy,yogadl"]
+    places = ["--venvs", os.environ["YOGADL_COMPARE_VENVS"], "--dir", str(tmp_path / "work")]
+    pages = [
+        CHECKOUT / "README.md",
+        CHECKOUT / "docs" / "comparison.md",
+        BENCHMARKS / "_compare" / "results.json",
+    ]
+    before = [page.read_bytes() for page in pages]
+    done = subprocess.run([*command, *places], cwd=CHECKOUT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| numpy", "| yogadl"))]
+    assert len(rows) == 2
+    for row in rows:
+        assert "fail" not in row
+        assert "install" not in row
+        assert row.count(" / ") == 5  # a rate for each set
+        assert row.count("yes") == 2
+    assert "A quick run" in done.stdout
+    assert [page.read_bytes() for page in pages] == before
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--peers", "nobody"], "no 'nobody': one of numpy"), (["--sets", "none"], "no 'none': one of vectors")],
+)
+def test_a_name_that_is_none_is_refused(arguments: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "benchmarks", "compare", *arguments]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr
