@@ -18,10 +18,12 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 from yogadl._version import library_version
-from yogadl.cli._output import error_line, note, plain
+from yogadl.cli._output import error_line, note, plain, stop_waiting, wait
+from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
+_NONSENSE: Final = 2  # as argparse
 _INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
 
 
@@ -56,11 +58,17 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "rm": "Throw a version away, into the trash.",
         "undelete": "Bring back what was thrown away or replaced last.",
         "prune": "Remove for good what has been in the trash for a while.",
+        "completion": "Print what lets your shell complete commands and names.",
     },
 }
 COMMANDS: Final[Mapping[str, str]] = {
     name: line for group in _GROUPS.values() for name, line in group.items()
 }
+
+# They show no progress of their own.
+_SILENT: Final = frozenset(
+    ("ls", "info", "head", "explain", "log", "tags", "plan", "tag", "untag", "rm", "undelete")
+)
 
 _EXAMPLE: Final = """\
 Example, with a file data.py that has a function `squares`:
@@ -86,7 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a name that this terminal can't show is no error
     words = sys.argv[1:] if argv is None else argv
     try:
+        if "_ARGCOMPLETE" in os.environ:  # a shell asks how a line may go on
+            _complete()
         arguments = _parsed(words)
+        if (said := mistaken_path(arguments)) is not None:
+            note(said, "red")
+            return _NONSENSE
+        if arguments.command in _SILENT:
+            wait(f"yogadl {arguments.command}")
         with _warnings_in_one_line():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -96,11 +111,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except (YogaError, OSError) as error:
-        note(error_line(error))
+        note(error_line(error), "red")
         return _FAILED
     except KeyboardInterrupt:
         note("interrupted")
         return _INTERRUPTED
+    finally:
+        stop_waiting()
+
+
+def _complete() -> None:
+    """Answer the shell, and leave."""
+    from yogadl.cli._completion import complete
+
+    complete(_parser(os.environ.get("COMP_LINE", "").split()[1:]))
 
 
 def command_named(name: str) -> ModuleType:
@@ -181,7 +205,7 @@ def _warnings_in_one_line() -> Iterator[None]:
         message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any
     ) -> None:
         if filename.startswith(here):
-            note(f"warning: {' '.join(str(message).split())}")
+            note(f"warning: {' '.join(str(message).split())}", "yellow")
         else:
             before(message, category, filename, *rest, **named)
 

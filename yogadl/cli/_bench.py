@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from yogadl._dataref import RecordsRef
 from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
-from yogadl.cli._output import Bar, counted, say, say_json, size, table
+from yogadl.cli._output import Bar, counted, say, say_json, say_table, size, table
 
 _SECONDS: Final = 5.0
 _SAMPLE_BYTES: Final = 256 * 2**20
@@ -128,8 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     rows = [_row(titles[name], one, memory, sample.record_bytes) for name, one in found.items()]
     rows[-1][-1] = ""
-    for line in table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)):
-        say(line)
+    say_table(table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)))
     say()
     held = size(sample.record_bytes * sample.records)
     say(f"In RAM were, for comparison, {counted(sample.records, 'record')}, {held}.")

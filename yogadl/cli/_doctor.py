@@ -32,6 +32,7 @@ from yogadl.storage._doctor import (
 )
 from yogadl.storage._mirror.mirror import Mirror
 
+_COLORS: Final = {Outcome.PROBLEM: "red"}
 # A person waits for the answer.
 _PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 
@@ -86,6 +87,6 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _say(finding: Finding) -> None:
-    say(f"{finding.state.value:<8} {finding.what:<15} {finding.text}")
+    say(f"{finding.state.value:<8} {finding.what:<15} {finding.text}", _COLORS.get(finding.state, ""))
     if finding.mend:
         say(f"{'':<24} to mend it: {finding.mend}")

@@ -18,7 +18,7 @@ from yogadl._leaf import OBJECT
 from yogadl._spec import Field
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
-from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, table, width
+from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, say_table, table, width
 from yogadl.cli._values import json_of, text_of
 
 _RECORDS: Final = 5
@@ -86,8 +86,7 @@ def _show(fields: Sequence[Field], fully: list[list[str]], briefly: list[list[st
     for rows in (fully, briefly):
         lines = table(["record", *names], rows, right)
         if max(map(columns_of, lines)) <= width():
-            for line in lines:
-                say(line)
+            say_table(lines)
             return
     shown = [cut(plain(name), _NAME_COLUMNS) for name in names]
     widest = max(map(columns_of, shown))

@@ -23,6 +23,7 @@ from yogadl.cli._output import (
     plain,
     say,
     say_json,
+    say_table,
     size,
     stored,
     table,
@@ -46,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name, text in _lines(info):
         say(f"{name:<12} {text}")
     say()
-    for line in table(("field", "dtype", "shape"), [_row(f.name, f.leaf) for f in info.spec.fields]):
-        say(cut(line, width()))
+    lines = table(("field", "dtype", "shape"), [_row(f.name, f.leaf) for f in info.spec.fields])
+    say_table([cut(line, width()) for line in lines])
     return 0
 
 

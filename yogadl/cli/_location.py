@@ -94,7 +94,7 @@ def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
     refuse_needless(arguments, location or str(here), *others)
     if location is not None:
         return open_at(location, arguments)
-    found = _storage_below(here)
+    found = storage_below(here)
     if found is None:
         raise ConfigurationError(
             f"there are no caches in the current folder, {here}: say where they are with -s STORAGE "
@@ -158,7 +158,7 @@ def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
     return " ".join(map(shlex.quote, options))
 
 
-def _storage_below(start: Path) -> Path | None:
+def storage_below(start: Path) -> Path | None:
     """Return the folder at or below this one that the caches found first say they were built in."""
     waiting = deque([start])
     for _ in range(_MOST_FOLDERS):

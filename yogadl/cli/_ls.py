@@ -11,7 +11,7 @@ from typing import Any
 
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import day_and_time, error_line, moment, note, say, say_json, size, table
+from yogadl.cli._output import day_and_time, error_line, moment, note, say_json, say_table, size, table
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo
 
@@ -49,8 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif found:
         columns = 7 if any(one.tags for one in found) else 6
         header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")[:columns]
-        for line in table(header, [_row(one)[:columns] for one in found], right=(2, 3, 4)):
-            say(line)
+        say_table(table(header, [_row(one)[:columns] for one in found], right=(2, 3, 4)))
     else:
         note(f"there are no datasets in {storage.location}")
     there = {(one.id, one.version) for one in found}

@@ -2,35 +2,71 @@
 
 import json
 import math
+import os
 import shutil
 import sys
 import time
 import unicodedata
 from collections.abc import Container, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from yogadl._size import in_words
+from yogadl.cli._waiting import Waiting
 
 _GAP: Final = "  "
 _DELAY_S: Final = 2.0
+_COLORS: Final = {"bold": "1", "red": "1;31", "yellow": "33", "green": "32"}
 
 size = in_words  # of bytes
 
 
-def say(text: str = "") -> None:
+# What shows that the command is at work, until it says something.
+_waiting: Waiting | None = None
+
+
+def wait(title: str) -> None:
+    """Show from now on how long it takes, until something is said."""
+    global _waiting  # noqa: PLW0603 (a process has one terminal)
+    _waiting = Waiting(title)
+    _waiting.begin()
+
+
+def stop_waiting() -> None:
+    """Show no longer that the command is at work."""
+    if _waiting is not None:
+        _waiting.end()
+
+
+def say(text: str = "", color: str = "") -> None:
     """Print a line for people, in which nothing can steer a terminal."""
-    print(plain(text))
+    stop_waiting()
+    print(_colored(plain(text), color, sys.stdout))
 
 
-def note(text: str) -> None:
-    """Print a line on stderr, where scripts do not read it."""
-    print(f"yogadl: {plain(text)}", file=sys.stderr)
+def note(text: str, color: str = "") -> None:
+    """Print a line on stderr, where scripts do not read it; `color` is that of our name before it."""
+    stop_waiting()
+    print(f"{_colored('yogadl:', color, sys.stderr)} {plain(text)}", file=sys.stderr)
+
+
+def say_table(lines: Sequence[str]) -> None:
+    """Print what `table` returned."""
+    for number, line in enumerate(lines):
+        say(line, "" if number else "bold")
 
 
 def say_json(**document: Any) -> None:  # whatever json takes
     """Print one JSON document with these keys, in this order."""
+    stop_waiting()
     print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def _colored(text: str, color: str, stream: TextIO) -> str:
+    """Return a text in a colour, on a terminal; https://no-color.org says what NO_COLOR means."""
+    if not color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        return text
+    return f"\x1b[{_COLORS[color]}m{text}\x1b[0m"
 
 
 def plain(text: str) -> str:

@@ -9,19 +9,23 @@ Example:
 import argparse
 import shlex
 
-from yogadl.cli._arguments import add_key, add_storage
+from yogadl.cli._arguments import add_json, add_key, add_storage
 from yogadl.cli._location import open_existing, option_for
-from yogadl.cli._output import say
+from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_key(parser)
     add_storage(parser)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
     storage.delete(arguments.id, arguments.version)
+    if arguments.json:
+        say_json(storage=storage.location, id=arguments.id, version=arguments.version)
+        return 0
     key = f"{shlex.quote(arguments.id)} {shlex.quote(arguments.version)}"
     say(f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it after 30 days.")
     say("To bring it back:")

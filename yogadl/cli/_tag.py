@@ -10,9 +10,9 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_storage
+from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import say
+from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tag", metavar="TAG", help="the tag, made or moved")
     parser.add_argument("version", metavar="VERSION", help="the version that it names, or another tag of it")
     add_storage(parser)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
     storage.tag(arguments.id, arguments.tag, arguments.version)
-    say(f"{arguments.id}@{arguments.tag} is version {storage.tags(arguments.id)[arguments.tag]} now.")
+    version = storage.tags(arguments.id)[arguments.tag]
+    if arguments.json:
+        say_json(storage=storage.location, id=arguments.id, tag=arguments.tag, version=version)
+    else:
+        say(f"{arguments.id}@{arguments.tag} is version {version} now.")
     return 0

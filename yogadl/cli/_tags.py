@@ -8,7 +8,7 @@ import argparse
 
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import note, say, say_json, table
+from yogadl.cli._output import note, say_json, say_table, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(storage=storage.location, id=arguments.id, tags=found)
     elif found:
-        for line in table(("tag", "version"), [list(pair) for pair in found.items()]):
-            say(line)
+        say_table(table(("tag", "version"), [list(pair) for pair in found.items()]))
     else:
         note(f"{arguments.id} has no tags in {storage.location}")
     return 0

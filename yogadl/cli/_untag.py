@@ -6,19 +6,23 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_storage
+from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
-from yogadl.cli._output import say
+from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="what the dataset is called")
     parser.add_argument("tag", metavar="TAG", help="the tag")
     add_storage(parser)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
     storage.untag(arguments.id, arguments.tag)
-    say(f"{arguments.id} has no tag {arguments.tag} any more.")
+    if arguments.json:
+        say_json(storage=storage.location, id=arguments.id, tag=arguments.tag)
+    else:
+        say(f"{arguments.id} has no tag {arguments.tag} any more.")
     return 0

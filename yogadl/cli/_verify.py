@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             checked.append(one)
             bar.clear()
             if one.verified is None:
-                note(one.error)
+                note(one.error, "red")
             elif not arguments.json:
                 _say(one, one.verified)
     damaged = sum(one.verified is None for one in checked)

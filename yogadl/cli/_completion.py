@@ -1,0 +1,65 @@
+"""Print what lets your shell complete commands and names.
+
+Put the line into your shell's start-up file. Needs argcomplete: pip install 'yogadl[completion]'.
+
+Example:
+  eval "$(yogadl completion bash)"
+  eval "$(yogadl completion zsh)"
+  yogadl completion fish | source
+"""
+
+import argparse
+from typing import Any, Final
+
+from yogadl.errors import MissingDependencyError
+
+_SHELLS: Final = ("bash", "zsh", "fish")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=_SHELLS, help="your shell")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    print(_argcomplete().shellcode(["yogadl"], shell=arguments.shell))
+    return 0
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks how a line may go on, and leave."""
+    for action in _actions(parser):
+        if action.dest in ("id", "version"):
+            action.completer = _names  # type: ignore[attr-defined]  # argcomplete's way
+    _argcomplete().autocomplete(parser)
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    found = list(parser._actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                found += _actions(one)
+    return found
+
+
+def _names(prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return ids, or versions and tags of the id; of folders alone, since a shell can't wait for a bucket."""
+    from yogadl.cli._location import open_existing
+
+    location = getattr(parsed_args, "storage", None)
+    if location is not None and "://" in location:
+        return []
+    storage = open_existing(parsed_args)
+    if action.dest == "id":
+        return storage.datasets()
+    return [*storage.versions(parsed_args.id), *storage.tags(parsed_args.id)]
+
+
+def _argcomplete() -> Any:
+    try:
+        import argcomplete
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "shell completion needs argcomplete: pip install 'yogadl[completion]'"
+        ) from error
+    return argcomplete

@@ -1,0 +1,53 @@
+"""Show that a command is at work, where it has nothing else to show."""
+
+import sys
+import threading
+import time
+from typing import Final
+
+_DELAY_S: Final = 2.0
+_TICK_S: Final = 1.0
+_CLEAR: Final = "\r\x1b[K"
+
+
+class Waiting:
+    """Say on the terminal how long a command has been at work: from two seconds on, until it says something.
+
+    Args:
+        title: What is at work.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._is_shown = False
+        self._began = time.monotonic()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begin to wait, if a person looks."""
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._tick, daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Leave the line to what comes."""
+        with self._lock:
+            self._over.set()
+            if self._is_shown:
+                self._write(_CLEAR)
+            self._is_shown = False
+
+    def _tick(self) -> None:
+        wait_s = _DELAY_S
+        while not self._over.wait(wait_s):
+            wait_s = _TICK_S
+            with self._lock:
+                if not self._over.is_set():
+                    self._is_shown = True
+                    self._write(f"{_CLEAR}{self._title}: {time.monotonic() - self._began:.0f} s")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
