@@ -27,4 +27,17 @@ class Peer:
 PEERS: Final = (
     Peer("numpy in RAM (the limit)", "numpy", "arrays:InRam", ("numpy",)),
     Peer("yogadl", "yogadl", "yogadl_core:Core", (".",)),
+    Peer("yogadl through PyTorch", "yogadl-torch", "yogadl_torch:Torch", (".", TORCH)),
+    Peer("torch DataLoader", "torch", "torch_loader:Files", (TORCH, "torchdata==0.11.0")),
+    Peer(
+        "torch DataLoader, tensors in RAM", "torch-ram", "torch_loader:Tensors", (TORCH, "torchdata==0.11.0")
+    ),
+    # It imports torchvision, whose build on PyPI does not load beside a PyTorch for processors: not TORCH.
+    Peer(
+        "MosaicML Streaming",
+        "mosaicml",
+        "mosaicml:Streaming",
+        ("mosaicml-streaming==0.13.0", "torchvision==0.29.2"),
+    ),
+    Peer("LitData", "litdata", "litdata_reader:Chunks", (TORCH, "litdata==0.2.76")),
 )
