@@ -5,6 +5,7 @@ from typing import Final
 
 # On machines without a GPU the build of PyTorch for processors is the one to have; see `--torch`.
 TORCH: Final = "torch"
+TENSORFLOW: Final = "tensorflow-cpu>=2.21,<2.22"
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,19 @@ class Peer:
 PEERS: Final = (
     Peer("numpy in RAM (the limit)", "numpy", "arrays:InRam", ("numpy",)),
     Peer("yogadl", "yogadl", "yogadl_core:Core", (".",)),
-    Peer("yogadl through PyTorch", "yogadl-torch", "yogadl_torch:Torch", (".", TORCH)),
-    Peer("torch DataLoader", "torch", "torch_loader:Files", (TORCH, "torchdata==0.11.0")),
+    Peer("yogadl through PyTorch", "yogadl_torch", "yogadl_torch:Torch", (".", TORCH)),
+    Peer("yogadl through tf.data", "yogadl_tf", "yogadl_tensorflow:ThroughTfData", (".", TENSORFLOW)),
+    Peer("yogadl through Grain", "yogadl_grain", "yogadl_grain:WholeBatches", (".[grain]",)),
+    Peer("tf.data in memory", "tf_memory", "tf_data:InMemory", (".", TENSORFLOW)),
+    Peer("tf.data cached", "tf_cached", "tf_data:Cached", (".", TENSORFLOW)),
+    Peer("tf.data from_generator", "tf_generator", "tf_data:FromGenerator", (".", TENSORFLOW)),
+    Peer("torch DataLoader, files", "torch_files", "torch_loader:Files", (TORCH, "torchdata==0.11.0")),
+    Peer("torch DataLoader, in RAM", "torch_ram", "torch_loader:Tensors", (TORCH, "torchdata==0.11.0")),
     Peer(
-        "torch DataLoader, tensors in RAM", "torch-ram", "torch_loader:Tensors", (TORCH, "torchdata==0.11.0")
+        "Grain, ArrayRecord",
+        "grain",
+        "grain_arrayrecord:MapDataset",
+        ("grain==0.2.18", "array_record==0.8.6"),
     ),
     # It imports torchvision, whose build on PyPI does not load beside a PyTorch for processors: not TORCH.
     Peer(
@@ -40,4 +50,7 @@ PEERS: Final = (
         ("mosaicml-streaming==0.13.0", "torchvision==0.29.2"),
     ),
     Peer("LitData", "litdata", "litdata_reader:Chunks", (TORCH, "litdata==0.2.76")),
+    Peer("HF datasets", "hf", "hf_datasets:MapStyle", (TORCH, "datasets==5.2.0", "torchdata==0.11.0")),
+    Peer("WebDataset", "webdataset", "webdataset_reader:Tars", (TORCH, "webdataset==1.0.2")),
+    Peer("yogadl 0.1.4", "yogadl_014", "yogadl_014:Old", ("yogadl==0.1.4", TENSORFLOW)),
 )
