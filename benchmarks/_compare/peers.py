@@ -5,7 +5,8 @@ from typing import Final
 
 # On machines without a GPU the build of PyTorch for processors is the one to have; see `--torch`.
 TORCH: Final = "torch"
-TENSORFLOW: Final = "tensorflow-cpu>=2.21,<2.22"
+# The build without CUDA; yogadl's own extra names the other one.
+TENSORFLOW: Final = "tensorflow-cpu==2.21.0"
 
 
 @dataclass(frozen=True)

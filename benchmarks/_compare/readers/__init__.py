@@ -33,10 +33,10 @@ class Reader:
 
     @classmethod
     def build(cls, data: Data, folder: Path) -> None:
-        """Make the peer's own form of a set in an empty folder. All of it is timed, and its files are counted."""
+        """Make the peer's own form of a set in an empty folder: this is timed, and its files are counted."""
 
     def epoch(self) -> Iterator[Any]:
-        """Return the batches of the next epoch, in another order than the one before; all of the last batch."""
+        """Return the batches of the next epoch, in another order than the one before."""
         raise NotImplementedError
 
     def state(self) -> Any:

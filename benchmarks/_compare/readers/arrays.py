@@ -10,8 +10,12 @@ from readers import SEED, Reader
 
 
 class InRam(Reader):
-    """The limit, not a peer: all arrays are read into RAM when the process starts, each epoch is a permutation,
-    and each batch one `array[indices]` a field. Byte strings are a list. A cursor would be two integers."""
+    """The limit, not a peer: what nobody who reads from anywhere else can beat by much.
+
+    The process reads all arrays into RAM when it starts. An epoch is a random permutation, a batch is
+    `array[indices]` for each field; byte strings lie in a list. The checkpoint is two integers. Workers would
+    add nothing, so there is no number with them.
+    """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)

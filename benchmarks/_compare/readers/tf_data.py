@@ -131,7 +131,7 @@ class FromGenerator(Pipeline):
 
 
 def rows(data: Data, block: int | None = None) -> tf.data.Dataset:
-    """Return the records of a set, in its order, from a Python generator that yields one, or so many at once."""
+    """Return the records of a set in its order, from a generator that yields one, or so many at once."""
     shape = () if block is None else (None,)
     signature = {
         name: tf.TensorSpec([*shape, *column.shape[1:]], column.dtype)

@@ -11,8 +11,12 @@ import yogadl
 
 
 class Core(Reader):
-    """`storage.submit(arrays)`, or `submit(records)` for byte strings; then `ref.stream(shuffle=True).batch(n)`,
-    and `.prefetch(4, workers=2)` for worker processes. Batches are dicts of numpy arrays."""
+    """This checkout of yogadl, without a framework: batches are dicts of numpy arrays.
+
+    Built by `storage.submit` from arrays, or from single records where byte strings vary. Read by
+    `ref.stream(shuffle=True, shuffle_seed=...).batch(n)`, with worker processes by `.prefetch(4, workers=2)`.
+    The checkpoint is `state_dict()`, given to the next stream as `cursor=`. All else is as it comes.
+    """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
