@@ -51,6 +51,7 @@ PEERS: Final = (
         ("mosaicml-streaming==0.13.0", "torchvision==0.29.2"),
     ),
     Peer("LitData", "litdata", "litdata_reader:Chunks", (TORCH, "litdata==0.2.76")),
+    Peer("FFCV", "ffcv", "ffcv_reader:Beton", (TORCH, "ffcv==1.0.2", "pillow==13.0.0")),
     Peer("HF datasets", "hf", "hf_datasets:MapStyle", (TORCH, "datasets==5.2.0", "torchdata==0.11.0")),
     Peer("WebDataset", "webdataset", "webdataset_reader:Tars", (TORCH, "webdataset==1.0.2")),
     Peer("yogadl 0.1.4", "yogadl_014", "yogadl_014:Old", ("yogadl==0.1.4", TENSORFLOW)),

@@ -33,6 +33,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "ls": "List the datasets and their versions.",
         "info": "Say what is known of a version.",
         "head": "Show the first records of a version.",
+        "report": "Write a page about a version.",
         "explain": "Say what differs in how two versions of a dataset were built.",
         "log": "Say how a dataset came to be what it is.",
         "tags": "List the tags of a dataset, and which version each names.",
@@ -67,7 +68,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 # They show no progress of their own.
 _SILENT: Final = frozenset(
-    ("ls", "info", "head", "explain", "log", "tags", "plan", "tag", "untag", "rm", "undelete")
+    ("ls", "info", "head", "explain", "log", "tags", "plan", "report", "tag", "untag", "rm", "undelete")
 )
 
 _EXAMPLE: Final = """\

@@ -11,7 +11,6 @@ import argparse
 import math
 from typing import Any
 
-from yogadl._leaf import Leaf
 from yogadl.cli._arguments import add_json, add_storage, add_tagged
 from yogadl.cli._location import open_version
 from yogadl.cli._output import (
@@ -29,6 +28,7 @@ from yogadl.cli._output import (
     table,
     width,
 )
+from yogadl.cli._values import row_of_field
 from yogadl.storage import DatasetInfo
 
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, text in _lines(info):
         say(f"{name:<12} {text}")
     say()
-    lines = table(("field", "dtype", "shape"), [_row(f.name, f.leaf) for f in info.spec.fields])
+    lines = table(("field", "dtype", "shape"), [row_of_field(f.name, f.leaf) for f in info.spec.fields])
     say_table([cut(line, width()) for line in lines])
     return 0
 
@@ -119,11 +119,3 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
 def _text(value: object) -> str:
     """Return a value as text, cut if it is long: a manifest may hold anything."""
     return plain(f"{value!s:.1000}")
-
-
-def _row(name: str, leaf: Leaf) -> list[str]:
-    if leaf.shape is None:
-        shape = "varies"
-    else:
-        shape = " x ".join("varies" if count is None else str(count) for count in leaf.shape)
-    return [name or "(the record)", "pickled" if leaf.dtype == "object" else leaf.dtype, shape]

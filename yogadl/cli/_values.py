@@ -15,6 +15,15 @@ _SHOWN_BRIEFLY: Final = 12
 _SHOWN_JSON: Final = 200
 
 
+def row_of_field(name: str, leaf: Leaf) -> list[str]:
+    """Return a field's name, dtype and shape, as a row of a table has them."""
+    if leaf.shape is None:
+        shape = "varies"
+    else:
+        shape = " x ".join("varies" if count is None else str(count) for count in leaf.shape)
+    return [name or "(the record)", "pickled" if leaf.dtype == OBJECT else leaf.dtype, shape]
+
+
 def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # as a batch has it
     """Return a value in a few words: a scalar as it is, an array by dtype, shape, least and greatest."""
     if leaf.dtype == OBJECT:

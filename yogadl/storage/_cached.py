@@ -211,6 +211,11 @@ class CachedRecords:
         return (0, 0) if away is None else away.received
 
     @property
+    def table(self) -> "PartTable":
+        """How its parts lie."""
+        return self.open()[1].parts.table
+
+    @property
     def locality(self) -> Locality:
         """Where its bytes are."""
         parts = self.open()[1].parts

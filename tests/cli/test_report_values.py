@@ -1,0 +1,255 @@
+"""What the page of `report` says of values: numbers of any size, texts, images."""
+
+import itertools
+import struct
+
+import numpy as np
+import pytest
+from html_page import pixels_of, read_page
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yogadl._leaf import Leaf
+from yogadl.cli._report_page import summary as _summary
+from yogadl.cli._report_page.bars import BARS, bars_of
+from yogadl.cli._report_page.charts import histogram
+from yogadl.cli._report_page.images import (
+    MOST_FILE_BYTES,
+    MOST_SIDE,
+    image_of_array,
+    image_of_file,
+    is_image,
+    kind_of,
+)
+from yogadl.cli._report_page.markup import element, lines, text
+from yogadl.cli._report_page.summary import MOST_CLASSES, MOST_VALUES, summary_of
+
+
+def summarized(values, leaf=None):
+    values = np.asarray(values)
+    return summary_of(leaf or Leaf(values.dtype.name, values.shape[1:]), values, 0)
+
+
+def figures(values):
+    (found,) = summarized(values).distributions
+    return dict(found.figures)
+
+
+# Numbers
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_each_integer_is_in_one_bar(values):
+    check_bars(np.array(values, np.int64), sorted(values))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
+def test_each_integer_without_a_sign_is_in_one_bar(values):
+    check_bars(np.array(values, np.uint64), sorted(values))
+
+
+def check_bars(array, values):
+    bars = bars_of(array)
+    edges = [int(edge.replace(",", "")) for edge in bars.edges]
+    assert 1 <= len(bars.counts) <= BARS
+    assert len(set(np.diff(np.array(edges, object)))) == 1
+    expected = [
+        sum(low <= value < high for value in values)
+        for low, high in itertools.pairwise(edges)
+    ]  # fmt: skip
+    assert list(bars.counts) == expected
+    assert sum(expected) == len(values)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_each_float_is_in_one_bar(values):
+    bars = bars_of(np.array(values))
+    assert sum(bars.counts) == len(values)
+    assert len(bars.edges) == len(bars.counts) + 1
+    assert float(bars.edges[0]) == pytest.approx(min(values), rel=1e-5, abs=1e-300)
+    assert float(bars.edges[-1]) == pytest.approx(max(values), rel=1e-5, abs=1e-300)
+
+
+@given(st.lists(st.floats(), min_size=1))
+def test_figures_are_those_of_the_finite_numbers(values):
+    found, finite = figures(values), sorted(value for value in values if np.isfinite(value))
+    assert found.get("NaN", "0") == str(sum(np.isnan(values)))
+    assert found.get("infinite", "0") == str(values.count(np.inf))
+    assert found.get("minus infinite", "0") == str(values.count(-np.inf))
+    if not finite:
+        assert "least" not in found
+    elif finite[0] == finite[-1]:
+        assert found["all"] == f"{finite[0]:.6g}"
+    else:
+        assert found["least"] == f"{finite[0]:.6g}"
+        assert found["median"] == f"{finite[(len(finite) - 1) // 2]:.6g}"
+        assert found["greatest"] == f"{finite[-1]:.6g}"
+        mean, rounding = float(found["mean"]), 1e-5 * max(map(abs, finite)) + 1e-300
+        assert finite[0] - rounding <= mean <= finite[-1] + rounding
+
+
+def test_the_mean_is_that_of_numpy():
+    values = np.random.default_rng(0).normal(5, 2, 1001)
+    assert figures(values)["mean"] == f"{values.mean():.6g}"
+    assert figures([1.7e308, 1.5e308])["mean"] == "1.6e+308"
+
+
+@pytest.mark.parametrize("count", [2, MOST_CLASSES - 1, MOST_CLASSES, MOST_CLASSES + 1, 3 * MOST_CLASSES])
+def test_few_integers_are_counted_one_by_one(count):
+    values = np.repeat(1000 * np.arange(count), np.arange(1, count + 1))
+    (found,) = summarized(values).distributions
+    if count <= MOST_CLASSES:
+        assert found.classes == tuple((f"{1000 * n:,}", n + 1) for n in range(count))
+        assert found.bars is None
+    else:
+        assert found.classes is None
+        assert sum(found.bars.counts) == len(values)
+
+
+@pytest.mark.parametrize("count", [2, MOST_CLASSES, MOST_CLASSES + 1])
+def test_few_short_texts_are_counted_the_most_frequent_first(count):
+    texts = [f"t{n}" for n in range(count) for _ in range(n + 1)]
+    found = summary_of(Leaf("str"), texts, 0).distributions
+    expected = tuple((f"t{n}", n + 1) for n in reversed(range(count)))
+    assert [one.classes for one in found if one.title == "values"] == [expected] * (count <= MOST_CLASSES)
+    assert [one.title for one in found][-1] == "characters"
+    long = summary_of(Leaf("bytes"), [b"x" * 40, b"x" * 41], 0).distributions
+    assert [one.title for one in long] == ["bytes"]
+
+
+@pytest.mark.parametrize("count", [MOST_VALUES - 1, MOST_VALUES, MOST_VALUES + 1, 3 * MOST_VALUES])
+@pytest.mark.parametrize("kind", ["numbers", "texts"])
+def test_beyond_so_many_values_some_are_chosen(count, kind):
+    if kind == "numbers":
+        found = summarized(np.arange(count).reshape(1, -1))
+    else:
+        column = [np.array(["x" * 99] * count, object)]
+        found = summary_of(Leaf("str", (count,)), column, 0)
+    assert bool(found.notes) == (count > MOST_VALUES)
+    if found.notes:
+        assert found.notes == (f"{MOST_VALUES:,} of the sample's {count:,} values, chosen at random",)
+    if kind == "numbers":
+        assert sum(found.distributions[0].bars.counts) == min(count, MOST_VALUES)
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**64, -(10**30)])
+def test_any_seed_chooses(seed):
+    values = np.arange(MOST_VALUES + 1)
+    found = summary_of(Leaf("int64", ()), values, seed).distributions[0]
+    again = summary_of(Leaf("int64", ()), values, seed).distributions[0]
+    assert found == again
+
+
+def test_sizes_that_vary_are_told_axis_by_axis():
+    images = [np.zeros((n, 2 * n, 3), np.uint8) for n in range(1, 30)]
+    found = {
+        one.title: dict(one.figures)
+        for one in summary_of(Leaf("uint8", (None, None, 3)), images, 0).distributions
+    }
+    assert (found["size of axis 0"]["least"], found["size of axis 0"]["greatest"]) == ("1", "29")
+    assert (found["size of axis 1"]["least"], found["size of axis 1"]["greatest"]) == ("2", "58")
+    vectors = summary_of(Leaf("float32", (None,)), [np.zeros(n, np.float32) for n in (3, 5)], 0).distributions
+    assert [one.title for one in vectors] == ["values", "length"]
+    assert vectors[1].classes == (("3", 1), ("5", 1))
+    unknown = summary_of(
+        Leaf("int8", None), [np.zeros((2, 2), np.int8), np.zeros((), np.int8)], 0
+    ).distributions
+    assert unknown[1].classes == (("1", 1), ("4", 1))
+
+
+def test_times_are_told_as_times():
+    found = figures(np.array(["2024-02-29", "NaT", "1969-07-20", "2026-11-23"], "datetime64[D]"))
+    assert found == {"least": "1969-07-20", "median": "2024-02-29", "greatest": "2026-11-23", "no time": "1"}
+    assert _summary._mean(np.array([2, 4])) == 3
+
+
+def test_the_description_of_a_histogram_says_where_most_are():
+    drawn = histogram("x: values", bars_of(np.array([1, 1, 1, 5])))
+    page = f"<html><body><h1>x</h1>{drawn}</body></html>"
+    assert "5 bars from 1 to 6; the highest stands for 3 values from 1 to 2" in page
+    read_page(f"<!DOCTYPE html>\n{page}".encode())
+
+
+# Images
+
+
+@given(st.integers(1, 700), st.integers(1, 700), st.sampled_from([None, 1, 3, 4]))
+def test_a_small_image_is_its_own_pixels_and_a_large_one_is_shrunk(height, width, channels):
+    shape = (height, width) if channels is None else (height, width, channels)
+    image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    assert is_image(Leaf("uint8", shape), image)
+    found = image_of_array(image)
+    pixels = pixels_of(found.content)
+    assert pixels.shape[:2] == (found.height, found.width)
+    assert max(found.height, found.width) <= MOST_SIDE
+    if max(height, width) <= MOST_SIDE:
+        assert np.array_equal(pixels.reshape(image.shape), image)
+
+
+@pytest.mark.parametrize(
+    "side", [MOST_SIDE - 1, MOST_SIDE, MOST_SIDE + 1, 3 * MOST_SIDE, 4 * MOST_SIDE + 1, 9999]
+)
+@pytest.mark.parametrize("other", [1, 2, 300])
+def test_what_is_shrunk_keeps_its_brightness_and_about_its_shape(side, other):
+    image = np.full((other, side, 3), (10, 100, 250), np.uint8)
+    found = image_of_array(image)
+    assert {tuple(pixel) for pixel in pixels_of(found.content).reshape(-1, 3)} == {(10, 100, 250)}
+    assert MOST_SIDE // 2 <= found.width <= MOST_SIDE
+    assert abs(found.height - other * found.width / side) <= 1
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 4), (4, 0, 3), (2, 2, 2), (2, 2, 5), (1, 2, 2, 3), (2, 2, 0)])
+def test_what_has_another_shape_is_no_image(shape):
+    assert not is_image(Leaf("uint8", shape), np.zeros(shape, np.uint8))
+    assert not is_image(Leaf("int8", (2, 2)), np.zeros((2, 2), np.int8))
+
+
+def png(width, height, size_bytes=100):
+    content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
+    return content.ljust(size_bytes, b"\0")
+
+
+@pytest.mark.parametrize(
+    "size_bytes", [MOST_FILE_BYTES - 1, MOST_FILE_BYTES, MOST_FILE_BYTES + 1, 3 * MOST_FILE_BYTES]
+)
+def test_a_file_is_part_of_a_page_up_to_a_size(size_bytes):
+    found = image_of_file(png(9, 9, size_bytes))
+    assert (found is not None) == (size_bytes <= MOST_FILE_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "fits"),
+    [(2048, 2048, True), (2048, 2049, False), (0, 5, False), (2**32 - 1, 2**32 - 1, False)],
+)
+def test_a_file_that_says_that_it_is_huge_is_not_shown(width, height, fits):
+    assert (image_of_file(png(width, height)) is not None) == fits
+
+
+@given(st.binary(max_size=200))
+def test_whatever_begins_as_a_jpeg_or_png_is_looked_at_without_harm(rest):
+    for start in (
+        b"",
+        b"\xff\xd8\xff",
+        b"\xff\xd8\xff\xe0\0\0",
+        b"\x89PNG\r\n\x1a\n",
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    ):
+        found = image_of_file(start + rest)
+        assert found is None or found.kind == kind_of(start + rest)
+
+
+# Markup
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_text_stays_text_and_any_attribute_an_attribute(value):
+    page = element("p", text(value, 10**6) + lines(value, 10**6), title=value, class_="x")
+    assert page.count("<") == 2
+    assert page.count('"') == 4
+    read_page(f"<!DOCTYPE html>\n<h1>{text(value)}</h1>".encode("ascii", "xmlcharrefreplace"))
+
+
+@pytest.mark.parametrize("length", [299, 300, 301, 900])
+def test_a_text_is_cut_before_it_is_escaped(length):
+    shown = text("<" * length)
+    assert shown == "&lt;" * min(length, 300) + "..." * (length > 300)

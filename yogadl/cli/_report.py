@@ -1,0 +1,93 @@
+"""Write a page about a version: what its records are like, how it lies on disk, where it came from.
+
+One HTML file that needs nothing else: it loads nothing, runs no script, and can be mailed or printed. What it
+says of values is of a sample of the records, those that come first in a shuffle: a large version takes no
+longer than a small one. Pickled fields are not opened, since unpickling runs code.
+
+Example:
+  yogadl report squares 1 -o squares.html -s /data/caches
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl.cli._arguments import add_json, add_storage, add_tagged
+from yogadl.cli._location import open_version
+from yogadl.cli._output import error_line, note, say, say_json, size
+from yogadl.cli._report_page import Subject, page_of
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.storage import CacheStorage
+from yogadl.storage._folder import Folder
+from yogadl.storage._log import Log
+
+_STDOUT: Final = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser)
+    add_storage(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="where to: a file that is not there; -: stdout"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="which shuffle to draw, and to choose records by (default: 0)"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write it, and return 1 if something of the dataset's other versions or tags can't be read."""
+    if arguments.json and arguments.output == _STDOUT:
+        arguments.refuse("--json says on stdout what was written: give -o a file")
+    path = None if arguments.output == _STDOUT else Path(arguments.output).expanduser().absolute()
+    if path is not None and os.path.lexists(path):
+        raise _there(path)
+    storage = open_version(arguments)
+    subject = _subject(storage, arguments)
+    page = page_of(subject)
+    problems = _problems(subject.log)
+    for problem in problems:
+        note(f"{arguments.id} {problem}")
+    code = int(bool(problems))
+    if path is None:
+        sys.stdout.write(page.decode("ascii"))
+        return code
+    if not Folder(path.parent).write_if_absent(path.name, page):
+        raise _there(path)
+    if arguments.json:
+        key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
+        say_json(**key, file=str(path), size_bytes=len(page), seed=arguments.seed)
+        return code
+    say(f"Wrote a page of {size(len(page))} on {arguments.id} {arguments.version}:")
+    say(f"  {path}")
+    return code
+
+
+def _subject(storage: CacheStorage, arguments: argparse.Namespace) -> Subject:
+    info = storage.info(arguments.id, arguments.version)
+    arguments.version = info.version  # if it was named by a tag
+    # Allowed, but not used: the pickled fields are the ones that are not read.
+    ref = storage.fetch(info.id, info.version, digest=info.digest, allow_pickle=True)
+    cache: Any = ref._records  # whose part table was read for the reference, and may be far away
+    return Subject(info, storage.location, ref, cache.table, _log(storage, info.id), arguments.seed)
+
+
+def _log(storage: CacheStorage, dataset_id: str) -> Log | str:
+    """Return what there is beside the version, or why that can't be told: the page is about this one."""
+    try:
+        return storage.log(dataset_id)
+    except (CacheFormatError, StorageError) as error:
+        return error_line(error)
+
+
+def _problems(log: Log | str) -> list[str]:
+    if isinstance(log, str):
+        return [f"has versions and tags that can't be listed: {log}"]
+    return [f"{version}: {problem}" for version, problem in log.damaged.items()]
+
+
+def _there(path: Path) -> ConfigurationError:
+    return ConfigurationError(f"{path} is there already; give another name, or remove it first")

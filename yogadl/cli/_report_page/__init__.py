@@ -1,0 +1,119 @@
+"""Make a page of HTML about a version: one file, that loads nothing and runs nothing.
+
+`page_of` is the door. `sampling` reads records; `summary`, `bars` and `images` say what is shown of them;
+`markup` and `charts` write it; each of the other modules is a part of the page.
+"""
+
+import base64
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from yogadl._dataref import RecordsRef
+from yogadl._format.table import PartTable
+from yogadl._version import library_version
+from yogadl.cli._output import counted, day_and_time, size
+from yogadl.cli._report_page import charts
+from yogadl.cli._report_page.fields import fields_section
+from yogadl.cli._report_page.history import origin_section, versions_section
+from yogadl.cli._report_page.markup import element, note, pairs, section, text
+from yogadl.cli._report_page.records import records_section
+from yogadl.cli._report_page.sampling import Sample
+from yogadl.cli._report_page.storing import storing_section
+from yogadl.cli._report_page.style import STYLE
+from yogadl.storage import DatasetInfo
+from yogadl.storage._log import Log
+
+_PARTS: Final = {
+    "fields": "Fields", "records": "Records", "order": "Shuffle", "storing": "On disk",
+    "origin": "Where it came from", "versions": "Versions and tags",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a page is about.
+
+    Args:
+        info: What is known of the version.
+        location: Where its storage is.
+        ref: Its records.
+        parts: How they lie in files.
+        log: How the dataset came to be what it is, or why that can't be told.
+        seed: Which shuffle chooses the records that are looked at.
+    """
+
+    info: DatasetInfo
+    location: str
+    ref: RecordsRef
+    parts: PartTable
+    log: Log | str
+    seed: int
+
+
+def page_of(subject: Subject) -> bytes:
+    """Return the page, in ASCII: however it is sent or kept, no letter of it is mistaken for another."""
+    info, sample = subject.info, Sample(subject.ref, subject.seed)
+    sections = [
+        _header(info),
+        fields_section(sample),
+        records_section(sample),
+        _order_section(sample),
+        # After the records, some of which may have come to this machine.
+        storing_section(info, subject.location, subject.parts, subject.ref.locality()),
+        origin_section(info),
+        versions_section(subject.log, info.version),
+        element("footer", note(f"Written by yogadl {library_version()}, {day_and_time(time.time())} UTC.")),
+    ]
+    title = element("title", f"{text(info.id)} {text(info.version)} - yogadl")
+    # Should something of the dataset ever pass for HTML: nothing runs, and nothing is loaded.
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'"
+    head = [
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        title,
+        f"<style>{STYLE}</style>",
+    ]
+    body = "\n".join([sections[0], element("main", "\n".join(sections[1:-1])), sections[-1]])
+    page = element("html", "\n".join([element("head", "\n".join(head)), element("body", body)]), lang="en")
+    return f"<!DOCTYPE html>\n{page}\n".encode("ascii", "xmlcharrefreplace")
+
+
+def _header(info: DatasetInfo) -> str:
+    facts = [
+        ("records", f"{info.records:,}"),
+        ("fields", f"{len(info.spec.fields):,}"),
+        ("size", size(info.size_bytes)),
+        ("a record", size(info.size_bytes / info.records) if info.records else "-"),
+        ("files", f"{info.parts:,}"),
+        ("built", day_and_time(info.created).partition(" ")[0]),
+    ]
+    hashes = [(name, element("span", text(value), class_="hash"))
+              for name, value in (("fingerprint", info.fingerprint), ("digest", info.digest))]  # fmt: skip
+    links = "".join(element("a", title, href=f"#{name}") for name, title in _PARTS.items())
+    content = [
+        element("h1", text(info.id)),
+        element("p", f"version {text(info.version)}", class_="version"),
+        pairs(facts, "facts"),
+        pairs(hashes),
+        element("nav", links, aria_label="Parts of this page"),
+    ]
+    return element("header", "\n".join(content))
+
+
+def _order_section(sample: Sample) -> str:
+    records = len(sample.ref)
+    if not records:
+        return section("order", "Shuffle", note("There is nothing to shuffle."))
+    positions = charts.spread(records)
+    drawn = charts.order(records, positions, sample.indices(positions), sample.seed)
+    said = (
+        f"The first epoch of a global shuffle with seed {text(sample.seed)}: from left to right the "
+        "positions of the epoch, from top to bottom the records of the source. "
+    )
+    said += f"{len(positions):,} of {counted(records, 'position')}, evenly spread, a dot for each."
+    return section("order", "Shuffle", element("figure", drawn + element("figcaption", said)))

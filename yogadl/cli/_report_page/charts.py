@@ -1,0 +1,77 @@
+"""Draw distributions, shares and orders as SVG."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl.cli._report_page.bars import Bars
+from yogadl.cli._report_page.markup import element, svg, table, text
+
+MOST_DOTS: Final = 2000
+_WIDTH: Final = 320
+_HEIGHT: Final = 80
+_SIDE: Final = 1000  # of the picture of an order
+_MARGIN: Final = 12
+
+
+def histogram(title: str, bars: Bars) -> str:
+    """Draw how many values lie where, with the first and last edge below."""
+    most, count = max(bars.counts), len(bars.counts)
+    step = _WIDTH / count
+    drawn = ""
+    for number, (found, low, high) in enumerate(zip(bars.counts, bars.edges, bars.edges[1:], strict=False)):
+        if found:
+            height = max(1.0, found / most * _HEIGHT)
+            said = element("title", text(f"{found:,} from {low} to {high}"))
+            drawn += element(
+                "rect", said, x=f"{number * step:.1f}", y=f"{_HEIGHT - height:.1f}",
+                width=f"{max(1.0, step - 1):.1f}", height=f"{height:.1f}",
+            )  # fmt: skip
+    highest = bars.counts.index(most)
+    description = (
+        f"{count} bars from {bars.edges[0]} to {bars.edges[-1]}; the highest stands for {most:,} values "
+        f"from {bars.edges[highest]} to {bars.edges[highest + 1]}"
+    )
+    drawing = svg(_WIDTH, _HEIGHT, title, description, drawn, class_="histogram")
+    ends = element("span", text(bars.edges[0])) + element("span", text(bars.edges[-1]))
+    return drawing + element("div", ends, class_="ends", aria_hidden="true")
+
+
+def classes(title: str, counts: Sequence[tuple[str, int]]) -> str:
+    """Return how many there are of each class, as a table with a bar for each."""
+    most = max(count for _, count in counts)
+    rows = [(text(name, 60), share(count / most), f"{count:,}") for name, count in counts]
+    return table(title, ("value", "", "count"), rows, right={2})
+
+
+def share(part: float) -> str:
+    """Draw a bar that is filled as far as this, from 0 to 1; what it stands for is written beside it."""
+    track = element("rect", class_="track", width=100, height=6)
+    filled = element("rect", width=f"{100 * part:.2f}", height=6)
+    return element(
+        "svg", track + filled, viewBox="0 0 100 6", preserveAspectRatio="none", class_="share",
+        aria_hidden="true",
+    )  # fmt: skip
+
+
+def order(records: int, positions: NDArray[np.int64], indices: NDArray[np.int64], seed: int) -> str:
+    """Draw which record of the source comes at each of these positions of an epoch, a dot for each."""
+    places = (_MARGIN + (_SIDE - 2 * _MARGIN) * (found + 0.5) / records for found in (positions, indices))
+    across, down = (np.rint(place).astype(np.int64).tolist() for place in places)
+    dots = "".join(f"M{x} {y}h0" for x, y in zip(across, down, strict=True))
+    description = (
+        f"{len(positions):,} dots. From left to right the positions of the epoch, from top to bottom the "
+        f"records of the source, both from 0 to {records - 1:,}"
+    )
+    title = f"The order of the first epoch with seed {seed}"
+    return svg(_SIDE, _SIDE, title, description, element("path", d=dots), class_="order")
+
+
+def spread(records: int) -> NDArray[np.int64]:
+    """Return positions of an epoch, evenly spread, as many as are drawn."""
+    count = min(records, MOST_DOTS)
+    return np.arange(count, dtype=np.int64) * (records // max(1, count)) + (
+        np.arange(count, dtype=np.int64) * (records % max(1, count)) // max(1, count)
+    )

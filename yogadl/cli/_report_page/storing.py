@@ -1,0 +1,59 @@
+"""Show how a version lies on the disk or in the bucket, and what of it is on this machine."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from yogadl._format.table import PartTable
+from yogadl._interfaces import Locality
+from yogadl.cli._output import counted, size
+from yogadl.cli._report_page.charts import share
+from yogadl.cli._report_page.fields import MOST_LISTED
+from yogadl.cli._report_page.markup import note, pairs, section, table, text
+from yogadl.storage import DatasetInfo
+
+_HEADER: Final = ("field", "kept as", "blocks", "bytes", "a record", "share", "")
+
+
+def storing_section(info: DatasetInfo, location: str, parts: PartTable, locality: Locality) -> str:
+    """Return the part of the page about files and blocks."""
+    rows = list(_rows(info, parts))
+    blocks = table("How each field is stored", _HEADER, rows, right={2, 3, 4, 5})
+    left = len(info.spec.fields) - len(rows)
+    more = note(f"{left:,} more fields are not listed.") if rows and left else ""
+    return section(
+        "storing", "On disk", pairs(_facts(info, location, parts, locality)), blocks if rows else "", more
+    )
+
+
+def _facts(
+    info: DatasetInfo, location: str, parts: PartTable, locality: Locality
+) -> Iterator[tuple[str, str]]:
+    yield "storage", text(location)
+    files = f"{counted(info.parts, 'file')}, {size(info.size_bytes)} together"
+    if info.parts > 1:
+        files += f"; of {size(int(parts.size_bytes.min()))} to {size(int(parts.size_bytes.max()))}"
+    yield "files", files
+    if "://" not in location:
+        return
+    here = f"{locality.parts_here:,} of {counted(locality.parts, 'file')}, "
+    here += f"{size(locality.bytes_here)} of {size(locality.bytes)}"
+    if locality.parts_here < locality.parts:
+        here += "; the rest is read from the bucket by range"
+    yield "on this machine", here + share(locality.bytes_here / max(1, locality.bytes))
+
+
+def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
+    """Yield what is known of each field; nothing where there are no records, and so no parts."""
+    counts = np.diff(parts.first_record)
+    total = max(1, info.size_bytes)
+    for field, lies in zip(info.spec.fields[:MOST_LISTED], parts.fields, strict=False):
+        size_bytes = int(lies.rows_length(counts).sum()) + int(lies.heap_length.sum())
+        blocks = len(lies.rows_position) + len(lies.heap_position)
+        varying = int(lies.varying.sum())
+        kept = "varying" if varying == len(parts) else "both" if varying else "fixed"
+        part = min(1.0, size_bytes / total)
+        each = size(size_bytes / max(1, info.records))
+        yield [text(field.name or "(the record)"), kept, f"{blocks:,}", size(size_bytes), each, f"{part:.0%}",
+               share(part)]  # fmt: skip

@@ -1,0 +1,184 @@
+"""Say in a few numbers what the values of a field are like: a pure function of a column."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._interfaces import Column
+from yogadl._leaf import BYTES, NUMPY_DTYPES, OBJECT, STR, Leaf
+from yogadl.cli._report_page.bars import Bars, bars_of, label_of
+from yogadl.cli._report_page.images import kind_of
+
+# Values of a field, of which there may be millions in a few records, are chosen at random beyond this.
+MOST_VALUES: Final = 2**17
+# As many different integers, or short texts, are counted one by one.
+MOST_CLASSES: Final = 20
+_SHORT_TEXT: Final = 40
+_BITS: Final = 64
+_NO_VALUES: Final = "no values: all are of length 0"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How some numbers, or classes, are distributed.
+
+    Attributes:
+        title: What they are.
+        figures: What is known of them, by its name.
+        bars: How many lie where; ``None`` if there are none, or classes are better.
+        classes: How many there are of each, the most frequent first; ``None`` if there are too many.
+    """
+
+    title: str
+    figures: tuple[tuple[str, str], ...]
+    bars: Bars | None = None
+    classes: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the values of a field are like in a sample of the records."""
+
+    distributions: tuple[Distribution, ...]
+    notes: tuple[str, ...] = ()
+
+
+def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
+    """Return a summary of a column.
+
+    Args:
+        leaf: The field.
+        column: Its values in some records; not those of a pickled field.
+        seed: Which values are chosen, where there are too many.
+    """
+    if leaf.dtype == OBJECT:
+        return Summary((), ("pickled, so not opened: unpickling runs code",))
+    if not len(column):
+        return Summary((), ("no records",))
+    lengths = _lengths(leaf, column)
+    if leaf.dtype in (STR, BYTES):
+        return _of_texts(leaf, column, lengths, seed)
+    values = _joined(column)
+    if not values.size:
+        return Summary(lengths, (_NO_VALUES,))
+    chosen, notes = _chosen(values.size, seed)
+    return Summary((_of_numbers(leaf, values if chosen is None else values[chosen]), *lengths), tuple(notes))
+
+
+def _chosen(count: int, seed: int) -> tuple[NDArray[np.int64] | None, list[str]]:
+    """Return which of so many values are looked at, if not all are, and say so."""
+    if count <= MOST_VALUES:
+        return None, []
+    chosen = np.random.default_rng(seed % 2**_BITS).integers(0, count, MOST_VALUES)
+    return chosen, [f"{MOST_VALUES:,} of the sample's {count:,} values, chosen at random"]
+
+
+def _joined(column: Column) -> NDArray[Any]:
+    """Return all values of a column, one after another."""
+    if isinstance(column, np.ndarray):
+        return column.reshape(-1)
+    return np.concatenate([np.asarray(value).reshape(-1) for value in column])
+
+
+def _lengths(leaf: Leaf, column: Column) -> tuple[Distribution, ...]:
+    """Return how the sizes are distributed that vary, if any do."""
+    if leaf.shape is None:
+        return (_numbers("elements", np.array([np.size(value) for value in column])),)
+    axes = [axis for axis, size in enumerate(leaf.shape) if size is None]
+    return tuple(
+        _numbers(
+            "length" if len(axes) == 1 else f"size of axis {axis}",
+            np.array([np.shape(value)[axis] for value in column], np.int64),
+        )
+        for axis in axes
+    )
+
+
+def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], seed: int) -> Summary:
+    """Summarize strings or bytes, or arrays of such."""
+    texts: list[Any] = []
+    for value in column:
+        texts += value.reshape(-1).tolist() if isinstance(value, np.ndarray) else [value]
+    if not texts:
+        return Summary(lengths, (_NO_VALUES,))
+    chosen, notes = _chosen(len(texts), seed)
+    texts = texts if chosen is None else [texts[number] for number in chosen.tolist()]
+    found = []
+    if all(len(text) <= _SHORT_TEXT for text in texts):
+        counts = Counter(texts)
+        if len(counts) <= MOST_CLASSES:
+            shown = [(text if isinstance(text, str) else repr(text), n) for text, n in counts.most_common()]
+            found.append(Distribution("values", (("different", f"{len(counts):,}"),), classes=tuple(shown)))
+    unit = "characters" if leaf.dtype == STR else "bytes"
+    found.append(_numbers(unit, np.array([len(text) for text in texts], np.int64)))
+    kinds = Counter(kind_of(text) for text in texts if isinstance(text, bytes))
+    notes += [f"{number:,} of {len(texts):,} are {kind} images" for kind, number in kinds.items() if kind]
+    return Summary((*found, *lengths), tuple(notes))
+
+
+def _of_numbers(leaf: Leaf, values: NDArray[Any]) -> Distribution:
+    """Describe numbers of any dtype by those of numpy's own."""
+    if values.dtype.kind == "c":
+        with np.errstate(all="ignore"):  # what is too large is infinite
+            return _numbers("magnitude", np.abs(values.astype(np.complex128)))
+    if leaf.dtype not in NUMPY_DTYPES and values.dtype.kind not in "mM":  # bfloat16, int4 and their like
+        values = values.astype(np.int64 if leaf.dtype.startswith(("int", "uint")) else np.float64)
+    return _numbers("values", values)
+
+
+def _numbers(title: str, values: NDArray[Any]) -> Distribution:
+    """Describe one number at least, or truth values or times."""
+    if values.dtype.kind == "b":
+        return Distribution(title, (), classes=_counts(*np.unique(values, return_counts=True)))
+    finite, figures = _without_strange(values)
+    if not finite.size:
+        return Distribution(title, tuple(figures))
+    ordered = np.sort(finite)
+    dtype = finite.dtype if finite.dtype.kind in "mM" else None
+    plain = ordered if dtype is None else ordered.view(np.int64)
+    least, median, greatest = (plain[place].item() for place in (0, (len(plain) - 1) // 2, -1))
+    shown = [("least", label_of(least, dtype)), ("median", label_of(median, dtype))]
+    if dtype is None:
+        shown.append(("mean", label_of(_mean(plain))))
+    shown.append(("greatest", label_of(greatest, dtype)))
+    if least == greatest:
+        return Distribution(title, (("all", label_of(least, dtype)), *figures))
+    classes = _classes(ordered) if finite.dtype.kind in "iu" else None
+    if classes is not None:
+        shown.append(("different", f"{len(classes):,}"))
+    return Distribution(title, (*shown, *figures), None if classes else bars_of(finite), classes)
+
+
+def _without_strange(values: NDArray[Any]) -> tuple[NDArray[Any], list[tuple[str, str]]]:
+    """Return values without those that are no numbers, and how many of these there were."""
+    if values.dtype.kind in "iu":
+        return values, []
+    strange = {"NaN" if values.dtype.kind == "f" else "no time": np.isnan(values)}
+    if values.dtype.kind == "f":
+        strange |= {"infinite": np.isposinf(values), "minus infinite": np.isneginf(values)}
+    finite = values[~np.logical_or.reduce(list(strange.values()))]
+    return finite, [(name, f"{int(mask.sum()):,}") for name, mask in strange.items() if mask.any()]
+
+
+def _mean(ordered: NDArray[Any]) -> float:
+    """Return the mean, which no sum on the way to it overflows."""
+    numbers = ordered.astype(np.float64)
+    largest = float(max(abs(numbers[0]), abs(numbers[-1]))) or 1.0
+    return float((numbers / largest).mean()) * largest
+
+
+def _classes(ordered: NDArray[Any]) -> tuple[tuple[str, int], ...] | None:
+    """Return how many there are of each integer, in order of size; ``None`` if they are too many."""
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    if len(starts) > MOST_CLASSES:
+        return None
+    return _counts(ordered[starts], np.diff(np.append(starts, len(ordered))))
+
+
+def _counts(values: NDArray[Any], counts: NDArray[Any]) -> tuple[tuple[str, int], ...]:
+    pairs: Sequence[tuple[Any, int]] = list(zip(values.tolist(), counts.tolist(), strict=True))
+    return tuple((str(value) if isinstance(value, bool) else label_of(value), n) for value, n in pairs)
