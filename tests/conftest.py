@@ -57,12 +57,11 @@ def yoga(capsys):
 
 @pytest.fixture(scope="session")
 def stranger():
-    """Return the functions of the program in docs/order.md, as one who has that alone would write them."""
-    (source,) = re.findall(
-        r"```python\n(.*?)```", (TESTS.parent / "docs" / "order.md").read_text(), re.DOTALL
-    )
+    """Return the functions of the program that the page on the order has, as a stranger would write them."""
+    page = TESTS.parent / "docs" / "explanation" / "order.md"
+    (source,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     names = {}
-    exec(compile(source, "docs/order.md", "exec"), names)
+    exec(compile(source, "docs/explanation/order.md", "exec"), names)
     return names
 
 

@@ -9,13 +9,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def blocks(page: str, *texts: str) -> list[str]:
-    """Return the Python examples of a page: all of them, or the first one after each of these texts."""
+    """Return the Python examples of a page of docs/: all of them, or the first after each of these texts."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     found = [
         re.findall(r"^```python\n(.*?)^```", part, re.M | re.S)
         for part in ([text.split(after, 1)[1] for after in texts] or [text])
     ]
     assert all(found), f"{page} has no examples"
+    assert texts or len(found[0]) == text.count("```python\n"), f"{page} has an example that is indented"
     return [one[0] for one in found] if texts else found[0]
 
 

@@ -24,7 +24,7 @@ from yogadl.errors import ConfigurationError
 
 HERE = Path(__file__).parent
 VECTORS: dict[str, Any] = json.loads((HERE / "vectors" / "order-v1.json").read_text())
-DOCUMENT = (HERE.parent / "docs" / "order.md").read_text()
+DOCUMENT = (HERE.parent / "docs" / "explanation" / "order.md").read_text()
 AROUND_THE_LIMIT = [
     EXACT_LIMIT - 1,
     EXACT_LIMIT,

@@ -267,7 +267,7 @@ class RecordsRef(StreamedRef[Item_co]):
 
         Args:
             fn: Takes a record, and returns True or False, which are to depend on nothing else. What its
-                description is made of: docs/versions.md.
+                description is made of: docs/howto/versions.md.
             fields: Which fields the function takes; only these are read. All if not given.
             workers: How many processes call the function; without any, this one does.
 

@@ -84,7 +84,7 @@ class DataRef(abc.ABC, Generic[Item_co]):
 
 
 class Storage(abc.ABC):
-    """Build datasets once, keep them, and hand out `DataRef`s to them."""
+    """Build datasets once, keep them, and hand out references to them."""
 
     @abc.abstractmethod
     def submit(self, data: Any, dataset_id: str, dataset_version: str) -> None:

@@ -94,7 +94,7 @@ def mix(
     The k-th record of a parent is the k-th of its own order in that epoch: of its shuffle, with
     ``shuffle=True``.
 
-    A stream can go on from a cursor of a mix with other weights: see `docs/mixes.md`.
+    A stream can go on from a cursor of a mix with other weights: see `docs/howto/mixes.md`.
 
     Args:
         parents: By a name, each reference and its weight. Weights are of any sum, none of them less than 1 in

@@ -64,7 +64,7 @@ class Partitioned:
     def __repr__(self) -> str:
         return f"<yogadl.partitioned: {len(self._open)} partitions>"
 
-    def as_source(self, *, allow_pickle: bool) -> "PartitionedSource":
+    def as_source(self, *, allow_pickle: bool) -> Source:
         """Return it in the form that builds read; nothing is opened."""
         return PartitionedSource(self, self._open, self._paths, allow_pickle)
 

@@ -26,7 +26,7 @@ _MOST_STRATIFIED: Final = 2**31  # the square of it is an int64
 def split(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> list[Indices]:
     """Return which records each share has; the arguments are those of `RecordsRef.split`.
 
-    `docs/order.md` states the arithmetic, frozen as version 1.
+    `docs/explanation/order.md` states the arithmetic, frozen as version 1.
 
     Raises:
         ConfigurationError: if an argument makes no sense.

@@ -1,4 +1,4 @@
-"""Read a cache from docs/format.md alone: json, slices and plain file reads; nothing of yogadl."""
+"""Read a cache by docs/explanation/format.md alone: json, slices, plain file reads; nothing of yogadl."""
 
 import json
 import struct

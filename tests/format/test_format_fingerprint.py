@@ -1,4 +1,4 @@
-"""The fingerprint equals a slow reference in straight Python, written from docs/format.md."""
+"""The fingerprint equals a slow reference in straight Python, written from docs/explanation/format.md."""
 
 import hashlib
 import json

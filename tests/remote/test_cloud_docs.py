@@ -1,4 +1,4 @@
-"""The page on buckets: its Python runs, its commands succeed, its policies are JSON and name what is used."""
+"""The pages on buckets: Python runs, commands succeed, policies are JSON and name what is used."""
 
 import json
 import re
@@ -7,15 +7,17 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
+from places import gcs_place_at
 from stores import KEY, SECRET
 
 import yogadl
 from yogadl.cli import main
 from yogadl.storage import _remote_opening
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "cloud.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs" / "howto"
+PAGES = [(DOCS / name).read_text("utf-8") for name in ("s3.md", "buckets.md")]
 
 
 @pytest.fixture
@@ -40,19 +42,33 @@ def bucket(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", "".join(PAGES), re.DOTALL)
 
 
 @pytest.mark.usefixtures("bucket")
-def test_the_python_of_the_page_runs() -> None:
+def test_the_python_of_the_pages_runs() -> None:
     names: dict[str, object] = {}
     for code in blocks("python"):
-        exec(compile(code, "cloud.md", "exec"), names)
+        exec(compile(code, "s3.md, buckets.md", "exec"), names)
+    assert len(names["ref"]) == 1000  # type: ignore[arg-type]
+
+
+def test_the_python_of_the_page_on_google_cloud_storage_runs(
+    gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_endpoint)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    place = gcs_place_at(gcs_endpoint)
+    names = pages.run(
+        "howto/gcs.md",
+        [code.replace("gs://bucket/caches", place.url) for code in pages.blocks("howto/gcs.md")],
+    )
     assert len(names["ref"]) == 1000  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("bucket")
-def test_the_commands_of_the_page_succeed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_pages_succeed(capsys: pytest.CaptureFixture[str]) -> None:
     Path("data.py").write_text("def squares():\n    return [n**2 for n in range(1000)]\n")
     assert main(["build", "data.py:squares", "squares", "1", "-s", "caches"]) == 0
     commands = re.findall(r"^\$ yogadl (.*)", "".join(blocks("console")), re.MULTILINE)
@@ -69,7 +85,8 @@ def test_the_plan_of_the_page_on_data_that_is_far_away(
     monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
     images = np.zeros((1024, 64, 64), np.uint8)
     yogadl.open_storage("s3://bucket/caches", mirror=None).submit({"image": images}, "images", "1")
-    [command] = re.findall(r"^\$ yogadl (.*)", (DOCS / "afar.md").read_text("utf-8"), re.MULTILINE)
+    page = (DOCS / "bigger-than-disk.md").read_text("utf-8")
+    [command] = re.findall(r"^\$ yogadl (.*)", page, re.MULTILINE)
     assert main([*shlex.split(command), "--mirror", "mirror"]) == 0
     printed = capsys.readouterr().out
     assert "1,024 records, of which a process reads one in 512" in printed

@@ -2,7 +2,7 @@
 
 A 64-bit hash per record covers the shape and bytes of each field, however they are stored. A run of records
 hashes to the polynomial of its records' hashes over the prime 2**61 - 1, which joins associatively. It guards
-against accidents, not against an adversary: the digest does that. docs/format.md states it in full.
+against accidents, not against an adversary: the digest does that. In full: docs/explanation/format.md.
 
 Flat and in place on purpose: benchmarks/build.py (arrays to cache) is bound by this module.
 """

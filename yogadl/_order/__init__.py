@@ -2,7 +2,7 @@
 
 An order is a bijection of ``range(records)``, one for each (seed, epoch), computed at any position
 without computing the others; a mix is one over several sources.
-`docs/order.md` states the arithmetic, which is frozen as version 1.
+`docs/explanation/order.md` states the arithmetic, which is frozen as version 1.
 """
 
 from yogadl._order._blocks import Blocks, Mixture

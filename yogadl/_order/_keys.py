@@ -1,7 +1,7 @@
 """Hash integers into 64-bit keys, so that neighbouring seeds and epochs never replay each other.
 
 The mixer is the finaliser of SplitMix64 and `stream` is its output; both are stated in
-`docs/order.md`, frozen as version 1.
+`docs/explanation/order.md`, frozen as version 1.
 """
 
 import operator

@@ -1,6 +1,6 @@
 """Mix the records of several parents: exact counts of each in every run of 4,096 positions.
 
-`docs/order.md` states the arithmetic, frozen as version 1. `benchmarks/stages.py` measures it.
+`docs/explanation/order.md` states the arithmetic, frozen as version 1. `benchmarks/stages.py` measures it.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Permute ``range(n)`` by a key, at any positions, forwards and backwards.
 
 Up to `EXACT_LIMIT` the permutation is an exact shuffle kept as a table; beyond it is a keyed Feistel
-network with cycle walking, which needs no memory. `docs/order.md` states both, frozen as version 1.
+network with cycle walking, which needs no memory. `docs/explanation/order.md` states both: version 1, frozen.
 
 The hot code here is flat and works in place on arrays that fit the second-level cache;
 `benchmarks/order.py` is what justifies it.

@@ -1,6 +1,7 @@
 """Make numpy's generators for positions of an epoch: the same whoever asks, in a tenth of a seed's time.
 
-`docs/order.md` states how seed, stage, epoch and position become a generator's state, frozen as version 1.
+How seed, stage, epoch and position become a generator's state is frozen as version 1, and stated in
+`docs/explanation/order.md`.
 """
 
 from collections.abc import Iterator

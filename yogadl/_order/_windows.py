@@ -1,7 +1,7 @@
 """Shuffle within windows of blocks: for data that is bigger than the disk, or far away.
 
-`docs/order.md` states the arithmetic, frozen as version 1. The hot code is flat; `benchmarks/order.py`
-is what justifies it.
+`docs/explanation/order.md` states the arithmetic, frozen as version 1. The hot code is flat;
+`benchmarks/order.py` is what justifies it.
 """
 
 import functools

@@ -71,7 +71,7 @@ class Loader(Restartable[Item_co]):
 
     @property
     def epochs(self) -> int | None:
-        """How many epochs an iterator reads; None: for ever."""
+        """How many epochs an iterator reads; None if it never ends."""
         return self._recipe.cut.epochs
 
     @explains_names()

@@ -51,7 +51,7 @@ class Stats:
 
     @property
     def waited_share(self) -> float:
-        """Which share of the time the consumer waited: near 0, reading keeps up; near 1, it does not."""
+        """Which share of the time the consumer waited. Near 0, reading keeps up; near 1, it does not."""
         return self.waited_s / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """Write records as Arrow: one Parquet file, or one file of Arrow's own format.
 
-Each field of a record is a column; nested dicts, tuples and lists are structs. docs/export.md says what
+Each field of a record is a column; nested dicts, tuples and lists are structs. docs/howto/export.md says what
 becomes of each dtype.
 """
 

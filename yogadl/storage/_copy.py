@@ -65,7 +65,7 @@ def copy(
         progress: Called with bytes copied and bytes to copy.
 
     Returns:
-        Whether there was something to do: not if all of it is there already.
+        Whether there was something to do. False if all of it is there already.
 
     Raises:
         DatasetNotFoundError: if there is no such version.

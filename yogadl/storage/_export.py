@@ -72,7 +72,7 @@ def export(
 
     ``"npy"`` writes a ``.npy`` file for each field, which must not vary in length, and a ``spec.json`` that
     says which is which. ``"parquet"`` and ``"arrow"`` (the IPC file format) write one file, a column for each
-    field; they need pyarrow. What becomes of each kind of field: docs/export.md. Some tens of MB are in
+    field; they need pyarrow. What becomes of each kind of field: docs/howto/export.md. Some tens of MB are in
     memory at a time, however large the dataset.
 
     Args:

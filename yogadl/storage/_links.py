@@ -2,7 +2,7 @@
 
 A storage's folder and the whole folder of a dataset may be links. The content of a dataset's folder may come
 from anybody: a link there would be read as if its target were in the storage, and pruned as if nobody else
-needed that; a pipe would block for ever. docs/format.md says so to users.
+needed that; a pipe would block for ever. docs/explanation/format.md says so to users.
 """
 
 import errno

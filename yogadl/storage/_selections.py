@@ -1,4 +1,4 @@
-"""Keep which records were selected beside the cache that they are of: see docs/format.md.
+"""Keep which records were selected beside the cache that they are of: see docs/explanation/format.md.
 
 All of it can be worked out again. So what can't be read counts as absent, and that something can't be written
 is logged for debugging, and else not told.

@@ -46,7 +46,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
     @property
     def location(self) -> str:
-        """Where it is: a folder's path or a bucket's URL."""
+        """Where it is, a folder's path or a bucket's URL."""
         return self._backend.root.location
 
     @explains_names()
@@ -110,7 +110,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         Only those of the source are read and written: the parts of the other version become parts of this
         one, too. It is as if all had been built at once, to the fingerprint. The other version stays as it
         is, and may be deleted; if it is replaced or deleted meanwhile, what it was at the beginning counts.
-        An existing version is replaced atomically, so that a call can be repeated. See docs/growth.md.
+        An existing version is replaced atomically, so that a call can be repeated. See docs/howto/growth.md.
 
         Args:
             data: As for `submit`: the new records alone.
@@ -223,7 +223,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         The function runs only if there is no such version; other callers, threads and processes alike,
         wait for it and then read what it built. If its code, what that uses, or its arguments differ from
         what built the cache, a warning says so once, and the cache is served. With the version ``"auto"``
-        they decide the version, so that a change builds anew; see docs/versions.md.
+        they decide the version, so that a change builds anew; see docs/howto/versions.md.
 
         A function that asks for its own result is told so. From a thread that it has started, and waits for,
         it would wait for ever: Python does not tell such a thread from others, which rightly wait, unless

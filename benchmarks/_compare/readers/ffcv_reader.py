@@ -20,13 +20,13 @@ _LENGTH = "length"
 class Beton(Reader):
     """One `.beton` file, read by compiled code in threads.
 
-    `NDArrayField` for arrays, `IntField` for numbers, `BytesField` for byte strings, whose length is a field of
-    its own, since the decoder fills each string up to the longest. `OrderOption.RANDOM` with a seed is a true
-    shuffle, and `os_cache=True` leaves the file to the page cache, as FFCV's guide says where memory has room
-    for it. A loader has one thread at least, so "without workers" is `num_workers=1`, and two workers are two
-    threads. Batches are tensors, in memory that is used again for later ones. "First batch" counts compiling,
-    which numba does in each process. FFCV has no checkpoint: a stopped program reads again what it had read. To
-    install it, the system must have the headers of OpenCV and libjpeg-turbo.
+    `NDArrayField` for arrays, `IntField` for numbers, `BytesField` for byte strings, whose length is a field
+    of its own, since the decoder fills each string up to the longest. `OrderOption.RANDOM` with a seed is a
+    true shuffle, and `os_cache=True` leaves the file to the page cache, as FFCV's guide says where memory has
+    room for it. A loader has one thread at least, so "without workers" is `num_workers=1`, and two workers are
+    two threads. Batches are tensors, in memory that is used again for later ones. "First batch" counts
+    compiling, which each process does. FFCV has no checkpoint: a stopped program reads again what it
+    had read. To install it, the system must have the headers of OpenCV and libjpeg-turbo.
     """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:

@@ -8,7 +8,7 @@ from yogadl.adapters.grain import _items, _loader, _sampler, _state
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pages.run("grain.md", pages.blocks("grain.md"))
+    pages.run("howto/grain.md", pages.blocks("howto/grain.md"))
 
 
 @pytest.mark.parametrize("module", [_items, _loader, _sampler, _state])

@@ -118,7 +118,7 @@ def read_own_mesh(count: int, size: int) -> dict[str, Any]:
 
 
 def evaluate(count: int, size: int) -> dict[str, Any]:
-    """Sum up ids, and how many there are, in the two ways of docs/jax.md; return both sums."""
+    """Sum up ids, and how many there are, in the two ways of docs/howto/jax.md; return both sums."""
     import jax
     import jax.numpy as jnp
     import numpy as np

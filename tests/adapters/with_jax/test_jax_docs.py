@@ -9,7 +9,7 @@ from yogadl.adapters.jax import _loader, _shards
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pytest.importorskip("orbax.checkpoint")
     monkeypatch.chdir(tmp_path)
-    pages.run("jax.md", pages.blocks("jax.md"))
+    pages.run("howto/jax.md", pages.blocks("howto/jax.md"))
 
 
 @pytest.mark.parametrize("module", [_loader, _shards])

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pages.run("keras.md", pages.blocks("keras.md"), __name__=__name__)
+    pages.run("howto/keras.md", pages.blocks("howto/keras.md"), __name__=__name__)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_the_examples_of_other_sources_run(section, package, tmp_path, monkeypat
     if section == "TensorFlow Datasets":  # or it would ask the network whether it knows the dataset
         monkeypatch.setattr(package.core.utils.gcs_utils, "_is_gcs_disabled", True)
     monkeypatch.chdir(tmp_path)
-    code = pages.blocks("sources.md", f"\n## {section}\n")
-    pages.run("sources.md", code, __name__=__name__, storage=yogadl.open_storage("caches"), np=np)
+    code = pages.blocks("howto/sources.md", f"\n## {section}\n")
+    pages.run("howto/sources.md", code, __name__=__name__, storage=yogadl.open_storage("caches"), np=np)
 
 
 def test_the_examples_of_the_docstrings_run():

@@ -10,7 +10,7 @@ import public_api
 def test_the_examples_of_the_page_run(tmp_path):
     script = tmp_path / "page.py"
     start = 'ray.init(address="local", log_to_driver=False, num_cpus=2'
-    script.write_text("\n".join(pages.blocks("ray.md")).replace("ray.init(num_cpus=2", start))
+    script.write_text("\n".join(pages.blocks("howto/ray.md")).replace("ray.init(num_cpus=2", start))
     subprocess.run([sys.executable, script], cwd=tmp_path, check=True)
 
 

@@ -7,7 +7,7 @@ from yogadl.adapters.tensorflow import _cache as cache
 from yogadl.adapters.tensorflow import _loader as dataset
 
 
-@pytest.mark.parametrize("name", ["tensorflow.md", "migrating.md"])
+@pytest.mark.parametrize("name", ["howto/tensorflow.md", "howto/migrating.md"])
 def test_the_examples_of_a_page_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pages.run(name, pages.blocks(name))

@@ -20,9 +20,14 @@ MODULES = [
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    code = pages.blocks("pytorch.md")
+    code = pages.blocks("howto/pytorch.md")
     assert len(code) > 10
-    pages.run("pytorch.md", code)
+    pages.run("howto/pytorch.md", code)
+
+
+def test_the_tutorial_runs_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("tutorial.md", pages.blocks("tutorial.md"))
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -31,10 +31,10 @@ def ref():
 def page(ref):
     """The names of the page's scripts: what comes before a trainer is made."""
     names = {"torch": torch, "yogadl_torch": yogadl_torch, "ref": ref, "Path": Path}
-    lightning, transformers = pages.blocks("pytorch.md", "**Lightning.**", "**HF Trainer.**")
-    model = pages.blocks("pytorch.md", "All of them train this model")
+    lightning, transformers = pages.blocks("howto/pytorch.md", "**Lightning.**", "**HF Trainer.**")
+    model = pages.blocks("howto/pytorch.md", "All of them train this model")
     code = [*model, lightning.split("saving =")[0], transformers.split("arguments =")[0]]
-    return pages.run("pytorch.md", code, **names)
+    return pages.run("howto/pytorch.md", code, **names)
 
 
 def make_loader(ref, workers=0, **options):

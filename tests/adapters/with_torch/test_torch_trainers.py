@@ -1,4 +1,4 @@
-"""The trainers' scripts of docs/pytorch.md: two ranks read exact shards and are killed, and one goes on."""
+"""The trainers' scripts of docs/howto/pytorch.md: two ranks read exact shards, are killed; one goes on."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Run a trainer's script as it stands in docs/pytorch.md, one process a rank; see `test_torch_trainers.py`.
+"""Run a trainer's script out of docs/howto/pytorch.md, one process a rank; see `test_torch_trainers.py`.
 
 Usage: torch_trainers.py TRAINER FOLDER [STOP]. Appends the ids of the batches that it trains on to
 FOLDER/rank-<n>, and dies where it is to train on the batch number STOP. Before that the ranks evaluate.
@@ -40,9 +40,9 @@ os.chdir(FOLDER)
 ref = yogadl.open_storage("caches").fetch("digits", "1")
 if "RANK" in os.environ:
     torch.distributed.init_process_group("gloo")
-common = pages.blocks("pytorch.md", "**Evaluating**", "All of them train this model")
-names = pages.run("pytorch.md", common, torch=torch, yogadl_torch=yogadl_torch, ref=ref, Path=Path)
+common = pages.blocks("howto/pytorch.md", "**Evaluating**", "All of them train this model")
+names = pages.run("howto/pytorch.md", common, torch=torch, yogadl_torch=yogadl_torch, ref=ref, Path=Path)
 names["Classifier"] = watched(names["Classifier"])
-pages.run("pytorch.md", pages.blocks("pytorch.md", f"**{TRAINER}.**"), **names)
+pages.run("howto/pytorch.md", pages.blocks("howto/pytorch.md", f"**{TRAINER}.**"), **names)
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()

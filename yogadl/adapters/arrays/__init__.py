@@ -2,7 +2,7 @@
 
 Every column of a table is a field of the records; there is no loop over records. `yogadl.open_storage(...)
 .submit(table, ...)` finds its way here by itself. What each type of column becomes, and what is refused:
-docs/sources.md.
+docs/howto/sources.md.
 """
 
 from yogadl.adapters import _checks

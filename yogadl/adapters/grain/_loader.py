@@ -48,7 +48,7 @@ def make_dataloader(
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
         skip_finished_epoch: If a cursor leaves no item of its epoch, go on with the next epoch instead of
-            yielding nothing; see docs/cursors.md.
+            yielding nothing; see docs/howto/cursors.md.
         **options: The other arguments of `grain.DataLoader`. ``read_options`` is no threads by default, since
             they slow down what needs no waiting; ``shard_options`` must say what the stream says.
 

@@ -27,7 +27,7 @@ def make_jax_iterator(
     threads: int = 1,
     skip_finished_epoch: bool = False,
 ) -> StreamIterator:
-    """Return an iterator over batches of a stream, trees of `jax.Array`s, read ahead of the training loop.
+    """Return an iterator over batches of a stream, trees of `jax.Array`, read ahead of the training loop.
 
     A thread gathers the batches and puts them on to the devices. The iterator's `state_dict` is the cursor
     of what was delivered, `load_state_dict` goes on from one; `close` ends the thread, as dropping it does.
@@ -47,7 +47,7 @@ def make_jax_iterator(
         prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
         threads: How many threads read, and put batches on to the devices; see `Loader.prefetch`.
         skip_finished_epoch: If a cursor leaves no batch of its epoch, go on with the next epoch instead of
-            yielding nothing; see docs/cursors.md.
+            yielding nothing; see docs/howto/cursors.md.
 
     Raises:
         ConfigurationError: if an argument makes no sense, a batch can't be divided as the sharding says, or
@@ -70,7 +70,7 @@ def make_jax_iterator(
     if sharding is not None and 0 < rows < size:
         raise ConfigurationError(
             f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, and "
-            'there is no other. Make smaller batches, or fill them up: docs/jax.md, "Evaluating"'
+            'there is no other. Make smaller batches, or fill them up: docs/howto/jax.md, "Evaluating"'
         )
     depth, threads = ahead_of(prefetch, threads)
     drop = drop_remainder or sharding is not None

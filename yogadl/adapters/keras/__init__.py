@@ -1,6 +1,6 @@
 """Read Keras's datasets into caches, and hand streams to Keras, on whatever backend it runs.
 
-The names of this module need Keras 3. How to train, evaluate and go on after a stop: docs/keras.md.
+The names of this module need Keras 3. How to train, evaluate and go on after a stop: docs/howto/keras.md.
 """
 
 from yogadl.adapters import _checks

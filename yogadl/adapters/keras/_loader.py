@@ -98,7 +98,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches there are; None: without end."""
+        """How many batches there are; None if it has no end."""
         return self._reader.numbering.length
 
     @property
@@ -113,12 +113,12 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def asked_for(self) -> int:
-        """How many batches were asked for, from batch 0 on: at least what was consumed."""
+        """How many batches were asked for, from batch 0 on, at least those that were consumed."""
         return self._reader.furthest + 1
 
     @property
     def workers(self) -> int:
-        """How many threads of Keras read it: one. With several, batches get lost on some backends.
+        """How many threads of Keras read it, always one. With several, batches get lost on some backends.
 
         Keras asks this before it reads the dataset, so here is where it is told what it can't do.
 
@@ -146,7 +146,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def use_multiprocessing(self) -> bool:
-        """Whether processes of Keras read it: never."""
+        """Whether processes of Keras read it, always False."""
         return False
 
     @use_multiprocessing.setter

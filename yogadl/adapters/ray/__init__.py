@@ -1,6 +1,6 @@
 """Build on a Ray cluster, from its datasets too, and read caches as Ray datasets.
 
-The names of this module need Ray. How they are used: docs/ray.md.
+The names of this module need Ray. How they are used: docs/howto/ray.md.
 """
 
 from yogadl.adapters import _checks

@@ -1,7 +1,7 @@
 """Read PyTorch's datasets into caches, and hand streams to PyTorch.
 
 The names of this module need PyTorch. Which of them to take, how to go on after a stop, and how they go with
-Accelerate, Lightning and the HF Trainer: docs/pytorch.md.
+Accelerate, Lightning and the HF Trainer: docs/howto/pytorch.md.
 """
 
 from yogadl.adapters import _checks

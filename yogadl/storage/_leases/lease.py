@@ -1,6 +1,6 @@
 """Let one of any number of machines build, or prune, by nothing but put-if-absent.
 
-The protocol, and what it promises, is in docs/protocol.md.
+The protocol, and what it promises, is in docs/explanation/protocol.md.
 """
 
 import contextlib
