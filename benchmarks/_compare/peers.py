@@ -35,8 +35,18 @@ PEERS: Final = (
     Peer("tf.data in memory", "tf_memory", "tf_data:InMemory", (".", TENSORFLOW)),
     Peer("tf.data cached", "tf_cached", "tf_data:Cached", (".", TENSORFLOW)),
     Peer("tf.data from_generator", "tf_generator", "tf_data:FromGenerator", (".", TENSORFLOW)),
-    Peer("torch DataLoader, files", "torch_files", "torch_loader:Files", (TORCH, "torchdata==0.11.0")),
-    Peer("torch DataLoader, in RAM", "torch_ram", "torch_loader:Tensors", (TORCH, "torchdata==0.11.0")),
+    Peer(
+        "torch DataLoader, files",
+        "torch_files",
+        "torch_loader:Files",
+        (TORCH, "torchdata==0.11.0", "numpy==2.4.6"),
+    ),
+    Peer(
+        "torch DataLoader, in RAM",
+        "torch_ram",
+        "torch_loader:Tensors",
+        (TORCH, "torchdata==0.11.0", "numpy==2.4.6"),
+    ),
     Peer(
         "Grain, ArrayRecord",
         "grain",

@@ -20,9 +20,9 @@ from _compare.venvs import InstallError, Venvs
 
 _CHILD: Final = Path(__file__).resolve().with_name("child.py")
 # A task that takes longer is given up.
-_TASK_S: Final = 300
+_TASK_S: Final = 180
 # What took longer than this once is not measured again.
-_ONCE_S: Final = 20
+_ONCE_S: Final = 10
 # The set at which orders and checkpoints are looked at, record by record.
 _LOOKED_AT: Final = "small_images"
 _WORKERS: Final = (0, 2)

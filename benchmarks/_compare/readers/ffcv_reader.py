@@ -24,7 +24,7 @@ class Beton(Reader):
     of its own, since the decoder fills each string up to the longest. `OrderOption.RANDOM` with a seed is a
     true shuffle, and `os_cache=True` leaves the file to the page cache, as FFCV's guide says where memory has
     room for it. A loader has one thread at least, so "without workers" is `num_workers=1`, and two workers are
-    two threads. Batches are tensors, in memory that is used again for later ones. "First batch" counts
+    two threads. Batches are tensors, in memory that is used again. "First batch" counts
     compiling, which each process does. FFCV has no checkpoint: a stopped program reads again what it
     had read. To install it, the system must have the headers of OpenCV and libjpeg-turbo.
     """
