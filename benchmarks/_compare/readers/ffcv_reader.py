@@ -23,10 +23,10 @@ class Beton(Reader):
     `NDArrayField` for arrays, `IntField` for numbers, `BytesField` for byte strings, whose length is a field
     of its own, since the decoder fills each string up to the longest. `OrderOption.RANDOM` with a seed is a
     true shuffle, and `os_cache=True` leaves the file to the page cache, as FFCV's guide says where memory has
-    room for it. A loader has one thread at least, so "without workers" is `num_workers=1`, and two workers are
-    two threads. Batches are tensors, in memory that is used again. "First batch" counts
-    compiling, which each process does. FFCV has no checkpoint: a stopped program reads again what it
-    had read. To install it, the system must have the headers of OpenCV and libjpeg-turbo.
+    room for it. A loader has one thread at least, so "without workers" is `num_workers=1`, and two workers
+    are two threads. Batches are tensors, in memory that is used again. "First batch" counts compiling, which
+    each process does. FFCV has no checkpoint: a stopped program reads again what it had read. To install it,
+    the system must have the headers of OpenCV and libjpeg-turbo.
     """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:

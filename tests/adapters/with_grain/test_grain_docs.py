@@ -6,6 +6,11 @@ import pytest
 from yogadl.adapters.grain import _items, _loader, _sampler, _state
 
 
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("../README.md", pages.blocks("../README.md", "## Use it", "### Grain"))
+
+
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pages.run("howto/grain.md", pages.blocks("howto/grain.md"))

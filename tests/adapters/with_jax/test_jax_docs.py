@@ -6,6 +6,11 @@ import pytest
 from yogadl.adapters.jax import _loader, _shards
 
 
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("../README.md", pages.blocks("../README.md", "## Use it", "### JAX"))
+
+
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pytest.importorskip("orbax.checkpoint")
     monkeypatch.chdir(tmp_path)

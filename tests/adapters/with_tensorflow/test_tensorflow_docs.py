@@ -7,6 +7,11 @@ from yogadl.adapters.tensorflow import _cache as cache
 from yogadl.adapters.tensorflow import _loader as dataset
 
 
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("../README.md", pages.blocks("../README.md", "## Use it", "### tf.data"))
+
+
 @pytest.mark.parametrize("name", ["howto/tensorflow.md", "howto/migrating.md"])
 def test_the_examples_of_a_page_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -25,6 +25,11 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pages.run("howto/pytorch.md", code)
 
 
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("../README.md", pages.blocks("../README.md", "## Use it", "### PyTorch"))
+
+
 def test_the_tutorial_runs_to_its_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pages.run("tutorial.md", pages.blocks("tutorial.md"))
