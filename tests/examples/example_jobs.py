@@ -1,0 +1,169 @@
+"""Run the scripts of examples/ as jobs of several processes on this machine, and stop them by signals."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from processes import until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TIMEOUT_S = 240
+START = re.compile(r"^starts at epoch (\d+), record (\d+)$", re.MULTILINE)
+EPOCH = re.compile(r"^epoch (\d+): loss ([\d.]+), accuracy ([\d.]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script, where it keeps what it has, and how many processes run it."""
+
+    script: str
+    folder: Path
+    ranks: int
+    epochs: int
+    save_every: int = 4
+
+    def places(self) -> Iterator[tuple[list[str], dict[str, str]]]:
+        """Yield each process's own arguments and variables, by which the framework finds the others."""
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(self.ranks)]
+        host, port = addresses[0].split(":")
+        for rank in range(self.ranks):
+            if self.script == "train_pytorch.py":  # as torchrun sets them
+                place = {"RANK": str(rank), "WORLD_SIZE": str(self.ranks), "MASTER_ADDR": host}
+                yield [], {**place, "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+            elif self.script == "train_tensorflow.py":
+                task = {"type": "worker", "index": rank}
+                yield [], {"TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task})}
+            elif self.script == "train_keras.py":  # is a single process
+                yield [], {}
+            else:
+                options = {"coordinator": addresses[0], "processes": self.ranks, "process": rank}
+                yield [word for name, value in options.items() for word in (f"--{name}", str(value))], {}
+
+    def start(self) -> list["subprocess.Popen[bytes]"]:
+        """Start all processes, each in a session of its own; what they print goes to files."""
+        options = {
+            "data": self.folder / "data",
+            "checkpoint": self.folder / "checkpoint",
+            "epochs": self.epochs,
+            "save-every": self.save_every,
+        }
+        command = [sys.executable, str(EXAMPLES / self.script)]
+        command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        started = []
+        for rank, (arguments, variables) in enumerate(self.places()):
+            with self.output(rank).open("wb") as output, self.errors(rank).open("wb") as errors:
+                process = subprocess.Popen(
+                    [*command, *arguments],
+                    stdout=output,
+                    stderr=errors,
+                    env=os.environ | ONE_THREAD | variables,
+                    start_new_session=True,
+                )
+            started.append(process)
+        return started
+
+    def output(self, rank: int) -> Path:
+        """Return the file that a rank prints to."""
+        return self.folder / f"output-{rank}"
+
+    def errors(self, rank: int) -> Path:
+        """Return the file of what a rank and its framework say besides."""
+        return self.folder / f"errors-{rank}"
+
+    def run(
+        self, stop: signal.Signals | None = None, is_ready: Callable[[], bool] = lambda: True
+    ) -> "Printed":
+        """Run it to its end, or up to a signal to all processes once it has trained for an epoch.
+
+        `is_ready` is asked while all of them stand still.
+        """
+        self.folder.mkdir(exist_ok=True)
+        running = self.start()
+        try:
+            if stop is not None:
+                for _ in until(TIMEOUT_S, f"{self} to be through an epoch"):
+                    if self.is_stoppable(running):
+                        send(running, signal.SIGSTOP)
+                        if is_ready():
+                            break
+                        send(running, signal.SIGCONT)
+                send(running, stop)
+                send(running, signal.SIGCONT)
+            codes = [process.wait(TIMEOUT_S) for process in running]
+        finally:
+            send(running, signal.SIGKILL)
+            for process in running:
+                process.wait()
+        expected = -signal.SIGKILL if stop == signal.SIGKILL else 0
+        errors = [self.errors(rank).read_text(errors="replace")[-4000:] for rank in range(self.ranks)]
+        assert codes == [expected] * self.ranks, "\n".join(errors)
+        printed = [Printed.parse(self.output(rank).read_text()) for rank in range(self.ranks)]
+        assert printed[1:] == [None] * (self.ranks - 1)  # one of them speaks for all
+        assert printed[0] is not None
+        return printed[0]
+
+    def is_stoppable(self, running: list["subprocess.Popen[bytes]"]) -> bool:
+        """Return whether it has trained for an epoch, or has failed.
+
+        What it prints first may be of an epoch that it found at its end.
+        """
+        has_ended = any(process.poll() is not None for process in running)
+        return has_ended or len(EPOCH.findall(self.output(0).read_text())) > 1
+
+    def weights(self) -> list[np.ndarray]:
+        """Return what a job that came to its end has learned."""
+        with np.load(self.folder / "checkpoint" / "weights.npz") as file:
+            return [file[name] for name in file.files]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a job has printed: where it started, and loss and accuracy of each epoch that it ended."""
+
+    epoch: int
+    record: int
+    epochs: dict[int, tuple[float, float]]
+
+    @staticmethod
+    def parse(text: str) -> "Printed | None":
+        """Read what a process has printed, if anything; some frameworks print, too."""
+        start = START.search(text)
+        if start is None:
+            assert EPOCH.search(text) is None, text
+            return None
+        epochs = {int(epoch): (float(loss), float(accuracy)) for epoch, loss, accuracy in EPOCH.findall(text)}
+        return Printed(int(start[1]), int(start[2]), epochs)
+
+
+# The processes of a job share this machine with each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def send(running: list["subprocess.Popen[bytes]"], number: signal.Signals) -> None:
+    """Send a signal to all processes of a job, and to those that they have started."""
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def largest_difference(some: list[np.ndarray], others: list[np.ndarray]) -> float:
+    """Return how far two models' weights are apart at most."""
+    return max(float(np.abs(one - other).max()) for one, other in zip(some, others, strict=True))
