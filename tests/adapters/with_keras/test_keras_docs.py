@@ -16,6 +16,11 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pages.run("howto/keras.md", pages.blocks("howto/keras.md"), __name__=__name__)
 
 
+def test_the_story_of_an_image_folder_runs_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("stories/images.md", pages.blocks("stories/images.md"))
+
+
 @pytest.mark.parametrize(
     ("section", "package"), [("TensorFlow Datasets", "tensorflow_datasets"), ("DataFlow", "tensorpack")]
 )

@@ -35,6 +35,16 @@ def test_the_tutorial_runs_to_its_end(tmp_path, monkeypatch):
     pages.run("tutorial.md", pages.blocks("tutorial.md"))
 
 
+@pytest.mark.filterwarnings("ignore")  # of moto and boto3
+def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
+    pytest.importorskip("moto")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "set by the page")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.chdir(tmp_path)
+    pages.run("stories/language_model.md", pages.blocks("stories/language_model.md"))
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_the_examples_of_docstrings_run(module):
     pages.run_docstrings(module)
