@@ -3,6 +3,7 @@
 Run ``python -m benchmarks compare`` on a machine that does nothing else: about an hour on two cores, 25 GB
 below ``--dir``, and some below ``--venvs``, where each peer is installed by pip once. Every peer reads the
 same records by its own public API, in processes of its own; peers take turns, round by round. Needs Linux.
+Sets can be measured on different days: `--sets` adds to what is known.
 """
 
 import argparse
@@ -11,7 +12,8 @@ from pathlib import Path
 
 from _compare import render, rounds
 from _compare.peers import PEERS, TORCH
-from _compare.rounds import SETS, Settings
+from _compare.rounds import Settings
+from _compare.sets import SETS
 from _compare.venvs import Venvs
 from _folders import temporary_folder
 
@@ -35,13 +37,17 @@ def main() -> int:
             seconds=0.5 if options.quick else 2.0,
             part=10 if options.quick else 1,
         )
-        found = rounds.measure(peers, sets, settings)
-    if options.output:
-        render.save(found, options.output)
+        found: render.Found = {}
+        for each in sets:  # one after the other: what is measured stays, however this ends
+            one = rounds.measure(peers, [each], settings)
+            found = render.joined(found, one)
+            if options.output:
+                render.save(found, options.output)
+            if len(peers) == len(PEERS) and not options.quick:
+                known = render.joined(render.load(ROOM), one)
+                render.save(known, ROOM)
+                render.write(known, FOLDER.parent)
     print(render.summary(found))
-    if set(peers) == set(PEERS) and set(sets) == set(SETS) and not options.quick:
-        render.save(found, ROOM)
-        render.write(found, FOLDER.parent)
     return 0
 
 

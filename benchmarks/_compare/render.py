@@ -11,6 +11,7 @@ from typing import Any, Final
 from _compare.figures import Found, rates_of, shown_number
 from _compare.peers import PEERS
 from _compare.plot import plot
+from _compare.sets import SETS
 
 _RESULTS: Final = "results.json"
 _READERS: Final = Path(__file__).resolve().parent / "readers"
@@ -27,6 +28,14 @@ def load(folder: Path) -> Found:
     """Return what was found last."""
     found: Found = json.loads((folder / _RESULTS).read_text())
     return found
+
+
+def joined(before: Found, found: Found) -> Found:
+    """Return what was found before, with the sets and the versions of what was found now."""
+    sets = {each["name"]: each for each in [*before.get("sets", []), *found["sets"]]}
+    order = [each.name for each in SETS]
+    known = sorted(sets.values(), key=lambda each: order.index(each["name"]))
+    return {**found, "sets": known}
 
 
 def write(found: Found, checkout: Path) -> None:
@@ -97,8 +106,8 @@ def _legend(found: Found, looked: Found) -> str:
     return (
         f"Shuffled records a second without workers / with two, the fastest in bold (the limit aside); the "
         f"columns after the sets are of `{looked['name']}`. First batch and resume count from the start "
-        f"of the process; memory is what can't be given back. Medians of {found['rounds']} interleaved "
-        f"rounds on {found['date']}: {found['machine']}, Python {found['python']}."
+        f"of the process; memory is what can't be given back. Medians of {looked['rounds']} interleaved "
+        f"rounds, {looked['date']}: {looked['machine']}."
     )
 
 
@@ -126,7 +135,8 @@ def _set_table(found: Found, each: Found) -> list[str]:
     lines = [
         f"### `{each['name']}`",
         "",
-        f"{records:,} records, {mib:,.0f} MiB, batches of {each['batch']}.",
+        f"{records:,} records, {mib:,.0f} MiB, batches of {each['batch']}; {each['rounds']} rounds, "
+        f"{each['date']}: {each['machine']}.",
         "",
     ]
     lines += ["| | " + " | ".join(head for head, _, _ in _COLUMNS) + " |", "|---" * (len(_COLUMNS) + 1) + "|"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from _compare.peers import PEERS, Peer
+from _compare.sets import Set
 from _compare.venvs import InstallError, Venvs
 
 _CHILD: Final = Path(__file__).resolve().with_name("child.py")
@@ -28,25 +29,6 @@ _LOOKED_AT: Final = "small_images"
 _WORKERS: Final = (0, 2)
 
 Found = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Set:
-    """A data set: as the table calls it, as `_data` does, and its sizes."""
-
-    name: str
-    maker: str
-    records: int
-    batch: int
-
-
-SETS: Final = (
-    Set("{f32[16], i64} x 1 M", "vectors", 1_000_000, 256),
-    Set("{u8[32,32,3], i64} x 100 k", "small_images", 100_000, 256),
-    Set("{i32[2048]} x 50 k", "tokens", 50_000, 256),
-    Set("{u8[224,224,3], i64} x 4 k", "large_images", 4_000, 64),
-    Set("{bytes 40-160 KB, i64} x 10 k", "varying", 10_000, 256),
-)
 
 
 @dataclass(frozen=True)
@@ -74,15 +56,7 @@ class TaskError(Exception):
 
 def measure(peers: Sequence[Peer], sets: Sequence[Set], settings: Settings) -> Found:
     """Return all that was found, as JSON can hold it."""
-    found: Found = {
-        "date": datetime.date.today().isoformat(),
-        "machine": _machine(),
-        "python": platform.python_version(),
-        "rounds": settings.count,
-        "is_quick": settings.part > 1,
-        "peers": {},
-        "sets": [],
-    }
+    found: Found = {"is_quick": settings.part > 1, "peers": {}, "sets": []}
     makers = [peer for peer in PEERS if peer.needs == ("numpy",)]
     ready = []
     for peer in peers:
@@ -106,10 +80,16 @@ def measure(peers: Sequence[Peer], sets: Sequence[Set], settings: Settings) -> F
                 turn.take(is_first=number == 0)
         found["sets"].append(
             {
-                "name": each.name, "records": records, "batch": each.batch, "bytes": payload,
+                "name": each.name,
+                "records": records,
+                "batch": each.batch,
+                "bytes": payload,
+                "date": datetime.date.today().isoformat(),
+                "machine": f"{_machine()}, Python {platform.python_version()}",
+                "rounds": settings.count,
                 "peers": {turn.peer.key: turn.found for turn in turns},
             }
-        )  # fmt: skip
+        )
         shutil.rmtree(data)
         for turn in turns:
             shutil.rmtree(turn.made, ignore_errors=True)

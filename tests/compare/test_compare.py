@@ -25,11 +25,18 @@ def rooms() -> SimpleNamespace:
         sys.path.insert(0, str(folder))
     try:
         import data
-        from _compare import figures, peers, plot, render, rounds, venvs
+        from _compare import figures, peers, plot, render, rounds, sets, venvs
     finally:
         del sys.path[:2]
     return SimpleNamespace(
-        data=data, figures=figures, peers=peers, plot=plot, render=render, rounds=rounds, venvs=venvs
+        data=data,
+        figures=figures,
+        peers=peers,
+        plot=plot,
+        render=render,
+        rounds=rounds,
+        sets=sets,
+        venvs=venvs,
     )
 
 
@@ -46,7 +53,7 @@ def settings(rooms: SimpleNamespace, tmp_path: Path) -> object:
 
 
 def little(rooms: SimpleNamespace) -> object:
-    return rooms.rounds.Set(*LITTLE.values())
+    return rooms.sets.Set(*LITTLE.values())
 
 
 def measured(rooms: SimpleNamespace, settings: object, *readers: str) -> dict:
@@ -154,7 +161,7 @@ def test_an_order_of_blocks_is_not_global(
         "            if len(chosen):\n"
         "                yield {name: column[chosen] for name, column in self._columns.items()}\n"
     )
-    large = rooms.rounds.Set("{f32[16], i64} x 2 k", "vectors", 2_000, 16)
+    large = rooms.sets.Set("{f32[16], i64} x 2 k", "vectors", 2_000, 16)
     odd = rooms.peers.Peer("odd", "odd", reader(rooms, monkeypatch, tmp_path, body), ("numpy",))
     found = rooms.rounds.measure([odd], [large], settings)
     of = found["sets"][0]["peers"]["odd"]
@@ -195,10 +202,9 @@ def test_what_does_not_install_is_a_row_that_says_why(rooms: SimpleNamespace, tm
     )
     settings.folder.mkdir()
     found = rooms.rounds.measure([peer], [], settings)
+    said = {"bytes": 1, "date": "2026-11-23", "machine": "none", "rounds": 1}
     assert found["peers"]["nowhere"]["why"].startswith("does not install: ")
-    assert "does not install" in rooms.render.summary(
-        {**found, "sets": [{**LITTLE, "bytes": 1, "peers": {}}]}
-    )
+    assert "does not install" in rooms.render.summary({**found, "sets": [{**LITTLE, **said, "peers": {}}]})
 
 
 @pytest.mark.parametrize("columns", [{"id": np.arange(5)}, {"x": np.zeros((5, 2)), "id": np.arange(5)}])
@@ -232,12 +238,27 @@ def test_the_pages_say_what_was_measured(rooms: SimpleNamespace) -> None:
     found = rooms.render.load(BENCHMARKS / "_compare")
     assert not found["is_quick"]
     assert list(found["peers"]) == [peer.key for peer in rooms.peers.PEERS]
-    assert [each["name"] for each in found["sets"]] == [each.name for each in rooms.rounds.SETS]
+    assert {each["name"] for each in found["sets"]} <= {each.name for each in rooms.sets.SETS}
+    assert all(each["rounds"] >= 3 for each in found["sets"])
     for name, text in rooms.render.pages(found).items():
         page = (CHECKOUT / name).read_text()
         assert (text if name.endswith(".svg") else rooms.render.between(page, text)) == page, (
             f"{name}: run python -m benchmarks compare --render"
         )
+
+
+def test_a_set_that_is_measured_again_takes_the_place_of_the_old(rooms: SimpleNamespace) -> None:
+    names = [each.name for each in rooms.sets.SETS]
+    before = {"peers": {"a": 1}, "sets": [{"name": names[3], "at": 1}, {"name": names[1], "at": 1}]}
+    now = {"peers": {"a": 2}, "sets": [{"name": names[1], "at": 2}, {"name": names[0], "at": 2}]}
+    found = rooms.render.joined(before, now)
+    assert [(each["name"], each["at"]) for each in found["sets"]] == [
+        (names[0], 2),
+        (names[1], 2),
+        (names[3], 1),
+    ]
+    assert found["peers"] == {"a": 2}
+    assert rooms.render.joined({}, now)["sets"] == rooms.render.joined(now, {**now, "sets": []})["sets"]
 
 
 def test_a_page_without_its_place_is_refused(rooms: SimpleNamespace) -> None:
