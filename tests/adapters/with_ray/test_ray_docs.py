@@ -1,16 +1,18 @@
-"""The examples of the page about Ray run, by themselves: it starts and ends a cluster."""
+"""The examples of the pages about Ray run, by themselves: each starts and ends a cluster."""
 
 import subprocess
 import sys
 
 import pages
 import public_api
+import pytest
 
 
-def test_the_examples_of_the_page_run(tmp_path):
+@pytest.mark.parametrize("page", ["howto/ray.md", "stories/many_tasks.md"])
+def test_the_examples_of_a_page_run(page, tmp_path):
     script = tmp_path / "page.py"
     start = 'ray.init(address="local", log_to_driver=False, num_cpus=2'
-    script.write_text("\n".join(pages.blocks("howto/ray.md")).replace("ray.init(num_cpus=2", start))
+    script.write_text("\n".join(pages.blocks(page)).replace("ray.init(num_cpus=2", start))
     subprocess.run([sys.executable, script], cwd=tmp_path, check=True)
 
 
