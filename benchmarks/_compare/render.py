@@ -103,11 +103,14 @@ def summary(found: Found) -> str:
 
 
 def _legend(found: Found, looked: Found) -> str:
+    there = [each["name"] for each in found["sets"]]
+    missing = ", ".join(f"`{each.name}`" for each in SETS if each.name not in there)
     return (
         f"Shuffled records a second without workers / with two, the fastest in bold (the limit aside); the "
         f"columns after the sets are of `{looked['name']}`. First batch and resume count from the start "
         f"of the process; memory is what can't be given back. Medians of {looked['rounds']} interleaved "
         f"rounds, {looked['date']}: {looked['machine']}."
+        + (f" Not measured yet: {missing}." if missing else "")
     )
 
 
