@@ -28,6 +28,7 @@ def rooms() -> SimpleNamespace:
         from _compare import figures, peers, plot, render, rounds, sets, venvs
     finally:
         del sys.path[:2]
+        sys.modules.pop("data", None)  # a name that tests of the command have files of, too
     return SimpleNamespace(
         data=data,
         figures=figures,
