@@ -16,7 +16,7 @@ from yogadl.cli._waiting import Waiting
 
 _GAP: Final = "  "
 _DELAY_S: Final = 2.0
-_COLORS: Final = {"bold": "1", "red": "1;31", "yellow": "33", "green": "32"}
+_COLORS: Final = {"bold": "1", "red": "1;31", "yellow": "33"}
 
 size = in_words  # of bytes
 

@@ -64,3 +64,22 @@ class Reader:
 
     def close(self) -> None:
         """Stop workers, if something must be said to that end."""
+
+
+class Stateful(Reader):
+    """What readers by a loader with `state_dict` have in common; a subclass makes `_loader`."""
+
+    _loader: Any
+
+    def epoch(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def state(self) -> Any:
+        return self._loader.state_dict()
+
+    def resume(self, state: Any, batches: int) -> Iterator[Any]:
+        self._loader.load_state_dict(state)
+        return self.epoch()
+
+    def close(self) -> None:
+        del self._loader

@@ -1,7 +1,7 @@
 """LitData."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from data import Data
 from litdata import StreamingDataLoader, StreamingDataset, TokensLoader, optimize
-from readers import SEED, Reader
+from readers import SEED, Reader, Stateful
 
 
-class Chunks(Reader):
+class Chunks(Stateful):
     """Chunks of LitData, read by a StreamingDataset in a StreamingDataLoader.
 
     `optimize` writes chunks of 64 MB, its default and what its FAQ advises, without compression, in as many
@@ -57,16 +57,6 @@ class Chunks(Reader):
             verbose=False,
         )
 
-    def epoch(self) -> Iterator[Any]:
-        return iter(self._loader)
-
-    def state(self) -> Any:
-        return self._loader.state_dict()
-
-    def resume(self, state: Any, batches: int) -> Iterator[Any]:
-        self._loader.load_state_dict(state)
-        return self.epoch()
-
     @staticmethod
     def columns(batch: Any) -> Mapping[str, Any]:
         return Reader.columns(batch if isinstance(batch, dict) else {"tokens": batch})
@@ -74,9 +64,6 @@ class Chunks(Reader):
     @staticmethod
     def size(batch: Any) -> int:
         return Reader.size(batch) if isinstance(batch, dict) else len(batch)
-
-    def close(self) -> None:
-        del self._loader
 
 
 class _Source:

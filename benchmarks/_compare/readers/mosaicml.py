@@ -1,18 +1,17 @@
 """MosaicML Streaming."""
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from data import Data
-from readers import SEED, Reader
+from readers import SEED, Stateful
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 
 
-class Streaming(Reader):
+class Streaming(Stateful):
     """Shards of MDS, read by a StreamingDataset in a StreamingDataLoader.
 
     `MDSWriter` writes shards of its default size (64 MiB), without compression and without hashes. Arrays
@@ -41,18 +40,8 @@ class Streaming(Reader):
             for record in data:
                 writer.write(record)
 
-    def epoch(self) -> Iterator[Any]:
-        return iter(self._loader)
-
-    def state(self) -> Any:
-        return self._loader.state_dict()
-
-    def resume(self, state: Any, batches: int) -> Iterator[Any]:
-        self._loader.load_state_dict(state)
-        return self.epoch()
-
     def close(self) -> None:
-        del self._loader
+        super().close()
         gc.collect()
         clean_stale_shared_memory()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from data import Data
-from readers import SEED, Reader
+from readers import SEED, Stateful
 from torch.utils.data import Dataset, Sampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -85,8 +85,8 @@ class _Batches(Sampler[torch.Tensor]):
         self._epoch, self._first = state["epoch"] - 1, state["given"]
 
 
-class _Loaded(Reader):
-    """What the rows have in common: a StatefulDataLoader, and its checkpoint."""
+class _Loaded(Stateful):
+    """What the rows have in common: a StatefulDataLoader."""
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
@@ -96,19 +96,6 @@ class _Loaded(Reader):
 
     def _options(self) -> dict[str, Any]:
         raise NotImplementedError
-
-    def epoch(self) -> Iterator[Any]:
-        return iter(self._loader)
-
-    def state(self) -> Any:
-        return self._loader.state_dict()
-
-    def resume(self, state: Any, batches: int) -> Iterator[Any]:
-        self._loader.load_state_dict(state)
-        return self.epoch()
-
-    def close(self) -> None:
-        del self._loader
 
 
 class Files(_Loaded):

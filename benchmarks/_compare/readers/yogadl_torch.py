@@ -1,17 +1,16 @@
 """yogadl through PyTorch, as it is in this checkout."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data import Data
-from readers import SEED, Reader
+from readers import SEED, Stateful
 
 import yogadl
 from yogadl.adapters import torch as yogadl_torch
 
 
-class Torch(Reader):
+class Torch(Stateful):
     """A stream of yogadl as a loader of PyTorch, by `make_dataloader`.
 
     `storage.submit(arrays)`, or `submit(records)` for byte strings; then `ref.stream(shuffle=True)` and
@@ -31,16 +30,3 @@ class Torch(Reader):
     def build(cls, data: Data, folder: Path) -> None:
         source = list(data) if data.varying else data.columns
         yogadl.open_storage(folder).submit(source, "set", "1")
-
-    def epoch(self) -> Iterator[Any]:
-        return iter(self._loader)
-
-    def state(self) -> Any:
-        return self._loader.state_dict()
-
-    def resume(self, state: Any, batches: int) -> Iterator[Any]:
-        self._loader.load_state_dict(state)
-        return self.epoch()
-
-    def close(self) -> None:
-        del self._loader
