@@ -27,6 +27,8 @@ _LOOK_EVERY_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
 # A call at which so many workers died is given up: the first may have met with somebody else's accident.
 _MOST_DEATHS: Final = 3
+# So long a killed pool waits for each of its threads. A process that is killed ends sooner.
+_END_S: Final = 10
 
 
 @contextlib.contextmanager
@@ -118,7 +120,7 @@ class _Pool(concurrent.futures.Executor):
         self._on_report = on_report
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._is_over = False
+        self._over = threading.Event()
         self._workers: set[_Worker] = set()
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
         for thread in self._threads:
@@ -142,7 +144,7 @@ class _Pool(concurrent.futures.Executor):
     def kill(self) -> None:
         """End now, whatever the workers are at."""
         with self._lock:
-            self._is_over = True
+            self._over.set()
             for worker in self._workers:
                 worker.kill()
         with contextlib.suppress(queue.Empty):
@@ -150,13 +152,17 @@ class _Pool(concurrent.futures.Executor):
                 call = self._calls.get_nowait()
                 if call is not None:
                     call.future.cancel()
-        self.shutdown()
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            # Not for ever: an interrupt may have left a lock of a future held, which a thread then waits for.
+            thread.join(_END_S)
 
     def _serve(self) -> None:
         """Make calls, one after the other, until there are no more."""
         worker: _Worker | None = None
         while (call := self._calls.get()) is not None:
-            if not call.future.set_running_or_notify_cancel():
+            if self._over.is_set() or not call.future.set_running_or_notify_cancel():
                 continue
             try:
                 for deaths in range(1, _MOST_DEATHS + 1):
@@ -167,11 +173,12 @@ class _Pool(concurrent.futures.Executor):
                         break
                     self._ended(worker)
                     worker = None
-                    if self._is_over or deaths == _MOST_DEATHS:
+                    if self._over.is_set() or deaths == _MOST_DEATHS:
                         raise WorkerDiedError(f"a worker process died {deaths} times at it, last {found.how}")
                     _log.warning("yogadl: a worker process died %s; another goes on", found.how)
             except BaseException as error:  # noqa: BLE001  (whatever it is, who waits for it gets it)
-                call.future.set_exception(error)
+                if not self._over.is_set():  # then nobody does, and its lock may be held for ever: see `kill`
+                    call.future.set_exception(error)
         if worker is not None:
             self._ended(worker)
 
@@ -179,7 +186,7 @@ class _Pool(concurrent.futures.Executor):
         worker = _Worker(self._given)
         with self._lock:
             self._workers.add(worker)
-            if self._is_over:
+            if self._over.is_set():
                 worker.kill()
         return worker
 

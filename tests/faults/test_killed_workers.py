@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,26 @@ def build_and_interrupt(folder: str) -> None:
     yogadl.open_storage(folder).submit(Large(), "data", "1", workers=4)
 
 
+def build_and_interrupt_with_locks_held(folder: str) -> None:
+    """As an interrupt does that comes while Python's own lines have taken the locks of futures."""
+    enter, entries = threading.Condition.__enter__, itertools.count(1)
+
+    def entered(condition: threading.Condition) -> bool:
+        is_held = enter(condition)
+        if threading.current_thread() is threading.main_thread():
+            condition.acquire(blocking=False)  # a future's can be held twice, and so it stays
+            if next(entries) == 50:  # now those of all futures are
+                threading.Condition.__enter__ = enter
+                raise KeyboardInterrupt
+        return is_held
+
+    def from_now_on(*_: Any) -> None:
+        threading.Condition.__enter__ = entered
+
+    signal.signal(signal.SIGINT, from_now_on)
+    build(folder)
+
+
 def filter_slowly(folder: str) -> None:
     def choose(record: Any) -> bool:
         if record["i"] % 10 == 0:
@@ -159,8 +180,11 @@ def test_workers_of_a_filter_end_with_it(tmp_path: Path, number: signal.Signals)
     assert not list(tmp_path.rglob("*.selection"))
 
 
-def test_an_interrupted_builder_ends_though_its_workers_have_much_in_hand(tmp_path: Path) -> None:
-    builder = start("build", tmp_path)
+@pytest.mark.parametrize("function", ["build", "build_and_interrupt_with_locks_held"])
+def test_an_interrupted_builder_ends_though_its_workers_have_much_in_hand(
+    tmp_path: Path, function: str
+) -> None:
+    builder = start(function, tmp_path)
     assert builder.stdout is not None
     for _ in range(3):  # then it waits for them
         builder.stdout.readline()
