@@ -13,7 +13,10 @@ from _data import (  # noqa: F401 (the scripts find all about sets here)
     VECTORS,
     Columns,
     DataSet,
+    large_images,
+    small_images,
     tokens,
+    vectors,
 )
 from _measure import Settings, batches_of, check_equal, say
 

@@ -19,6 +19,7 @@ from yogadl.adapters import grain as adapter
 
 RECORDS = 60_000
 FEW = 6_000  # for Grain's default ReadOptions, with which it takes its time
+FILE_RECORDS = 2_000
 BATCH = 256
 NAME = "{uint8[32,32,3], int64} x 60 k"
 IMAGE_BYTES = 32 * 32 * 3
@@ -42,22 +43,30 @@ def measure(settings: Settings) -> None:
     storage = yogadl.open_storage(root)
     storage.submit(columns, "set", "1")
     ref = storage.fetch("set", "1")
-    path = str(settings.path("set.array_record"))
-    write_array_record(path, columns)
+    paths = write_array_records(settings, columns, FILE_RECORDS)
     stream = ref.stream(shuffle=True, shuffle_seed=1)
-    record_by_record(settings, stream, path, columns, NO_THREADS)
+    record_by_record(settings, stream, write_array_records(settings, columns, records), columns, NO_THREADS)
+    record_by_record(settings, stream, paths, columns, NO_THREADS)
     few = ref[: settings.scaled(FEW)].stream(shuffle=True, shuffle_seed=1)
-    record_by_record(settings, few, path, columns, grain.ReadOptions())
+    record_by_record(settings, few, paths, columns, grain.ReadOptions())
     whole_batches(settings, stream, columns)
     clear(root)
 
 
-def write_array_record(path: str, columns: Columns) -> None:
-    """Write every record as its bytes, so that each can be read alone."""
-    writer = ArrayRecordWriter(path, "group_size:1")
-    for image, number in zip(columns["image"], columns["id"], strict=True):
-        writer.write(image.tobytes() + number.tobytes())
-    writer.close()
+def write_array_records(settings: Settings, columns: Columns, file_records: int) -> list[str]:
+    """Write every record as its bytes, so that each can be read alone.
+
+    How long a read takes grows with the records of its file.
+    """
+    paths = []
+    for first in range(0, len(columns["id"]), file_records):
+        paths.append(str(settings.path(f"{file_records}-{first:08d}.array_record")))
+        writer = ArrayRecordWriter(paths[-1], "group_size:1,uncompressed")
+        ours = slice(first, first + file_records)
+        for image, number in zip(columns["image"][ours], columns["id"][ours], strict=True):
+            writer.write(image.tobytes() + number.tobytes())
+        writer.close()
+    return paths
 
 
 def check(batches: Iterable[Any], columns: Columns, wanted: Any) -> None:
@@ -68,7 +77,7 @@ def check(batches: Iterable[Any], columns: Columns, wanted: Any) -> None:
 
 
 def record_by_record(
-    settings: Settings, stream: Any, path: str, columns: Columns, threads: grain.ReadOptions
+    settings: Settings, stream: Any, paths: list[str], columns: Columns, threads: grain.ReadOptions
 ) -> None:
     """Print the row of `make_dataloader` against ArrayRecord, with the same ReadOptions."""
     records = len(stream)
@@ -76,7 +85,7 @@ def record_by_record(
     batch = grain.transforms.Batch(BATCH)
     ours = adapter.make_dataloader(stream, [batch], read_options=threads)
     theirs = grain.DataLoader(
-        data_source=grain.sources.ArrayRecordDataSource(path),
+        data_source=grain.sources.ArrayRecordDataSource(paths),
         sampler=grain.samplers.IndexSampler(records, shuffle=True, seed=1, num_epochs=1),
         operations=[Decode(), batch],
         read_options=threads,
@@ -86,7 +95,7 @@ def record_by_record(
     times = interleave(works, settings.rounds, uncounted=1)
     settings.row(
         f"Grain record by record, ReadOptions({threads.num_threads}, {threads.prefetch_buffer_size}), "
-        f"Batch({BATCH}), shuffled, {NAME}, against ArrayRecord",
+        f"Batch({BATCH}), shuffled, {NAME}, against ArrayRecord in files of {-(-RECORDS // len(paths)):,}",
         at_least(3) if threads == NO_THREADS else None,  # its own threads take the time, whatever they read
         ratios(times["Grain"], times["ours"]),
         f"{rate(records, times['ours'])}; ArrayRecord {rate(records, times['Grain'])}",

@@ -27,7 +27,7 @@ class Peer:
 
 
 PEERS: Final = (
-    Peer("numpy in RAM (the limit)", "numpy", "arrays:InRam", ("numpy",)),
+    Peer("numpy in RAM, for reference", "numpy", "arrays:InRam", ("numpy",)),
     Peer("yogadl", "yogadl", "yogadl_core:Core", (".",)),
     Peer("yogadl through PyTorch", "yogadl_torch", "yogadl_torch:Torch", (".", TORCH)),
     Peer("yogadl through tf.data", "yogadl_tf", "yogadl_tensorflow:ThroughTfData", (".", TENSORFLOW)),

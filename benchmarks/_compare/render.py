@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from _compare.sets import SETS
 
 _RESULTS: Final = "results.json"
 _READERS: Final = Path(__file__).resolve().parent / "readers"
-_LIMIT: Final = "numpy"
+_REFERENCE: Final = "numpy"
 
 
 def save(found: Found, folder: Path) -> None:
@@ -31,11 +31,25 @@ def load(folder: Path) -> Found:
 
 
 def joined(before: Found, found: Found) -> Found:
-    """Return what was found before, with the sets and the versions of what was found now."""
-    sets = {each["name"]: each for each in [*before.get("sets", []), *found["sets"]]}
-    order = [each.name for each in SETS]
-    known = sorted(sets.values(), key=lambda each: order.index(each["name"]))
-    return {**found, "sets": known}
+    """Return what was found before, with the sets and the versions of what was found now.
+
+    A set that only some peers read now keeps what was found of the others, as often on such a machine; one
+    that was found elsewhere stays as it was.
+    """
+    sets = {each["name"]: each for each in before.get("sets", [])}
+    for now in found["sets"]:
+        old = sets.get(now["name"], now)
+        if set(old["peers"]) <= set(now["peers"]):
+            sets[now["name"]] = now
+        elif all(old[what] == now[what] for what in ("machine", "rounds")):
+            apart = old.get("apart", {}) | dict.fromkeys(now["peers"], now["date"])
+            sets[now["name"]] = {**old, "peers": {**old["peers"], **now["peers"]}, "apart": apart}
+    peers = {**before.get("peers", {}), **found["peers"]}
+    return {
+        **found,
+        "peers": {peer.key: peers[peer.key] for peer in PEERS if peer.key in peers},
+        "sets": [sets[each.name] for each in SETS if each.name in sets],
+    }
 
 
 def write(found: Found, checkout: Path) -> None:
@@ -72,10 +86,9 @@ def summary(found: Found) -> str:
     heads = ["", *(f"`{each['name'].split(' x ')[0]}`" for each in sets)]
     heads += ["first batch", "resume at 50 %", "build", "on disk", "memory", "global shuffle", "exact resume"]
     keys = list(found["peers"])
-    rates = [{key: rates_of(each["peers"].get(key, {})) for key in keys} for each in sets]
     best = [
-        max((pair for key, pair in column.items() if key != _LIMIT), key=max, default=(0, 0))
-        for column in rates
+        [max(column, default=0.0) for column in zip(*_pairs(keys, each["peers"]), strict=True)]
+        for each in sets
     ]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for key in keys:
@@ -84,9 +97,8 @@ def summary(found: Found) -> str:
             lines.append(f"| {peer['name']} | {_cell(peer['why'])} |" + " |" * (len(heads) - 2))
             continue
         cells = [peer["name"]]
-        for each, column, top in zip(sets, rates, best, strict=True):
-            shown = _rates(each["peers"].get(key, {}))
-            cells.append(f"**{shown}**" if column[key] == top and any(top) else shown)
+        tops = [[0.0, 0.0]] * len(sets) if key == _REFERENCE else best
+        cells += [_rates(each["peers"].get(key, {}), top) for each, top in zip(sets, tops, strict=True)]
         of = looked["peers"].get(key, {})
         cells += [
             _value(of, "first_s_0", _seconds),
@@ -106,12 +118,21 @@ def _legend(found: Found, looked: Found) -> str:
     there = [each["name"] for each in found["sets"]]
     missing = ", ".join(f"`{each.name}`" for each in SETS if each.name not in there)
     return (
-        f"Shuffled records a second without workers / with two, the fastest in bold (the limit aside); the "
-        f"columns after the sets are of `{looked['name']}`. First batch and resume count from the start "
-        f"of the process; memory is what can't be given back. Medians of {looked['rounds']} interleaved "
-        f"rounds, {looked['date']}: {looked['machine']}."
+        "The first columns are shuffled records a second: without workers / with two worker processes, the "
+        "fastest peer in bold. These records need no work but reading, so workers often cost more than they "
+        f"bring. The other columns are of `{looked['name']}`: seconds from the start of the process to the "
+        "first batch; the same from a checkpoint in the middle of an epoch; seconds to build; size on disk "
+        'against the records\'; memory without the page cache. "No (15 x)": the records of a batch are 15 '
+        f"times more alike than in a random order. Each number is the median of {looked['rounds']} interleaved "
+        f"rounds, {looked['date']}: {looked['machine']}.{_apart(found, looked)}"
         + (f" Not measured yet: {missing}." if missing else "")
     )
+
+
+def _apart(found: Found, of: Found) -> str:
+    """Name the peers that did not take turns with the others."""
+    named = [f"{found['peers'][key]['name']} ({date})" for key, date in of.get("apart", {}).items()]
+    return f" Measured apart from the others: {', '.join(named)}." if named else ""
 
 
 def details(found: Found) -> str:
@@ -139,7 +160,7 @@ def _set_table(found: Found, each: Found) -> list[str]:
         f"### `{each['name']}`",
         "",
         f"{records:,} records, {mib:,.0f} MiB, batches of {each['batch']}; {each['rounds']} rounds, "
-        f"{each['date']}: {each['machine']}.",
+        f"{each['date']}: {each['machine']}.{_apart(found, each)}",
         "",
     ]
     lines += ["| | " + " | ".join(head for head, _, _ in _COLUMNS) + " |", "|---" * (len(_COLUMNS) + 1) + "|"]
@@ -163,13 +184,23 @@ def _docstring(reader: str) -> str:
     return (said or "").replace("\n\nArgs:", "\n")
 
 
-def _rates(of: Found) -> str:
+def _pairs(keys: list[str], peers: Found) -> list[tuple[float, float]]:
+    """Return the rates of all but the one that is no peer."""
+    return [rates_of(peers.get(key, {})) for key in keys if key != _REFERENCE]
+
+
+def _rates(of: Found, best: Sequence[float]) -> str:
+    """Return both rates, those in bold that are the best."""
     if isinstance(why := of.get("build_s"), str):
         return why
-    without, with_two = rates_of(of)
-    if isinstance(why := of.get("records_per_s_0"), str) and not with_two:
+    rates = rates_of(of)
+    if isinstance(why := of.get("records_per_s_0"), str) and not rates[1]:
         return why
-    return f"{shown_number(without) if without else '-'} / {shown_number(with_two) if with_two else '-'}"
+    texts = [
+        (f"**{shown_number(rate)}**" if rate == top else shown_number(rate)) if rate else "-"
+        for rate, top in zip(rates, best, strict=True)
+    ]
+    return " / ".join(texts)
 
 
 def _value(of: Found, metric: str, shown: Callable[[Any], str], is_range: bool = False) -> str:

@@ -239,7 +239,7 @@ def test_the_pages_say_what_was_measured(rooms: SimpleNamespace) -> None:
     found = rooms.render.load(BENCHMARKS / "_compare")
     assert not found["is_quick"]
     assert list(found["peers"]) == [peer.key for peer in rooms.peers.PEERS]
-    assert {each["name"] for each in found["sets"]} <= {each.name for each in rooms.sets.SETS}
+    assert [each["name"] for each in found["sets"]] == [each.name for each in rooms.sets.SETS]
     assert all(each["rounds"] >= 3 for each in found["sets"])
     for name, text in rooms.render.pages(found).items():
         page = (CHECKOUT / name).read_text()
@@ -250,16 +250,40 @@ def test_the_pages_say_what_was_measured(rooms: SimpleNamespace) -> None:
 
 def test_a_set_that_is_measured_again_takes_the_place_of_the_old(rooms: SimpleNamespace) -> None:
     names = [each.name for each in rooms.sets.SETS]
-    before = {"peers": {"a": 1}, "sets": [{"name": names[3], "at": 1}, {"name": names[1], "at": 1}]}
-    now = {"peers": {"a": 2}, "sets": [{"name": names[1], "at": 2}, {"name": names[0], "at": 2}]}
+    before = {
+        "peers": {"numpy": 1, "tf_memory": 1},
+        "sets": [{"name": names[3], "at": 1, "peers": {}}, {"name": names[1], "at": 1, "peers": {}}],
+    }
+    now = {
+        "peers": {"numpy": 2},
+        "sets": [{"name": names[1], "at": 2, "peers": {}}, {"name": names[0], "at": 2, "peers": {}}],
+    }
     found = rooms.render.joined(before, now)
     assert [(each["name"], each["at"]) for each in found["sets"]] == [
         (names[0], 2),
         (names[1], 2),
         (names[3], 1),
     ]
-    assert found["peers"] == {"a": 2}
+    assert list(found["peers"].items()) == [("numpy", 2), ("tf_memory", 1)]
     assert rooms.render.joined({}, now)["sets"] == rooms.render.joined(now, {**now, "sets": []})["sets"]
+
+
+@pytest.mark.parametrize("other", [{}, {"machine": "another"}, {"rounds": 1}])
+def test_a_peer_that_is_measured_again_keeps_the_others(rooms: SimpleNamespace, other: dict) -> None:
+    peers = {"grain": {"name": "Grain"}, "numpy": {"name": "numpy"}}
+    said = {**LITTLE, "name": rooms.sets.SETS[0].name, "bytes": 1, "machine": "none", "rounds": 3}
+    old = {**said, "date": "then", "peers": {"grain": {"build_s": [1]}, "numpy": {"build_s": [2]}}}
+    new = {**said, "date": "now", "peers": {"grain": {"build_s": [3]}}, **other}
+    found = rooms.render.joined({"peers": peers, "sets": [old]}, {"peers": peers, "sets": [new]})
+    (joined,) = found["sets"]
+    is_kept = not other
+    assert joined["date"] == "then"
+    assert joined["peers"] == {"grain": {"build_s": [3 if is_kept else 1]}, "numpy": {"build_s": [2]}}
+    for text in (rooms.render.summary({**found, "is_quick": False}), rooms.render.details(found)):
+        assert ("Measured apart from the others: Grain (now)." in text) == is_kept
+    (whole,) = rooms.render.joined(found, {"peers": peers, "sets": [{**old, "date": "later"}]})["sets"]
+    assert whole["date"] == "later"
+    assert "apart" not in whole
 
 
 def test_a_page_without_its_place_is_refused(rooms: SimpleNamespace) -> None:
@@ -311,3 +335,31 @@ def test_a_name_that_is_none_is_refused(arguments: list[str], said: str) -> None
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_scripts_find_what_they_use_of_each_other(rooms: SimpleNamespace) -> None:
+    ours = {path.stem: path for path in BENCHMARKS.glob("_*.py")}
+    trees = {path.stem: ast.parse(path.read_text()) for path in BENCHMARKS.glob("*.py")}
+    used = {
+        (node.value.id, node.attr)
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours
+    }
+    assert len(used) > 10
+    for module, name in used:
+        there = {getattr(node, "name", None) for node in trees[module].body}
+        there |= {
+            alias.name
+            for node in trees[module].body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        there |= {
+            target.id
+            for node in trees[module].body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        assert name in there, f"{module}.{name}"
