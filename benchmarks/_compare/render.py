@@ -123,8 +123,8 @@ def _legend(found: Found, looked: Found) -> str:
         f"bring. The other columns are of `{looked['name']}`: seconds from the start of the process to the "
         "first batch; the same from a checkpoint in the middle of an epoch; seconds to build; size on disk "
         'against the records\'; memory without the page cache. "No (15 x)": the records of a batch are 15 '
-        f"times more alike than in a random order. Each number is the median of {looked['rounds']} interleaved "
-        f"rounds, {looked['date']}: {looked['machine']}.{_apart(found, looked)}"
+        "times more alike than in a random order. Each number is the median of "
+        f"{looked['rounds']} interleaved rounds, {looked['date']}: {looked['machine']}.{_apart(found, looked)}"
         + (f" Not measured yet: {missing}." if missing else "")
     )
 
