@@ -124,7 +124,8 @@ def _legend(found: Found, looked: Found) -> str:
         "first batch; the same from a checkpoint in the middle of an epoch; seconds to build; size on disk "
         'against the records\'; memory without the page cache. "No (15 x)": the records of a batch are 15 '
         "times more alike than in a random order. Each number is the median of "
-        f"{looked['rounds']} interleaved rounds, {looked['date']}: {looked['machine']}.{_apart(found, looked)}"
+        f"{looked['rounds']} interleaved rounds, {looked['date']}: {looked['machine']}."
+        + _apart(found, looked)
         + (f" Not measured yet: {missing}." if missing else "")
     )
 
