@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
-from yogadl._processes import end_with, how_it_ended
+from yogadl._processes import SENT_TO_ALL, end_with, how_it_ended, outlive_signals, outlive_signals_alone
 
 METHODS: Final = ("forkserver", "spawn", "fork")
 # So often the server looks whether its parent lives, where the kernel can't tell it.
@@ -63,8 +63,8 @@ class Workers:
         self._kept: list[socket.socket] = []
         self.control, theirs = socket.socketpair()
         with theirs:
-            # What is interrupted from the keyboard is this process, which then ends them.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            # The server inherits that they are blocked, until it has seen to them.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_ALL)
             try:
                 if method == "fork":
                     server = self._fork(theirs, work)
@@ -190,7 +190,7 @@ def main(given: str) -> None:
     """Be the server, or a worker, of a process that has started this one empty."""
     descriptor, parent, work, method, preload, number = json.loads(given)
     connection = socket.socket(fileno=descriptor)
-    _ignore_interrupts()
+    outlive_signals()
     module, _, name = work.partition(":")
     for needed in preload:
         # What is not there, or fails, does so where it is used.
@@ -202,14 +202,9 @@ def main(given: str) -> None:
     _serve(connection, parent, function, work if method == "spawn" else None)
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
 def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None = None) -> NoReturn:
     """Start workers, tell of their deaths, and end all of them at the end."""
-    _ignore_interrupts()
+    outlive_signals()
     os.set_blocking(control.fileno(), True)
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -282,6 +277,7 @@ def _begin(work: Work, connection: socket.socket, number: int, server: int, spaw
 def _work(work: Work, connection: socket.socket, number: int, server: int) -> NoReturn:
     code = 1
     try:
+        outlive_signals_alone()
         end_with(server)
         with contextlib.suppress(AttributeError, ValueError, OSError):
             # It is killed at the end: what it prints is to be seen before that.

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import multiprocessing
 import os
@@ -25,6 +26,9 @@ _WORKER: Final = "yogadl-worker"  # what its processes are called
 # reads for nobody counts twice when the build is gone on with.
 _LOOK_EVERY_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
+# What a terminal, a cluster's manager or torchrun sends to all processes of a job at once. What it means is
+# decided by the one that starts workers: it may want to save first, and ends them.
+SENT_TO_ALL: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
 # A call at which so many workers died is given up: the first may have met with somebody else's accident.
 _MOST_DEATHS: Final = 3
 # So long a killed pool waits for each of its threads. A process that is killed ends sooner.
@@ -91,6 +95,33 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
+
+
+def outlive_signals() -> None:
+    """Let this process live through what is sent to all processes of a job."""
+    for number in SENT_TO_ALL:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_ALL)
+
+
+def outlive_signals_alone() -> None:
+    """Do so in a worker, but not in what a user's function starts there: `terminate()` must end that."""
+    outlive_signals()
+    ending = SENT_TO_ALL - {signal.SIGINT}
+    for number in ending:
+        signal.signal(number, lambda *_: None)  # what is executed does not inherit that
+        signal.siginterrupt(number, False)
+
+    def end_at_signals() -> None:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
+
+    os.register_at_fork(
+        before=functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, ending),
+        after_in_parent=functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, ending),
+        after_in_child=end_at_signals,
+    )
 
 
 def how_it_ended(code: int) -> str:
@@ -284,7 +315,7 @@ def _work(connection: "Connection", given: bytes) -> None:
     """Make the calls that come in, until there are no more, or whoever sends them is gone."""
     global _given, _connection
     _given, _connection = given, connection
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one is interrupted as well, and kills it
+    outlive_signals_alone()
     parent = multiprocessing.parent_process()
     assert parent is not None and parent.pid is not None
     end_with(parent.pid)
