@@ -1,7 +1,7 @@
-"""examples/train_grain.py, killed, and gone on with in other numbers of processes."""
+"""examples/train_grain.py, killed, asked to stop, and gone on with in other numbers of processes."""
 
-from example_contract import ExampleContract
+from example_contract import StoppableContract
 
 
-class TestGrain(ExampleContract):
+class TestGrain(StoppableContract):
     script = "train_grain.py"
