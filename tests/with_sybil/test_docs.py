@@ -77,6 +77,7 @@ SKIPPED = {
     "docs/howto/jax.md": 7,
     "docs/howto/keras.md": 11,
     "docs/howto/migrating.md": 3,
+    "docs/howto/preemption.md": 5,
     "docs/howto/pytorch.md": 12,
     "docs/howto/ray.md": 5,
     "docs/howto/s3.md": 1,

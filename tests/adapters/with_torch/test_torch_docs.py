@@ -25,6 +25,12 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pages.run("howto/pytorch.md", code)
 
 
+def test_a_job_of_several_ranks_that_gets_sigterm_goes_on_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    pages.run("howto/preemption.md", pages.blocks("howto/preemption.md"))
+
+
 def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pages.run("../README.md", pages.blocks("../README.md", "## Use it", "### PyTorch"))
