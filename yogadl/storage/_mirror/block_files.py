@@ -95,6 +95,7 @@ class BlockFiles:
         try:
             descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
+            self.is_lost = self.is_lost or not self._lock_path.exists()
             raise GoneError from error
         try:
             content = os.pread(descriptor, length, position)
