@@ -115,6 +115,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # saves at the next step, and ends
     dist.init_process_group("gloo")
     train(args, stopping)
+    dist.barrier()  # nobody leaves while another saves, or while Gloo still has a tensor of the last step
     dist.destroy_process_group()
 
 

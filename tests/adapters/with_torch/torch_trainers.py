@@ -45,4 +45,5 @@ names = pages.run("howto/pytorch.md", common, torch=torch, yogadl_torch=yogadl_t
 names["Classifier"] = watched(names["Classifier"])
 pages.run("howto/pytorch.md", pages.blocks("howto/pytorch.md", f"**{TRAINER}.**"), **names)
 if torch.distributed.is_initialized():
+    torch.distributed.barrier()  # Gloo may still have a tensor of the last step
     torch.distributed.destroy_process_group()
