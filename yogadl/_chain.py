@@ -206,8 +206,8 @@ class Chain:
     def _misfit(self, record: int, error: UnsupportedDataError) -> StageError:
         """Return the error of a record that is not like the first."""
         text = (
-            f"{self} returned for record {record} what is not like the first: {error}. If shapes vary, say "
-            'so: spec={"name": yogadl.Leaf("float32", (None,))} or the like'
+            f"{self} returned a result for record {record} that is not like the first one: {error}. If "
+            'shapes vary, declare them: spec={"name": yogadl.Leaf("float32", (None,))}, for example'
         )
         return StageError(text, self.stages[-1].number, record)
 

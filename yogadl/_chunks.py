@@ -255,8 +255,8 @@ def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | 
     """Return what fills the last chunk, as a value of the field's dtype."""
     if drops != (pad is None):
         raise ConfigurationError(
-            "the last chunk is either left out, drop_remainder=True, or filled up: "
-            "drop_remainder=False, pad=0, or another value; pass both of these or none"
+            "to fill up the last chunk, pass both drop_remainder=False and pad=0 (or another value); to "
+            "leave it out, pass neither"
         )
     if pad is None:
         return None

@@ -221,15 +221,16 @@ class RecordsRef(StreamedRef[Item_co]):
     ) -> "tuple[RecordsRef[Item_co], ...]":
         """Return views of the records, shuffled first: ``train, rest = ref.split(0.8, seed=1)``.
 
-        Each record is in one of them. They are as large as can be said in whole records, and in shuffled
-        order. The same on every machine, for ever; 8 bytes a record are kept.
+        Each record is in exactly one view. The sizes are exact, but for rounding to whole records; the order
+        is shuffled. The split is the same on every machine, for ever; it takes 8 bytes of memory a record.
 
         Args:
-            shares: How much of the records each view has. If that is less than 1 together, one more view has
-                the rest. A float is what it is printed as: 0.7 is 7/10.
+            shares: Which share of the records each view has. If their sum is less than 1, one more view has
+                the rest. A float means the number that is printed: 0.7 is 7/10.
             seed: Which shuffle: any integer.
-            by: A field, of one number, date, str or bytes a record: each view has of each value as much as of
-                all records, to within one (of two views; of up to four, two). All values are read.
+            by: A field to stratify by, of one number, date, str or bytes a record: each view has its share
+                of the records of each value, to within one record (with three or four views, two). All
+                values are read.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
@@ -259,15 +260,16 @@ class RecordsRef(StreamedRef[Item_co]):
     ) -> "RecordsRef[Item_co]":
         """Return a view of the records for which ``fn(record)`` is true, in their order.
 
-        Every record is read now, once. What was selected is kept beside the cache, where the next call finds
-        it, in any process, with a function of the same code and values and records of the same fingerprint.
-        Where the storage can't be written it is kept in memory, as long as this reference or a view of it is
-        in use. Where there is no storage, or the function has no description (it uses an open file, say), it
-        is kept in the view that is returned, and the next call works it out again.
+        Every record is read now, once. The selection is stored next to the cache: a later call finds it
+        there, in any process, if the function has the same code and values and the records the same
+        fingerprint. If the storage can't be written, the selection is kept in memory, as long as this
+        reference or a view of it is in use. If there is no storage, or the function can't be described (it
+        uses an open file, for example), only the view that is returned keeps the selection, and the next
+        call computes it again.
 
         Args:
-            fn: Takes a record, and returns True or False, which are to depend on nothing else. What its
-                description is made of: docs/howto/versions.md.
+            fn: Takes a record, and returns True or False; the result must depend on nothing else. How the
+                function is described: docs/howto/versions.md.
             fields: Which fields the function takes; only these are read. All if not given.
             workers: How many processes call the function; without any, this one does.
 
@@ -291,20 +293,20 @@ class RecordsRef(StreamedRef[Item_co]):
     ) -> "RecordsRef":
         """Return chunks of `size` tokens, cut from the values of a field joined end to end.
 
-        What a language model is trained on: `size` may change without building anything anew. A record is a
-        dict with that field alone, and `segments`, if that is given.
+        For training language models: `size` may change without a new build. A record is a dict with only that
+        field, and with `segments`, if that is given.
 
         Args:
-            field: The name of a field of numbers, whose first size may vary; slashes lead into what is
-                nested. None where a record is a single value, and so are the chunks.
+            field: The name of a field of numbers, whose first size may vary; a slash leads to a nested field.
+                None if a record is a single value; then each chunk is, too.
             size: How many tokens a chunk has: items along the first axis.
             drop_remainder: Whether to leave out the last tokens, which make no whole chunk.
             pad: What fills the last chunk up, with `drop_remainder=False`.
-            segments: The name of a second field, int32 of `size`: which document a token is of, counted
-                from 0 in each chunk; -1 for what fills up.
+            segments: The name of a second field, int32 of `size`, that says which document each token belongs
+                to: counted from 0 in each chunk, and -1 for padding.
 
         Raises:
-            ConfigurationError: if there is no such field or it can't be cut, or an argument makes no sense.
+            ConfigurationError: if there is no such field or it can't be cut, or an argument is invalid.
 
         Example:
             >>> import numpy as np, yogadl
@@ -351,11 +353,11 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
 
     Args:
         data: The object; a dict or tuple of arrays is read by column.
-        fingerprint: What names this content in cursors. Without it, one is made of the length and a sample
-            of the records, and marked weak.
-        spec: What a sample of 16 records may not show: the shapes that vary. A tree like the record's with a
-            `yogadl.Leaf` for each such field, or the spec of another `DataRef`. What a dict leaves out is as
-            sampled. The error of a record that does not fit says what to give here.
+        fingerprint: A name for this content, by which cursors recognise it. If not given, it is made from the
+            length and a sample of the records, and marked weak.
+        spec: The shapes that vary, which a sample of 16 records may not show: a tree like the record's with a
+            `yogadl.Leaf` for each such field, or the spec of another `DataRef`. Fields that a dict leaves out
+            are as in the sample. If a record does not fit, the error says what to give here.
 
     Raises:
         UnsupportedDataError: if it has no random access or a record can't be read.

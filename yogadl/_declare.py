@@ -55,8 +55,8 @@ def _leaves(node: Node, given: Any, path: str) -> Iterator[Leaf | None]:
     if isinstance(node, Leaf):
         if not isinstance(given, Leaf | None):
             raise ConfigurationError(
-                f'spec= declares {_name(path)} by yogadl.Leaf("float32", (None, 3)) or the like, '
-                f"not by {given!r:.100}"
+                f'spec= must declare {_name(path)} with a leaf, such as yogadl.Leaf("float32", (None, 3)), '
+                f"not with {given!r:.100}"
             )
         yield given
         return
@@ -76,8 +76,8 @@ def _by_key(node: DictNode | SequenceNode | NamedTupleNode, given: Any, path: st
         return dict(zip(keys, given, strict=True))
     if not isinstance(given, Mapping):
         raise ConfigurationError(
-            f"spec= declares {_name(path)} by a dict of any of its keys, which are {keys}, "
-            f"not by {given!r:.100}"
+            f"spec= must declare {_name(path)} with a dict of some of its keys, which are {keys}, "
+            f"not with {given!r:.100}"
         )
     unknown = [key for key in given if key not in keys]
     if unknown:

@@ -86,7 +86,7 @@ def _place(records: RandomAccess, function: Predicate) -> _Place | None:
             return None
         described = ["filter", below.fingerprint, passed, sha256_of_function(function)]
     except ConfigurationError as error:
-        _log.debug("yogadl: what %s selects is kept in memory alone: %s", name_of(function), error)
+        _log.debug("yogadl: the selection of %s is kept only in memory: %s", name_of(function), error)
         return None
     return _Place(below, hashlib.sha256(json.dumps(described).encode()).hexdigest())
 

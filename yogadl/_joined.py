@@ -195,8 +195,8 @@ def _require_alike(ours: Spec, theirs: Spec, number: int) -> None:
             what = f"field {name!r}" if name else "the record"
             raise ConfigurationError(
                 f"records of different kinds can't be joined: {what} {said[0]} in the first, and {said[1]} "
-                f"in number {number}. Make them alike by fields(...) or map(...); a shape that varies in one "
-                "alone is declared by map(..., spec=...) of the others"
+                f"in number {number}. Make them alike with fields(...) or map(...); if a shape varies in "
+                "only one of them, declare it for the others with map(..., spec=...)"
             )
     raise ConfigurationError(
         f"records of different kinds can't be joined: the first are like {ours.to_json()}, those of number "

@@ -49,8 +49,8 @@ def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
     key = DatasetKey(dataset_id, dataset_version)
     if key.version == AUTO:
         raise ConfigurationError(
-            f"the version {AUTO!r} is worked out from a function, by storage.cacheable and `yogadl build`; "
-            "here give it a name of your own"
+            f"the version {AUTO!r} works only with storage.cacheable and `yogadl build`, which compute it "
+            "from a function; here give the version a name of your own"
         )
     for what, name in (("dataset id", key.id), ("dataset version", key.version)):
         hidden = _hidden_in(name)

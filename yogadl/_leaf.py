@@ -50,12 +50,12 @@ _ROW_SPLITS: Final = ("int32", "int64")
 
 @frozen
 class Leaf:
-    """Describe one field: dtype and shape, with ``None`` for what differs from record to record.
+    """Describe one field: its dtype and shape, with ``None`` for each size that varies between records.
 
     Args:
         dtype: A numpy dtype, by its name or itself; or ``"bytes"``, ``"str"``, ``"object"`` (pickled).
         shape: One number per dimension, ``None`` where it varies; ``None`` for an unknown rank.
-        ragged_rank: What a framework's ragged tensor needs to be given back as it was.
+        ragged_rank: The number of ragged dimensions, for a field that was a ragged tensor of TensorFlow.
         row_splits: The dtype of a ragged tensor's row splits.
 
     Attributes:
@@ -65,7 +65,7 @@ class Leaf:
 
     Raises:
         ConfigurationError: if the dtype or the shape is nothing of the kind.
-        CacheFormatError: if there is no such dtype, or no such shape may be.
+        CacheFormatError: if there is no such dtype, or the shape is not allowed.
 
     Example:
         >>> import yogadl

@@ -14,17 +14,17 @@ from yogadl._order._mix import MOST_BITS, RUN
 from yogadl.errors import ConfigurationError
 
 _STREAMS_ALONE: Final = (
-    "it has streams alone. For random access take yogadl.concat of the same references, and filter or cut "
-    "those before they are mixed"
+    "it has only streams. For random access use yogadl.concat of the same references; filter or slice the "
+    "references before you mix them"
 )
 _AT_ENDS: Final = ("stop", "repeat")
 
 
 class MixedRef(StreamedRef[Item_co]):
-    """Refer to the records of several, mixed: its streams have exact counts of each, as `mix` says.
+    """Refer to the records of several references, mixed by weight: see `mix`.
 
-    An order over their concatenation: read records at random from `yogadl.concat` of the same references,
-    whose indices are those that a stream of this tells.
+    It has only streams. To read records at random, use `yogadl.concat` of the same references: the indices
+    that a stream of the mix reports are indices of that concatenation.
 
     Args:
         records: The concatenation, or what becomes of it.
@@ -89,20 +89,20 @@ def mix(
 ) -> MixedRef[Made]:
     """Return a `DataRef` whose streams mix the records of several by weight; nothing is copied.
 
-    Each 4,096 positions of an epoch have exact counts of each parent: after no number of such runs is one a
-    record ahead of its weight, or behind. Where they lie in a run depends on the seed, the epoch and the run.
-    The k-th record of a parent is the k-th of its own order in that epoch: of its shuffle, with
-    ``shuffle=True``.
+    In each run of 4,096 positions of an epoch, the counts of the parents follow the weights exactly: after
+    any number of runs, no parent is ahead of its weight, or behind, by a whole record. The places of a parent
+    within a run depend on the seed, the epoch and the run. The records of each parent come in its own order
+    of that epoch: that of its own shuffle, with ``shuffle=True``.
 
     A stream can go on from a cursor of a mix with other weights: see `docs/howto/mixes.md`.
 
     Args:
-        parents: By a name, each reference and its weight. Weights are of any sum, none of them less than 1 in
-            4,096; a float is what it is printed as: 0.7 is 7/10.
-        seed: What the places in the runs depend on: any integer. (The parents' shuffles: on the
-            stream's `shuffle_seed`.)
-        at_end: "stop": an epoch ends before one of them would need more records than it has. "repeat": those
-            that have no more begin again, shuffled anew, until each was read once.
+        parents: By name, each reference and its weight. The weights can have any sum, but none may be less
+            than 1 in 4,096 of it. A float means the number that is printed: 0.7 is 7/10.
+        seed: Decides the places in the runs: any integer. (The parents' shuffles depend on the stream's
+            `shuffle_seed`.)
+        at_end: "stop": an epoch ends before a parent would need more records than it has. "repeat": a parent
+            without more records begins again, in a new shuffle, until each parent was read once.
 
     Raises:
         ConfigurationError: if an argument makes no sense, or the records are not alike (see `concat`).

@@ -19,9 +19,9 @@ class Partitioned:
         source = yogadl.partitioned.of(sorted(Path("logs").glob("*.csv")), read)
         storage.submit(source, "logs", "1", workers=8)
 
-    The records are those of all partitions, one after the other, whoever reads them. A build that was killed
-    goes on with the partitions that are written. Each may have any number of records, also none; their
-    structure is the same, their shapes may differ. Picklable if its functions are.
+    The records are those of all partitions, one after the other, whichever process reads them. A build that
+    was killed keeps the partitions that are written. A partition may have any number of records, also none.
+    All records have the same structure; their shapes may differ. Picklable if its functions are.
 
     Args:
         partitions: Called without arguments, each returns its records: any source. They are called in other

@@ -9,11 +9,11 @@ from yogadl.errors import ConfigurationError
 
 @frozen
 class Prices:
-    """What a store takes for reading, in dollars, or any other money.
+    """The prices of a store for reading, in dollars or any other currency.
 
     Args:
-        per_1000_requests: For a thousand requests that get bytes of an object. Add here what else each
-            of them costs you: an audit log's entry, a key that is asked.
+        per_1000_requests: For a thousand requests that get bytes of an object. Add other costs of each
+            request, such as those of an audit log or of a key service.
         per_gb: For a GB (1e9 bytes) that leaves the store: to another region, through a NAT, to the internet.
 
     Raises:

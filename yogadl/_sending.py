@@ -37,7 +37,7 @@ def pickled(value: Any, what: str = "the source", *, stays_here: bool, hint: str
         whom, without = "workers", "workers"
         if not stays_here:
             whom, without = "an engine's tasks, each of which gets a copy, also in a thread", "the engine"
-        hint = hint or f"Leave {without} out, or open what does not pickle when it is first read from"
+        hint = hint or f"Leave {without} out, or open what does not pickle only at the first read"
         raise ConfigurationError(f"{what} can't be sent to {whom}: {error}. {hint}") from error
     return file.getvalue()
 

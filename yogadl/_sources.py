@@ -105,13 +105,13 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     if isinstance(data, str | bytes | bytearray | os.PathLike):
         shown = textwrap.shorten(repr(data), 80, placeholder="...")
         raise UnsupportedDataError(
-            f"{shown} is no source of records: a file has to be opened by what reads it, "
-            "pyarrow.parquet.ParquetFile(path) or datasets.load_dataset say, and that given; a "
-            f"{type(data).__name__} that is one record goes into a list"
+            f"{shown} is no source of records: to read a file, open it first and pass the result, such as "
+            f"pyarrow.parquet.ParquetFile(path) or datasets.load_dataset(...); if this {type(data).__name__} "
+            "is one record, put it into a list"
         )
     if isinstance(data, np.ndarray) and data.ndim == 0:
         raise UnsupportedDataError(
-            f"an array of no dimension, {data}, is no source of records: give one with an item for each"
+            f"an array of no dimension, {data}, is no source of records: give one item per record"
         )
     if _has(data, "spec", "columns", "record_bytes", "__len__"):
         return RecordsSource(data, allow_pickle=allow_pickle)
@@ -275,8 +275,8 @@ def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
     if not has_random_access(data):
         what = "an array of no dimension" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
         raise UnsupportedDataError(
-            f"column {path!r} is {what}; a dict stands for columns, each an array or a list "
-            "as long as there are records (for a single record, give a list of one dict)"
+            f"column {path!r} is {what}; a dict is read as columns, and each column is an array "
+            "or a list with one item per record (for a single record, give a list of one dict)"
         )
     if not len(data):
         raise UnsupportedDataError(NO_RECORDS)
@@ -383,7 +383,7 @@ class RecordsSource:
         ]
         if pickled and not allow_pickle:
             raise UnsupportedDataError(
-                f"the fields {pickled} are pickled: to store them so again, allow_pickle=True"
+                f"the fields {pickled} are pickled: to pickle them again, pass allow_pickle=True"
             )
         self.length = len(records)
         self._records = records

@@ -10,10 +10,10 @@ Each is also a builtin exception, so that code which does not know yogadl can ca
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
     |   `-- SpendingError                   reading from the store has cost as much as it may
-    |-- LeaseError(TimeoutError)            another process builds: which, since when, how to clear it
+    |-- LeaseError(TimeoutError)            another process builds: which one, since when, what to do
     |-- CursorError(ValueError)             a cursor of other data, or not a cursor
     |-- StageError(RuntimeError)            a function given to map failed: which, at which record
-    `-- WorkerDiedError(RuntimeError)       a worker process died at its work, or several, one after the other
+    `-- WorkerDiedError(RuntimeError)       a worker process died, or several, one after the other
         `-- WorkerTimeoutError(TimeoutError)    it took longer than the time-out, and was ended
 
 A source that raises surfaces as its own exception type, with the record's number added as a note.
@@ -50,11 +50,11 @@ class StorageError(YogaError, OSError):
 
 
 class SpendingError(StorageError):
-    """Say that as much was read from a store as may be, and how much that is."""
+    """Say that a limit on requests or on costs was reached, and how much was read."""
 
 
 class LeaseError(YogaError, TimeoutError):
-    """Say who builds, since when, and how to clear it."""
+    """Say which other process builds, since when, and what to do."""
 
 
 class CursorError(YogaError, ValueError):
@@ -62,7 +62,7 @@ class CursorError(YogaError, ValueError):
 
 
 class StageError(YogaError, RuntimeError):
-    """Say at which record a function that was given to a stream failed; what it raised is the cause.
+    """Say at which record a function of a stream failed; the function's own exception is the cause.
 
     Args:
         text: What happened.
@@ -77,7 +77,7 @@ class StageError(YogaError, RuntimeError):
 
 
 class WorkerDiedError(YogaError, RuntimeError):
-    """Say at which work a worker process died, or several, one after the other, and how."""
+    """Say how a worker process died, and what it was working on."""
 
 
 class WorkerTimeoutError(WorkerDiedError, TimeoutError):

@@ -86,11 +86,15 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(
         ("", "1", ""),
         ("", "same", ""),
         ("delete", "1", ""),
-        ("", "other", "continues version '1', and it is asked for with the base 'other'."),
-        ("", "tag", "continues version '1', and it is asked for with the base 'other'."),
-        ("", "absent", "continues version '1', and it is asked for with the base 'absent'."),
-        ("submit", "1", "continues version '1' as it was before that was built anew, and it is asked"),
-        ("whole", "1", "was not appended to any version, and it is asked for with the base '1'."),
+        ("", "other", "continues version '1', but this call appends to 'other'."),
+        ("", "tag", "continues version '1', but this call appends to 'other'."),
+        ("", "absent", "continues version '1', but this call appends to 'absent'."),
+        (
+            "submit",
+            "1",
+            "continues version '1' as it was before it was replaced, but this call appends to '1'.",
+        ),
+        ("whole", "1", "was not appended to any version, but this call appends to '1'."),
     ],
 )
 def test_a_version_that_continues_another_base_is_served_with_a_warning(append, storage, before, asked, says):
@@ -106,7 +110,7 @@ def test_a_version_that_continues_another_base_is_served_with_a_warning(append, 
     ended = append("items", base=asked)
     assert ended.code == 0
     assert storage.info("d", "2").digest == digest
-    told = [line for line in ended.err.splitlines() if "the base" in line]
+    told = [line for line in ended.err.splitlines() if "this call appends to" in line]
     assert len(told) == bool(says)
     assert all(f"'d' version '2' {says}" in line for line in told)
 
@@ -116,7 +120,7 @@ def test_a_version_that_continues_another_base_is_served_with_a_warning(append, 
     [
         ("told", {"base": "7"}, "there is no 'd' version '7'"),
         ("told", {"version": "1", "base": "1"}, "can't be appended to itself"),
-        ("told", {"version": "auto"}, "'auto' is worked out from a function"),
+        ("told", {"version": "auto"}, "'auto' works only with storage.cacheable"),
         ("cubes", {}, "the field 'square' (int64) is missing in the new records"),
         ("absent", {}, "has no function absent"),
     ],

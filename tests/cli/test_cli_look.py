@@ -69,7 +69,7 @@ def test_ls_says_what_a_failed_build_holds_and_prune_frees_just_that(yoga, squar
     assert left.size_bytes > 100_000
     shown = yoga("ls", "squares", "-s", root)
     assert re.search(r"squares 3 is not finished: its builds hold .* kB, last written .* UTC", shown.err)
-    assert "`yogadl prune --unfinished` frees that" in shown.err
+    assert "`yogadl prune --unfinished` removes these files" in shown.err
     assert yoga("ls", "more/texts", "-s", root).err == ""
     document = json.loads(yoga("ls", "-s", root, "--json").out)
     (one,) = document["unfinished"]

@@ -203,9 +203,9 @@ def test_what_tasks_left_of_a_version_that_is_there_is_told_as_that(
     shown = yoga("ls", "-s", root).err
     assert "d 1 is there; builds of it that were not published hold" in shown
     assert "not finished" not in shown
-    assert "or tasks wrote within a day" in shown
+    assert "those that tasks wrote within a day" in shown
     freed = yoga("prune", "--unfinished", "-s", root)
-    assert freed.out.startswith("Nothing is removed: what tasks wrote stays for a day")
+    assert freed.out.startswith("Nothing is removed: files that tasks wrote stay for a day")
     days_go_by(1.1)
     assert yoga("prune", "--unfinished", "-s", root).out.startswith("Removed ")
     assert yoga("prune", "--unfinished", "-s", root).out.startswith("There is nothing to remove")

@@ -132,7 +132,7 @@ def test_a_batch_that_kills_twice_is_final(root, path):
         raised.append(caught.value)
     assert deaths(path) == 2
     assert len(set(map(id, raised[1:]))) == 1
-    assert "2 died, so it is not tried again" in raised[1].__notes__[-1]
+    assert "2 worker processes died at this item, so it is not tried again" in raised[1].__notes__[-1]
     assert batches.state_dict()["position"] == 20
     batches.load_state_dict(stream_of(root).cursor(25))  # around it
     assert ids(batches) == order(root, 0, 1)[25:]

@@ -215,7 +215,7 @@ def test_a_mirror_pickles_without_being_opened(bucket: LocalBucket, tmp_path: Pa
 
 
 def test_what_is_held_for_a_process_does_not_pickle(bucket: LocalBucket, mirror: Mirror) -> None:
-    with pytest.raises(TypeError, match="fetch it again over there"):
+    with pytest.raises(TypeError, match="fetch it again in the other process"):
         pickle.dumps(open_cache(mirror, manifest_of(bucket, "a")))
 
 

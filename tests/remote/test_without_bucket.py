@@ -101,7 +101,9 @@ def test_offline_asks_nothing_and_what_is_not_here_is_an_error_at_once(
         storage.datasets,
         storage.prune,
     ):
-        with pytest.raises(StorageError, match=r"offline=True there is only what this machine's mirror has"):
+        with pytest.raises(
+            StorageError, match=r"offline=True only versions that are complete in this machine's mirror"
+        ):
             use()
     assert proxy.requests == []
 

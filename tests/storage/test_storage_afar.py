@@ -396,7 +396,7 @@ def test_a_mirror_without_room_for_the_rest_is_no_error_the_next_time(url, here,
         assert ref.locality().parts_here < ref.locality().parts
     plan = ref.stream(shuffle=True).batch(16).plan()
     assert plan.chosen == "ranges"
-    assert "has room for" in plan.why
+    assert "the mirror's limit is" in plan.why
 
 
 def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_path):

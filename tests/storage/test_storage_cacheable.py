@@ -157,7 +157,7 @@ def test_a_builder_that_asks_for_its_own_result_is_told_so(storage):
         storage.submit([1], "f", "1")
 
     for function in (build, lazily, by_submit):
-        with pytest.raises(ConfigurationError, match="its builder asks for its own result"):
+        with pytest.raises(ConfigurationError, match="a builder can't ask for its own result"):
             function()
     assert storage.datasets() == []
 
@@ -192,7 +192,7 @@ def test_a_thread_that_has_the_builders_context_is_told_that_it_asks_for_its_own
         with ThreadPoolExecutor() as pool:
             pool.submit(contextvars.copy_context().run, build).result()
 
-    with pytest.raises(ConfigurationError, match="its builder asks for its own result"):
+    with pytest.raises(ConfigurationError, match="a builder can't ask for its own result"):
         build()
 
 
@@ -316,7 +316,7 @@ def test_changed_code_is_served_with_one_warning_that_names_the_line_and_the_nex
     assert "'d' version '1'" in text
     assert "return list(range(count))" in text
     assert "return list(range(count, 0, -1))" in text
-    assert "make the version '2'" in text
+    assert "use the version '2'" in text
     assert "served as it is" in text
 
 
@@ -346,7 +346,7 @@ def test_changed_arguments_are_named_with_both_values(storage, tmp_path):
 )
 def test_the_next_version_is_a_name_to_paste(storage, tmp_path, version, following):
     (text,) = served_after(storage, tmp_path, BUILD, 7, version=version)
-    assert f"make the version {following!r}" in text
+    assert f"use the version {following!r}" in text
 
 
 def test_each_kind_of_change_warns_once(storage, tmp_path):

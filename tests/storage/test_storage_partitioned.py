@@ -89,7 +89,7 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
         def submit(self, function, *args):
             return object()
 
-    with pytest.raises(ConfigurationError, match=r"a Client, .* give client\.get_executor\(\)"):
+    with pytest.raises(ConfigurationError, match=r"this Client returned .* pass client\.get_executor\(\)"):
         storage.submit([1, 2], "d", "1", engine=Client())
     assert storage.datasets() == []
     storage.submit([1, 2], "d", "1")
@@ -364,7 +364,7 @@ def test_a_source_that_nothing_certain_can_be_said_of_needs_a_run(storage, monke
     next(opened)
     generator = (n for n in range(3))
     source = yogadl.partitioned([lambda: generator])
-    with pytest.raises(ConfigurationError, match="give run, a job's id say"):
+    with pytest.raises(ConfigurationError, match="give a run, such as the id of the job"):
         storage.begin("d", "1", source=source)
     build = storage.begin("d", "1", source=source, run="job")
     build.write(0)

@@ -303,7 +303,9 @@ def test_more_workers_than_records(storage):
 )
 def test_several_workers_need_random_access(storage, source):
     for engine, workers in ((None, 2), (ThreadPoolExecutor(1), 1)):
-        with pytest.raises(ConfigurationError, match="workers, an engine or tasks, has __len__ and"):
+        with pytest.raises(
+            ConfigurationError, match=r"workers, an engine and tasks need a source .* with __len__ and"
+        ):
             storage.submit(source, "d", "1", engine=engine, workers=workers)
 
 

@@ -238,7 +238,7 @@ def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
     assert str(plan) == (
         "1 epoch of 3 records, 24 B in memory: they come from no storage, so what that takes is not known"
     )
-    with pytest.raises(ConfigurationError, match="no way is planned that is called 'ranges'"):
+    with pytest.raises(ConfigurationError, match="the plan has no way called 'ranges'"):
         plan.way("ranges")
     chunks = fetched(url).chunks("tokens", 100).stream().plan()
     assert (chunks.ways, chunks.why) == ((), "what chunks take can't be planned; plan the documents")

@@ -228,7 +228,7 @@ def test_a_function_that_has_no_description_is_asked_each_time(storage, ref, cap
         ref.filter(choose)
     (said,) = caplog.records
     assert "what test_a_function_that_has_no_description" not in said.message
-    assert "choose selects is kept in memory alone" in said.message
+    assert "choose is kept only in memory" in said.message
     assert "'lock'" in said.message
 
 
@@ -244,7 +244,7 @@ def test_what_can_not_be_written_is_kept_by_the_reference(storage, ref, monkeypa
     assert caplog.records == []
     with caplog.at_level(logging.DEBUG, "yogadl"):
         check(storage.fetch("d", "1"), is_found=False)
-    assert "is kept in memory alone" in caplog.text
+    assert "is kept only in memory" in caplog.text
     assert kept(storage) == []
 
 

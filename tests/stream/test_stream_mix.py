@@ -602,7 +602,7 @@ def test_positions_are_left_out_of_a_mix_and_of_one_with_changed_weights():
     assert skipping.indices(0).tolist() == left[:10] + left[30:]
     saved = json.loads(json.dumps(skipping.cursor(15, 0)))
     assert open_mix((1, 1, 1), saved).indices(0).tolist() == left[35:]
-    with pytest.raises(CursorError, match="weights can't change where positions are left out"):
+    with pytest.raises(CursorError, match="weights can't change while positions are left out"):
         open_mix((5, 3, 1), saved)
     ranks = [
         open_mix((1, 1, 1), cursor, shard_rank=rank, num_shards=7, pad_shard_remainder=True)

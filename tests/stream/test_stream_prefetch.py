@@ -332,7 +332,7 @@ next(batches)
 """
     done = ended(program)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "on its way out" in done.stdout
+    assert "is shutting down" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ class Checksums:
         )
         if not agrees:
             raise CacheFormatError(
-                f"{self._what}: the index of part {self.table.sha256[part]} says other things of it than the "
-                f"part table; {self._remedy}"
+                f"{self._what}: the index of part {self.table.sha256[part]} does not agree with the part "
+                f"table; {self._remedy}"
             )
         self._is_loaded[part] = True
 

@@ -245,8 +245,9 @@ def unreadable(error: OSError, path: str) -> StorageError:
 # not there.
 NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
 _MORE_ROOM: Final = (
-    "; raise the limit on virtual memory (ulimit -v unlimited), or, with very many parts in caches that are "
-    "open, that on mappings (sysctl vm.max_map_count); or read without them: open_storage(..., mapped=False)"
+    "; raise the limit on virtual memory (ulimit -v unlimited), or, if the open caches have very many parts, "
+    "the limit on mappings (sysctl vm.max_map_count); or read without mapping: open_storage(..., "
+    "mapped=False)"
 )
 
 

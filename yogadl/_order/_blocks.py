@@ -8,17 +8,16 @@ from yogadl._order._check import check_count
 class Blocks:
     """Ask for a shuffle that reads whole blocks: ``shuffle=yogadl.Blocks(records=128, window=16)``.
 
-    The data's blocks of `records` neighbouring records are shuffled. Then each of `lanes` lanes takes
-    `window` of them at a time and hands out their records in a random order of its own, one in turn
-    with the other lanes. Where the number of shards divides `lanes`, each shard reads lanes of its
-    own, so a block is needed by one shard only, and by it only during one window. Records that fill
-    no window (all of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
+    The data is cut into blocks of `records` neighbouring records, and the blocks are shuffled. They are
+    shared out to `lanes` lanes. Each lane takes `window` blocks at a time and gives their records in a
+    random order; the lanes take turns, one record each. If the number of shards divides `lanes`, each
+    shard reads its own lanes: then only one shard needs a block, and only during one window. Records that
+    fill no window (all of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
 
     Args:
         records: Records in a block; choose it so that a block is about 1 MB.
-        window: Blocks that a lane mixes at a time; the larger, the better the shuffle, and the more
-            bytes are held.
-        lanes: Lanes side by side; choose a multiple of the number of shards. The default has many
+        window: Blocks that a lane mixes at a time. A larger window shuffles better, and takes more memory.
+        lanes: The number of lanes; choose a multiple of the number of shards. The default has many
             divisors.
 
     Raises:

@@ -189,7 +189,9 @@ class ValueForms:
             return self._object(value, where) if self._thorough else self._type(value, where)
         if self._thorough and fingerprint.startswith("weak-"):
             raise _refusal(
-                where, value, "has but a sample for a fingerprint: give from_source one, or submit it"
+                where,
+                value,
+                "has only a fingerprint of a sample: pass fingerprint= to from_source, or submit it",
             )
         # That tells which records there are, not what functions make of them, nor which fields are read.
         found = [f"records {fingerprint}"]

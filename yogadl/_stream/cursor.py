@@ -166,9 +166,9 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
             raise CursorError(
                 f"the cursor is of {lineage.id!r} {theirs}, whose {count} records version "
                 f"{lineage.version!r} continues with {identity.records - count} more{other}. "
-                f"To go on, open {theirs}, or its records here: ref[:{count}].stream(..., cursor=cursor, "
-                "rebind=True). rebind takes other data of equal length only, so not all of this version: "
-                "begin an epoch of that without a cursor"
+                f"To go on, open {theirs}, or read only its records: ref[:{count}].stream(..., "
+                "cursor=cursor, rebind=True). rebind=True alone does not help: it accepts only data of equal "
+                "length. To read all of this version, begin an epoch without a cursor"
             )
 
 

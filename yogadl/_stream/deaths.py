@@ -5,14 +5,14 @@ from typing import Final, NamedTuple
 
 from yogadl.errors import StorageError, WorkerDiedError, WorkerTimeoutError
 
-_DIED: Final = "If it was killed, it is often memory that it lacked: try fewer workers or smaller batches"
+_DIED: Final = "If it was killed, the machine may lack memory: try fewer workers or smaller batches"
 _LATE: Final = (
-    "The source or a function takes longer, or hangs, as it may on a lock that was held when the process was "
-    "forked. Give it more time ({}=), or leave that out to wait for as long as it takes"
+    "The source or a function is slow, or it hangs, for example on a lock that was held when the process was "
+    "forked. Give it more time ({}=), or leave that argument out to wait without a limit"
 )
 _AGAIN: Final = (
-    "Nothing that was not delivered is lost: next() tries again, and state_dict() stands after the last "
-    "item delivered"
+    "No item is lost: next() tries again, and state_dict() is the cursor after the last item that was "
+    "delivered"
 )
 _NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 

@@ -30,8 +30,8 @@ def as_stream(given: Any) -> RecordStream:  # Any: it is checked here
             "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
         )
     raise ConfigurationError(
-        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref is what storage.fetch(...) or "
-        "yogadl.from_source(...) did"
+        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref comes from storage.fetch(...) "
+        "or yogadl.from_source(...)"
     )
 
 
@@ -44,7 +44,7 @@ def as_order(given: Any) -> RecordStream:  # Any: it is checked here
     stream = as_stream(given)
     if stream.run.chain is not None:
         raise ConfigurationError(
-            f"a sampler gives indices alone, so {stream.run.chain} would not be called: pass the "
+            f"a sampler gives only indices, so {stream.run.chain} would not be called: pass the "
             "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
         )
     return stream

@@ -39,9 +39,9 @@ class Delivered(NamedTuple):
 class StreamIterator(Iterator[Item_co]):
     """Deliver records or batches one by one.
 
-    It claims its epochs at the first `next` (one from `at` claims nothing). Not thread-safe: one
-    iterator belongs to one thread, but several may run side by side. After an error, and after `close`,
-    `next` tries again from the item that was not delivered; so it does in a process forked meanwhile.
+    It claims its epochs at the first `next` (an iterator from `at` claims nothing). Not thread-safe: an
+    iterator belongs to one thread, but several iterators may run at the same time. After an error, after
+    `close`, and in a process that was forked, `next` continues with the first item not yet delivered.
     """
 
     __slots__ = ("__weakref__", "_claims", "_items", "_progress", "_recipe")
@@ -112,12 +112,13 @@ class StreamIterator(Iterator[Item_co]):
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
         """Go on from a cursor, before or after the first `next`.
 
-        If its epoch is among those that this iterator claimed (or would claim), their end stays; else
-        it counts as the first of them. The next iterator of the same stream or loader comes after it.
+        If the cursor's epoch is one of those that this iterator claimed (or would claim), the iterator still
+        ends with the last of them; otherwise the cursor's epoch counts as the first of them. The next
+        iterator of the same stream or loader reads the epochs after these.
 
         Args:
             state: What `state_dict` returned, in this job or another, on any number of shards.
-            rebind: Accept a cursor of other data of equal length, by your word.
+            rebind: Whether to accept a cursor of other data of equal length.
 
         Raises:
             CursorError: if it is no cursor, or one of other data or another order.
@@ -213,7 +214,7 @@ class Restartable(Generic[Item_co]):
         """Return an iterator that starts anywhere and claims nothing.
 
         Args:
-            epoch: Where to start; so many epochs follow as an own iterator of this object reads.
+            epoch: The epoch to start in; it reads as many epochs as other iterators of this object.
             position: How far into the epoch, counted over all shards; the number of records is its end.
 
         Raises:

@@ -78,9 +78,9 @@ class Loader(Restartable[Item_co]):
     def map(self, fn: Callable[[Item_co], Made]) -> "Loader[Made]":
         """Return a loader that delivers ``fn(batch)``, whatever that is.
 
-        The function is called once a batch, in order, in the thread that iterates; with `prefetch`, before
-        or after, in the threads that read ahead. Cursors stay the same. Where it raises, a `StageError` comes
-        after the batches before, and the next `next` tries again.
+        The function is called once for each batch, in order, in the thread that iterates; with `prefetch`, in
+        the threads that read ahead. Cursors stay the same. If it raises, the batches before are delivered,
+        then a `StageError` is raised, and the next `next` tries again.
 
         Raises:
             ConfigurationError: if `fn` can't be called.
@@ -94,8 +94,8 @@ class Loader(Restartable[Item_co]):
         """Return a loader that delivers ``fn(batch, rng)``; see `map`.
 
         The `numpy.random.Generator` depends on the seed, the epoch and the position of the batch's first
-        record: so on the batch size and the shards, but not on where a job went on. What shall depend on
-        neither is `RecordStream.random_map`.
+        record: so it depends on the batch size and the shards, but not on where a job resumed. If it should
+        depend on neither, use `RecordStream.random_map`.
 
         Args:
             fn: The function.
@@ -120,17 +120,19 @@ class Loader(Restartable[Item_co]):
     ) -> "Plan":
         """Return what whole epochs read and cost in batches of this size; see `RecordStream.plan`.
 
-        It is of reading in this process. Several threads or workers announce in other pieces: neighbours are
-        then asked for together less often, and each worker keeps what is small for itself.
+        It is for reading in this process with one thread. With several threads or workers, fewer neighbouring
+        records share a request, and each worker holds small caches for itself.
         """
         from yogadl._stream.plan import plan
 
         return plan(Batches(self._recipe.run), self._recipe.cut, epochs, records_per_s, prices)
 
     def batch_at(self, step: int) -> Item_co:
-        """Read one batch again, as it was delivered, random functions included: the one after `step` others.
+        """Read one batch again, exactly as it was delivered, random functions included.
 
-        They are counted from where the stream starts, over all epochs. Claims nothing.
+        Args:
+            step: How many batches come before it, counted from where the stream starts, over all epochs.
+                No epoch is claimed.
 
         Raises:
             ConfigurationError: if `step` is negative or no whole number.
@@ -142,7 +144,7 @@ class Loader(Restartable[Item_co]):
     def stats(self) -> Stats:
         """Return what the newest iterator did so far: how fast it was, and what it waited for.
 
-        It is counted all the time, at next to no cost. Printed, it is one line.
+        Counting is always on, and costs almost nothing. Printed, it is one line.
         """
         return self._recipe.stats(self._claims.newest())
 
@@ -164,26 +166,28 @@ class Loader(Restartable[Item_co]):
         Threads start at an iterator's first `next` and end when the iterator is closed or dropped.
         An error comes after the batches before it, and the next `next` tries again.
 
-        With `threads`, so many read at once, each the next piece: then functions of the user's are called in
-        so many threads at once. In flight are at most ``n + threads - 1`` batches; where several make a
-        piece, since they are small (below 1 MB), ``threads + 1`` pieces, mostly of 1.5 MB. A batch that is
-        kept holds at most twice its bytes; with one thread, up to 1.5 MB where it is smaller.
+        With `threads`, several threads read at the same time, each of them the next piece; so your functions
+        are called in several threads at once, too. At most ``n + threads - 1`` batches are held. Small
+        batches (below 1 MB) are read several at a time, in pieces of mostly 1.5 MB; then ``threads + 1``
+        pieces are held. If you keep a batch, it takes at most twice its bytes; with one thread, up to 1.5 MB
+        if it is smaller.
 
-        With `workers`, everything before this happens in so many processes, and what comes after it in this
-        one. They start at the first `next` and stay for the loader's next iterator; they end when the loader
-        and its iterators are dropped. One that dies is a `WorkerDiedError`, and replaced at the next `next`;
-        at the same batch only once.
+        With `workers`, all stages before this call run in worker processes, and all after it in this process.
+        The workers start at the first `next` and stay for the loader's next iterator; they end when the
+        loader and its iterators are dropped. If a worker dies, a `WorkerDiedError` is raised, and the next
+        `next` replaces the worker; if a second one dies at the same batch, it is not tried again.
 
         Args:
-            n: How many batches to keep ready, at least 1. With workers, each of them is at one batch more (of
-                small batches, at as many as make a megabyte, if no function is called).
-            workers: How many processes to read in; 0: none, but threads of this one.
+            n: How many batches to keep ready, at least 1. Each worker holds one more batch that it works on
+                (if batches are small and no function is called, as many as make a megabyte).
+            workers: How many processes read; 0: only threads of this process.
             threads: How many threads of this process read; not with `workers`.
-            worker_init: Called first in each of them, with its number.
-            timeout_s: How long to wait for a batch before its worker is ended, by a `WorkerTimeoutError`.
-            start_method: "forkserver": they begin with nothing, and start fast. "spawn": with nothing at all.
-                "fork": with all that this process has, which is not safe where it has threads.
-            worker_threads: How many threads BLAS and OpenCV may have in each of them.
+            worker_init: A function that is called first in each worker, with the worker's number.
+            timeout_s: How long to wait for a batch; then its worker is ended, with a `WorkerTimeoutError`.
+            start_method: How workers start. "forkserver": fast, without a copy of this process. "spawn":
+                slowly, without a copy of this process. "fork": with a copy of it, which is not safe if it has
+                threads.
+            worker_threads: How many threads BLAS and OpenCV may use in each worker.
 
         Raises:
             ConfigurationError: if an argument makes no sense.

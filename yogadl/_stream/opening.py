@@ -86,8 +86,8 @@ def _resumed_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
         why = (
             "with skip_shuffle_at_epoch_end they can't change"
             if run.skip_shuffle_at_epoch_end
-            else "first open the stream with those and take stream.skip_ranges([]).cursor(0), since weights "
-            "can't change where positions are left out"
+            else "weights can't change while positions are left out: open the stream with the cursor's "
+            "weights first, and take the cursor of stream.skip_ranges([]).cursor(0)"
         )
         raise CursorError(
             f"the cursor is of a mix with the weights {list(saved.mixture.weights)}, the stream has "

@@ -28,8 +28,9 @@ class Way:
         requests: How many requests get bytes from the store.
         bytes: How many bytes come.
         disk_bytes: How much of this machine's disk it takes.
-        requests_per_s: How many a second, for as many records as was said. Nothing waits for a mirror.
-        price: What the store takes.
+        requests_per_s: How many requests a second, at the `records_per_s` that was given. Downloading to a
+            mirror does not slow down reading.
+        price: What the store charges.
     """
 
     name: str
@@ -47,10 +48,10 @@ class Plan:
     Attributes:
         records: How many records an epoch has.
         bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
-        epochs: For how many epochs the ways are.
-        ways: What it takes to read the caches in each way; none where there is no cache.
-        chosen: The way that is taken: "ranges", "blocks" or "mirror", or "here": nothing is to be fetched.
-        why: Because of what.
+        epochs: For how many epochs the ways are computed.
+        ways: What it takes to read the caches in each way; none if there is no cache.
+        chosen: The way that is taken: "ranges", "blocks" or "mirror"; "here" if nothing must be fetched.
+        why: The reason for this way.
         of_blocks: Whether the order is of blocks.
     """
 
@@ -72,9 +73,7 @@ class Plan:
             if way.name == name:
                 return way
         known = ", ".join(way.name for way in self.ways)
-        raise ConfigurationError(
-            f"no way is planned that is called {name!r}" + (f": only {known}" * bool(known))
-        )
+        raise ConfigurationError(f"the plan has no way called {name!r}" + (f": only {known}" * bool(known)))
 
     def __str__(self) -> str:
         epochs = f"{self.epochs:,} epoch{'s' * (self.epochs > 1)}"

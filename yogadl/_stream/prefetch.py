@@ -275,4 +275,4 @@ class _Feed:
 
 
 def _leaving() -> Exception:
-    return RuntimeError("the interpreter is on its way out: nothing is read ahead any more")
+    return RuntimeError("the interpreter is shutting down: nothing is read ahead any more")

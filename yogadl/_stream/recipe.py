@@ -109,8 +109,7 @@ class Recipe:
         if not isinstance(self.make, Batches | Records):
             made = self.make.options if isinstance(self.make, InWorkers) else options
             raise ConfigurationError(
-                f"{made.names.called} has workers already: pass all functions to it before, and ask for "
-                "workers once"
+                f"{made.names.called} has workers already: ask for workers only once, after all functions"
             )
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
-    """Deliver a shard's records one by one, an epoch at a time; or, by `batch`, many at once.
+    """Deliver a shard's records one by one, an epoch at a time; for batches call `batch`.
 
     Immutable but for its count of epochs: each `iter` claims the next epoch at its first `next`.
     Thread-safe, though each iterator belongs to one thread; safe to carry across a fork; pickles if
@@ -87,18 +87,19 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordStream[Made]":
         """Return a stream of ``fn(record)``, in the same order, with the same cursors, for every framework.
 
-        The function is called wherever records are read, which may be in several threads and processes at
-        once (tf.data's threads, workers of PyTorch and Grain). What it returns is a tree of arrays, scalars
-        and texts, as any record; of anything else, such as an image or a tensor, a batch has a list. All
-        results are like that of the first record, for which it is called once to find out.
+        The function is called wherever records are read: this may be in several threads and processes at
+        once (tf.data's threads, workers of PyTorch and Grain). It returns a tree of arrays, scalars and
+        texts, like any record. If it returns something else, such as an image or a tensor, a batch has a
+        list of those. All results must have the structure of the first record's result; the function is
+        called once for that record to find it out.
 
-        Where it raises, a `StageError` names the record, after the batches before it; the next `next` tries
-        that record again.
+        If the function raises, the batches before that record are delivered, and then a `StageError` names
+        the record; the next `next` tries it again.
 
         Args:
-            fn: The function: one record in, one out. The record is its own to change.
-            spec: What the first result may not show: the shapes that vary, as in `yogadl.from_source`. With
-                the `spec` of another `DataRef`, `fn` is not called to find out.
+            fn: Takes a record, and returns a record. It may change the record that it is given.
+            spec: The shapes that vary, which the first result may not show; as in `yogadl.from_source`. With
+                the `spec` of another `DataRef`, `fn` is not called in advance.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
@@ -113,13 +114,13 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         seed: int | None = None,
         spec: Any = None,
     ) -> "RecordStream[Made]":
-        """Return a stream of ``fn(record, rng)``: augmentation that any job repeats exactly; see `map`.
+        """Return a stream of ``fn(record, rng)``, for random augmentation that can be repeated; see `map`.
 
-        The `numpy.random.Generator` depends on the seed, the epoch, the record's position in it and how many
-        functions come before, and on nothing else: not on batches, shards, workers, or where a job went on.
+        The `numpy.random.Generator` depends only on the seed, the epoch, the record's position in it and how
+        many functions come before: not on batches, shards or workers, nor on where a job resumed.
 
         Args:
-            fn: The function: a record and a generator in, a record out.
+            fn: Takes a record and a generator, and returns a record.
             seed: Any integer; the stream's `shuffle_seed` if not given, or 0.
             spec: As for `map`.
 
@@ -140,15 +141,15 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return RecordStream(run, replace(self._recipe, make=Records(run)))
 
     def skip_ranges(self, ranges: Any) -> "RecordStream[Item_co]":
-        """Return a stream that leaves out these positions, such as those before which a loss went astray.
+        """Return a stream that leaves out these positions, such as records that made a training diverge.
 
-        Positions are as cursors count them, over all shards, whether any are left out or not; the ranges
-        given are all that are left out, in every epoch. The other records come as they would have, with the
-        same randomness. Cursors say the ranges, and a stream that is opened with such a cursor has them. A
-        cursor from before fits, too.
+        Positions are those of cursors: counted over all shards, and including positions that are left out.
+        The ranges replace those of earlier calls, and hold in every epoch. All other records come in the same
+        order and with the same random numbers as before. A cursor contains the ranges, and a stream that is
+        opened with it has them. A cursor from before this call can be used, too.
 
         Args:
-            ranges: Pairs (start, stop); ``[]`` leaves out nothing any more.
+            ranges: Pairs (start, stop); ``[]`` ends the leaving out.
 
         Raises:
             ConfigurationError: if they are no ranges of an epoch's positions, or leave nothing.
@@ -183,14 +184,14 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
             epochs: How many epochs one iterator reads; None: it never ends.
             across_epochs: Fill an epoch's last batch from the next epoch.
             collate: Called with the list of a batch's records, instead of stacking them.
-            padding_field: The name under which each batch (each record, with `collate`) says what is
-                padding, by a bool a record.
-            skip_finished_epoch: For trainers that begin an epoch whenever they like: each iterator goes on
-                where the last one stopped, also before a cursor was saved, with the next epoch if no batch is
-                left of that one. Otherwise each iterator reads the next epoch, and the first after a cursor
-                the rest of one, which may be nothing.
-            progress: Show how far each iterator is, how fast, and how much of the time it was waited for: a
-                bar on a terminal, elsewhere a line now and then.
+            padding_field: The name of a bool field to add to each batch (with `collate`, to each record):
+                true for records that are padding.
+            skip_finished_epoch: For trainers that begin epochs at their own times. If ``True``, each iterator
+                continues where the last one stopped, even if no cursor was saved; if no batch is left in that
+                epoch, it reads the next one. If ``False``, each iterator reads the next epoch; the first one
+                after a cursor reads the rest of the cursor's epoch, which may be empty.
+            progress: Show the progress of each iterator, its speed, and the share of time that was spent
+                waiting for it: as a bar on a terminal, otherwise as a line from time to time.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or if several epochs are asked for and
@@ -216,8 +217,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
         The arguments are those of `Loader.prefetch`. Workers are asked for some records at a time.
 
-        For throughput use `batch` first: handing over costs more than reading a small record. Batches
-        of the returned stream are not read ahead.
+        If speed matters, call `batch` first: to hand over a single small record takes longer than to read
+        it. Batches of the returned stream are not read ahead.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
@@ -242,13 +243,14 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return self._run.rows(point, min(whole("start", start), last), last).indices
 
     def cursor(self, delivered: int, epoch: int | None = None) -> dict[str, Any]:
-        """Return the cursor that stands where this shard has handed out so many records.
+        """Return the cursor for the place at which this shard has delivered so many records.
 
         Args:
-            delivered: How many of its own: all that it has in an epoch leave the cursor at the epoch's end,
-                not in the next. Where shards are uneven, one that is shorter gets there a record early.
-            epoch: The epoch in which they are counted, from its start (or where this stream starts in
-                it); None: from where this stream starts, across epochs.
+            delivered: How many of this shard's records were delivered. After all of its records in an
+                epoch, the cursor is at the end of that epoch, not in the next one. If shards are uneven, a
+                shorter one is there one record earlier.
+            epoch: The epoch in which they are counted, from its start (or from where this stream starts in
+                it); None: counted from where this stream starts, across epochs.
 
         Raises:
             ConfigurationError: if the epoch has not so many.
@@ -273,16 +275,16 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     def plan(
         self, *, epochs: int = 1, records_per_s: float | None = None, prices: "Prices | None" = None
     ) -> "Plan":
-        """Return what whole epochs of this shard read and cost, before anything is read.
+        """Return an estimate of what whole epochs of this shard read and cost, before anything is read.
 
-        Of caches that are not all on this machine it says how many requests each way to read them takes,
-        and which one is taken. It is worked out from the caches' part tables and the order; of epochs of
-        more than 131,072 records from the first so many. In batches: `Loader.plan`.
+        For caches that are not complete on this machine it says how many requests each way of reading takes,
+        and which way is used. It is computed from the caches' part tables and the order; in longer epochs,
+        from their first 131,072 records. For batches see `Loader.plan`.
 
         Args:
-            epochs: For how many.
-            records_per_s: How many records this shard is read a second, if `requests_per_s` is wanted.
-            prices: What the store takes; if not given, what the storage was told.
+            epochs: For how many epochs.
+            records_per_s: How many records of this shard are read a second; needed for `requests_per_s`.
+            prices: The prices of the store; if not given, those that the storage was opened with.
 
         Raises:
             ConfigurationError: if an argument makes no sense.

@@ -142,7 +142,7 @@ class _Attempts:
         self.deaths += 1
         if self.deaths >= _MOST_DEATHS:
             self._final = start, error
-            error.add_note(f"At this item {self.deaths} died, so it is not tried again")
+            error.add_note(f"{self.deaths} worker processes died at this item, so it is not tried again")
 
 
 @frozen
@@ -327,8 +327,8 @@ class InWorkers:
 
 
 _UNSENDABLE: Final = (
-    "Pass a function that makes what does not pickle when it is first called, or a cache (storage.submit) "
-    'instead of another source; or {}="fork", whose processes begin with all that this one has'
+    "Let the function make what does not pickle when it is first called; or read from a cache "
+    '(storage.submit); or pass {}="fork": then each process begins with a copy of this one'
 )
 
 

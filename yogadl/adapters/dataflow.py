@@ -10,8 +10,8 @@ __all__ = ["source"]
 def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlow of whatever package
     """Return the source in a DataFlow, or ``None`` if `data` is none.
 
-    Its state is reset here, in the process that reads, as TensorPack asks for. It is read once, in order; its
-    datapoints are the records.
+    Its datapoints are the records; they are read once, in order. `reset_state` is called in the process that
+    reads, as TensorPack requires.
 
     Args:
         data: Anything with ``reset_state`` and ``__iter__``; it must end.

@@ -32,17 +32,18 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a cursor 
 
 
 def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor of whatever database
-    """Return a source of the rows that a cursor still has: dicts of the columns' names.
+    """Return a source of the remaining rows of a cursor: dicts whose keys are the names of the columns.
 
-    They are fetched a few thousand at a time. The order is the query's: without ORDER BY, the database's.
+    A few thousand rows are fetched at a time. The order is that of the query; without ORDER BY, the database
+    decides.
 
     Args:
         cursor: A DB-API cursor that has executed a SELECT.
-        names: What the columns are called, in order; what the query calls them, if not given.
+        names: The names of the columns, in order; if not given, those of the query.
 
     Raises:
         UnsupportedDataError: if there are no rows or a value can't be stored; names field and record.
-        ConfigurationError: if the number of names is not that of the columns.
+        ConfigurationError: if there are more or fewer names than columns.
 
     Example:
         >>> import sqlite3

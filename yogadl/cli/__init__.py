@@ -31,35 +31,35 @@ _INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ct
 _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "See what there is": {
         "ls": "List the datasets and their versions.",
-        "info": "Say what is known of a version.",
+        "info": "Show the size, the fields and the origin of a version.",
         "head": "Show the first records of a version.",
         "report": "Write a page about a version.",
         "explain": "Say what differs in how two versions of a dataset were built.",
-        "log": "Say how a dataset came to be what it is.",
+        "log": "Show the history of a dataset: its versions and its tags.",
         "tags": "List the tags of a dataset, and which version each names.",
         "verify": "Read every byte of a version and compare it with its checksums.",
-        "plan": "Say what reading a version takes and costs, before it is read.",
-        "bench": "Measure how fast a version is read, beside numpy arrays in RAM.",
+        "plan": "Estimate what reading a version takes and costs, in advance.",
+        "bench": "Compare the speed of reading a version with numpy arrays in RAM.",
     },
-    "Make something": {
+    "Build and convert": {
         "build": "Build a version from a function in a Python file.",
-        "append": "Build a version of another's records and those of a function.",
+        "append": "Build a version from an earlier version and new records.",
         "export": "Write a version to files that other programs read.",
         "import-014": "Turn a cache of yogadl 0.1.4 into a new one.",
         "demo": "Show in a few seconds what a cache does.",
     },
-    "Share it": {
-        "pull": "Bring a version from a bucket to this machine.",
+    "Copy, and use buckets": {
+        "pull": "Download a version from a bucket to this machine.",
         "push": "Copy a version to a bucket, or to any other storage.",
-        "doctor": "Check that a storage can be used, and say how to mend what can't.",
+        "doctor": "Check that a storage can be used; say how to solve each problem.",
     },
-    "Keep order": {
-        "tag": "Give a version a name that can be moved to another later.",
-        "untag": "Take a tag away; the version that it names stays.",
-        "rm": "Throw a version away, into the trash.",
-        "undelete": "Bring back what was thrown away or replaced last.",
+    "Manage versions": {
+        "tag": "Give a version a name that can be moved to another version later.",
+        "untag": "Remove a tag; the version that it names stays.",
+        "rm": "Move a version to the trash.",
+        "undelete": "Restore a version that was deleted or replaced.",
         "prune": "Remove for good what has been in the trash for a while.",
-        "completion": "Print what lets your shell complete commands and names.",
+        "completion": "Print the code that lets your shell complete commands and names.",
     },
 }
 COMMANDS: Final[Mapping[str, str]] = {
@@ -77,7 +77,7 @@ Example, with a file data.py that has a function `squares`:
   yogadl head squares 1 -s /data/caches
 
 `yogadl COMMAND -h` says more. Exit codes: 0 done, 1 failed or damage found,
-2 arguments that make no sense, 130 interrupted.
+2 invalid arguments, 130 interrupted.
 """
 
 
@@ -169,12 +169,12 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         else:
             commands.add_parser(name)
     options = parser.add_argument_group("Options")
-    options.add_argument("-h", "--help", action="help", help="show this and leave")
+    options.add_argument("-h", "--help", action="help", help="show this and exit")
     options.add_argument(
         "--version",
         action="version",
         version=f"yogadl {library_version()}",
-        help="show the version and leave",
+        help="show the version and exit",
     )
     return parser
 

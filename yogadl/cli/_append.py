@@ -1,9 +1,9 @@
-"""Build a version of another's records and those of a function.
+"""Build a version from an earlier version and new records.
 
-Only what the function in a Python file returns is read and written: the files of the other version, BASE,
-become files of this one, too. If there is such a version already, it is served and not built, and a warning
-says if other code or arguments built it, or if it continues another version than BASE; --replace builds it
-anew. All options are as for `yogadl build`.
+The new version has all records of BASE, followed by those that the function returns. Only the new records
+are read and written: the files of BASE become files of the new version, too. If the version exists already,
+nothing is built. A warning then says if other code or arguments built it, or if it does not continue BASE.
+--replace builds it again. All options are as for `yogadl build`.
 
 Example:
   yogadl append data.py:squares squares 2 1 --arg first=1000 -s /data/caches
@@ -24,7 +24,7 @@ from yogadl.storage._growth import append, warn_if_other_base
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
-    parser.add_argument("base", metavar="BASE", help="the version that it begins with, or a tag of it")
+    parser.add_argument("base", metavar="BASE", help="the version whose records come first, or a tag of it")
     add_options(parser)
 
 

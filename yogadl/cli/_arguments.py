@@ -13,8 +13,8 @@ _BATCH: Final = 256
 
 def add_key(parser: argparse.ArgumentParser) -> None:
     """Add the two arguments that name a version that is made or thrown away."""
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
-    parser.add_argument("version", metavar="VERSION", help="which version of it")
+    parser.add_argument("id", metavar="ID", help="the name of the dataset")
+    parser.add_argument("version", metavar="VERSION", help="the name of the version")
 
 
 def add_tagged(parser: argparse.ArgumentParser, **others: str) -> None:
@@ -24,8 +24,8 @@ def add_tagged(parser: argparse.ArgumentParser, **others: str) -> None:
         parser: The command's.
         others: What each further argument is, by its name.
     """
-    parser.add_argument("id", metavar="ID", help="what the dataset is called; or ID@TAG, or ID@VERSION")
-    parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it, or which tag")
+    parser.add_argument("id", metavar="ID", help="the name of the dataset; or ID@TAG, or ID@VERSION")
+    parser.add_argument("version", metavar="VERSION", nargs="?", help="the name of the version, or a tag")
     for name, what in others.items():
         parser.add_argument(name, metavar=name.upper(), nargs="?", help=what)
 
@@ -40,9 +40,9 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
         help="the storage: a folder of caches, s3://bucket/prefix or gs://bucket/prefix "
         "(default: the current folder, if it has caches)",
     )
-    group = parser.add_argument_group("storages that machines share")
+    group = parser.add_argument_group("buckets, and folders that several machines share")
     group.add_argument(
-        "--endpoint-url", metavar="URL", help="where the store answers, if not at AWS or Google"
+        "--endpoint-url", metavar="URL", help="the URL of the store, if it is not AWS or Google"
     )
     group.add_argument("--region", metavar="REGION", help="the region of an S3 bucket")
     group.add_argument("--profile", metavar="NAME", help="the profile of the AWS configuration to use")
@@ -51,20 +51,25 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
         "--shared", action="store_true", help="several machines build in this folder, as on NFS"
     )
     group.add_argument(
-        "--mirror", metavar="FOLDER", help="where this machine keeps copies of what it reads; none: nowhere"
+        "--mirror",
+        metavar="FOLDER",
+        help="where this machine keeps copies of what it reads from a bucket; none: keep no copies",
     )
     group.add_argument(
-        "--mirror-limit", metavar="SIZE", type=parse_size, help="how much the mirror may hold, e.g. 200GB"
+        "--mirror-limit",
+        metavar="SIZE",
+        type=parse_size,
+        help="the size that the mirror may have, e.g. 200GB",
     )
     group.add_argument(
         "--mirror-fill",
         choices=("auto", "always", "never"),
-        help="whether what is read by range is brought to the mirror, too (default: auto)",
+        help="when a cache that is read by range is downloaded to the mirror, too (default: auto)",
     )
     group.add_argument(
         "--verify",
         choices=["block"],
-        help="compare what is read by range with its checksums, by whole blocks",
+        help="read whole blocks when reading by range, and compare them with their checksums",
     )
 
 
@@ -82,9 +87,9 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
 def add_target_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the bucket that is copied to, where they are not those of the other one."""
     group = parser.add_argument_group(
-        "the bucket to copy to, where it is reached by other means than the one it comes from"
+        "the bucket to copy to, if it needs other options than the bucket that is read"
     )
-    group.add_argument("--to-endpoint-url", metavar="URL", help="where its store answers")
+    group.add_argument("--to-endpoint-url", metavar="URL", help="the URL of its store")
     group.add_argument("--to-region", metavar="REGION", help="its region")
     group.add_argument("--to-profile", metavar="NAME", help="the profile of the AWS configuration to use")
     group.add_argument("--to-anonymous", action="store_true", help="write to it without credentials")

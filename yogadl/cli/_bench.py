@@ -1,9 +1,9 @@
-"""Measure how fast a version is read, beside numpy arrays in RAM.
+"""Compare the speed of reading a version with numpy arrays in RAM.
 
-Batches are read shuffled, then in order, then gathered by numpy from a sample of the same records held in
-RAM, for as many seconds each. `from disk` is how much of what was read had to come from the disk, because it
-was not in the machine's memory (the page cache): a first run on a large cache is slower than the next one,
-and a cache larger than the memory is so for ever.
+Three ways are measured, each for --seconds: batches of the cache, shuffled; batches of the cache, in order;
+and batches that numpy gathers from a sample of the same records in RAM. The column `from disk` says how many
+bytes came from the disk, because they were not in the machine's memory (the page cache). The first run on a
+large cache is therefore slower than the next one. A cache that is larger than the memory stays slow.
 
 Example:
   yogadl bench squares 1 --seconds 2 -s /data/caches
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=number_of("seconds", float, 0.01),
         default=_SECONDS,
-        help=f"how long to read in each way (default: {_SECONDS:g})",
+        help=f"how long each way is measured (default: {_SECONDS:g})",
     )
     for name, what in (("threads", "threads"), ("workers", "worker processes")):
         parser.add_argument(
@@ -94,7 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"read shuffled with so many {what} as well, {_AHEAD} batches ahead for each",
         )
     parser.add_argument(
-        "--allow-pickle", action="store_true", help="read pickled fields, which runs code of their author"
+        "--allow-pickle",
+        action="store_true",
+        help="read pickled fields, which can run any code of their author",
     )
     add_json(parser)
 

@@ -1,15 +1,16 @@
 """Build a version from a function in a Python file.
 
-The function returns the records: an iterable, arrays, or anything with __len__ and __getitem__; or it
-yields them. If there is such a version already, it is served and not built, and a warning says if other
-code or arguments built it; --replace builds it anew, while readers keep what they have. With the VERSION
-auto, code and arguments decide the version, so that a change of them builds anew. The values of
---arg are JSON, or strings where they are none: count=1000, split=train, sizes='[32, 64]', year='"2024"'.
-What the function prints goes to stderr.
+The function yields the records, or returns them: an iterable, arrays, or anything with __len__ and
+__getitem__. If the version exists already, nothing is built, and a warning says if other code or arguments
+built it. --replace builds it again; programs that read the old version keep reading it.
 
-Many tasks, those of a job array say, build one version with --task K/N each, in any order and as often as
-they like, and whoever comes last with --commit. The function then returns a source with random access, or one
-in partitions (yogadl.partitioned).
+If VERSION is auto, the version's name is made from the code and the arguments: a change of either builds a
+new version. The value of --arg is read as JSON, and as a string if it is no JSON: count=1000, split=train,
+sizes='[32, 64]', year='"2024"'. What the function prints goes to stderr.
+
+Many tasks, such as those of a job array, can build one version together. Each task runs with --task K/N, in
+any order; a task can be repeated. When all are done, one call with --commit publishes the version. For this
+the function returns a source with random access, or one in partitions (yogadl.partitioned).
 
 Example:
   yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
@@ -51,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what returns records, and which version they become."""
     parser.add_argument(
-        "target", metavar="FILE.py:FUNCTION", type=Target.parse, help="what returns the records"
+        "target",
+        metavar="FILE.py:FUNCTION",
+        type=Target.parse,
+        help="the file, and the function in it that returns the records",
     )
     add_key(parser)
 
@@ -67,7 +71,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="call the function with this argument; may be repeated",
     )
-    parser.add_argument("--replace", action="store_true", help="build even if there is such a version")
+    parser.add_argument(
+        "--replace", action="store_true", help="build again and replace the version if it exists"
+    )
     parser.add_argument(
         "--workers",
         metavar="COUNT",
@@ -76,17 +82,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="processes that read the records (default: 1)",
     )
     parser.add_argument(
-        "--part-bytes", metavar="SIZE", type=parse_size, help="how large a file may get, e.g. 256MB or 1GiB"
+        "--part-bytes", metavar="SIZE", type=parse_size, help="the largest size of a file, e.g. 256MB or 1GiB"
     )
     parser.add_argument(
-        "--allow-pickle", action="store_true", help="pickle objects that can't be stored otherwise"
+        "--allow-pickle", action="store_true", help="pickle objects that have no other stored form"
     )
     parser.add_argument(
         "--no-space-check",
         action="store_true",
         help="build even if the disk is too small for the records as they are (it may compress them)",
     )
-    parser.add_argument("--traceback", action="store_true", help="show all of an error of the function")
+    parser.add_argument(
+        "--traceback", action="store_true", help="show the whole traceback of an error in the function"
+    )
     add_json(parser)
 
 

@@ -1,6 +1,7 @@
-"""Print what lets your shell complete commands and names.
+"""Print the code that lets your shell complete commands and names.
 
-Put the line into your shell's start-up file. Needs argcomplete: pip install 'yogadl[completion]'.
+Put the line for your shell, see below, into its start-up file. It needs argcomplete:
+pip install 'yogadl[completion]'.
 
 Example:
   eval "$(yogadl completion bash)"

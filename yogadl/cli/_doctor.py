@@ -1,9 +1,10 @@
-"""Check that a storage can be used, and say how to mend what can't.
+"""Check that a storage can be used; say how to solve each problem.
 
-Of a bucket: credentials, region and endpoint, the permissions to list, read and write, whether the store can
-decide between builders, and the clock. Of this machine: the mirror's folder, its room, whether locks work
-there, and the limits of this process. What it writes, below .yogadl/ in the bucket, it removes again, but for
-one small object; with --read-only it writes nothing. The exit code is 1 if there is a problem.
+In a bucket it checks the credentials, the region and the endpoint, the permissions to list, read and write,
+whether the store keeps two builders apart, and the clock. On this machine it checks the mirror's folder, its
+free space, whether locks work there, and the limits of this process. It writes a few objects below .yogadl/
+in the bucket, and removes all of them but a small one; with --read-only it writes nothing. The exit code is 1
+if there is a problem.
 
 Example:
   yogadl doctor s3://bucket/caches
@@ -40,14 +41,16 @@ _PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("where", metavar="STORAGE", nargs="?", help="the storage: the same as -s")
     add_storage(parser)
-    parser.add_argument("--read-only", action="store_true", help="write nothing: neither there nor here")
+    parser.add_argument(
+        "--read-only", action="store_true", help="write nothing, neither to the storage nor on this machine"
+    )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check it, and return 1 if there is a problem."""
     if arguments.where is not None and arguments.storage is not None:
-        arguments.refuse("say once which storage")
+        arguments.refuse("give the storage only once: as an argument, or with -s")
     arguments.storage = arguments.where if arguments.where is not None else arguments.storage
     found = []
     for finding in _examine(arguments):

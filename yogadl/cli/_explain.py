@@ -1,7 +1,8 @@
 """Say what differs in how two versions of a dataset were built.
 
-Functions by their changed lines, values and arguments by what they were and are. In parentheses stands what
-decides no version but may yet be the reason, such as another version of a library.
+Of a function it shows the lines that changed, of a value or an argument the old and the new value. Lines in
+parentheses have no influence on the version, but may explain a difference: another version of a library, for
+example.
 
 Example:
   yogadl explain squares 1 2 -s /data/caches
@@ -16,7 +17,7 @@ from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, other="the other version, or its tag")
+    add_tagged(parser, other="the version to compare it with, or a tag")
     add_storage(parser)
     add_json(parser)
 

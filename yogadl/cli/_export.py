@@ -1,8 +1,8 @@
 """Write a version to files that other programs read.
 
-npy: a .npy file for each field, which must not vary in length, and a spec.json that says which is which.
-parquet, arrow: one file, a column for each field; they need pyarrow. All is written or nothing: the folder
-appears at the end.
+npy writes a .npy file for each field, and a spec.json that says which file has which field. The fields must
+not vary in length. parquet and arrow write one file with a column for each field, and need pyarrow. Either
+everything is written or nothing: the folder appears at the end.
 
 Example:
   yogadl export squares 1 out -s /data/caches
@@ -19,7 +19,7 @@ from yogadl.storage._export import FORMATS, NPY
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, folder="where to: made, or there and empty")
+    add_tagged(parser, folder="the folder to write to: a new one, or an empty one")
     add_storage(parser)
     parser.add_argument("--format", choices=FORMATS, default=NPY, help=f"what to write (default: {NPY})")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """Show the first records of a version.
 
-Scalars are shown as they are, arrays by dtype, shape, least and greatest value; nested names are joined by
-slashes. Pickled fields are not opened, since unpickling runs code.
+Scalars are shown as they are. Of an array you see the dtype, the shape, the smallest and the largest value.
+The names of nested fields are joined by slashes. Pickled fields are not opened, since unpickling runs code.
 
 Example:
   yogadl head squares 1 -n 3 -s /data/caches

@@ -1,11 +1,11 @@
 """Turn a cache of yogadl 0.1.4 into a new one.
 
-PATH is the old cache.mdb, or its folder, STORAGE/ID/VERSION: dataset and version are called as
-those folders, unless --id and --version say otherwise. The old cache stays as it is.
+PATH is the old cache.mdb, or its folder, STORAGE/ID/VERSION. The dataset and the version get the names of
+those folders; --id and --version give other names. The old cache stays as it is.
 
-Old caches hold their records pickled, and unpickling a file runs any code that its author put there, as
-this user. So --trust-pickle is required: give it for files that you or people you trust have made. The new
-cache holds no pickles.
+Old caches hold pickled records. Unpickling a file runs any code that its author put there, with your rights.
+So --trust-pickle is required: give it only for files that you made, or people whom you trust. The new cache
+holds no pickles.
 
 Example:
   yogadl import-014 /old/caches/mnist/1.0 --trust-pickle -s /data/caches
@@ -27,12 +27,12 @@ _FILE = "cache.mdb"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", type=Path, help=f"the old {_FILE}, or its folder")
-    parser.add_argument("--id", metavar="ID", help="what to call the dataset")
-    parser.add_argument("--version", metavar="VERSION", help="what to call the version")
+    parser.add_argument("--id", metavar="ID", help="the name of the new dataset")
+    parser.add_argument("--version", metavar="VERSION", help="the name of the new version")
     parser.add_argument(
-        "--trust-pickle", action="store_true", help="unpickle the file, which runs what code it likes"
+        "--trust-pickle", action="store_true", help="unpickle the file, although it can run any code"
     )
-    parser.add_argument("--replace", action="store_true", help="import even if there is such a version")
+    parser.add_argument("--replace", action="store_true", help="replace the version if it exists")
     add_storage(parser)
     add_json(parser)
 

@@ -1,7 +1,7 @@
-"""Say what is known of a version.
+"""Show the size, the fields and the origin of a version.
 
-The fingerprint is of the content: the same records give the same one on every machine. The digest is of
-these very files: `storage.fetch(..., digest=...)` refuses any others.
+The fingerprint is a hash of the content: the same records have the same fingerprint on every machine. The
+digest is a hash of these files: `storage.fetch(..., digest=...)` refuses any others.
 
 Example:
   yogadl info squares 1 -s /data/caches

@@ -1,7 +1,8 @@
-"""Say how a dataset came to be what it is.
+"""Show the history of a dataset: its versions and its tags.
 
-Its versions with what each adds to the one before, and what its tags were made to name; the oldest first.
-What two versions share lies on the disk once: see `storage.append`.
+Each version is shown with what it adds to the one before, and each move of a tag with the version that it
+named from then on. The oldest comes first. Files that two versions share are on the disk only once: see
+`storage.append`.
 
 Example:
   yogadl log squares -s /data/caches
@@ -19,7 +20,7 @@ from yogadl.storage import LoggedVersion, TagMove
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
+    parser.add_argument("id", metavar="ID", help="the name of the dataset")
     add_storage(parser)
     add_json(parser)
 

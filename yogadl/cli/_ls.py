@@ -28,7 +28,7 @@ class _Version:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="?", help="just the versions of this dataset")
+    parser.add_argument("id", metavar="ID", nargs="?", help="list only the versions of this dataset")
     add_storage(parser)
     add_json(parser)
 
@@ -61,7 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             note(f"{build.id} {version} is not finished: its builds {what}")
     if unfinished:
-        note("`yogadl prune --unfinished` frees that, but not what is built now, or tasks wrote within a day")
+        note(
+            "`yogadl prune --unfinished` removes these files, but not those of a build that is running, or "
+            "those that tasks wrote within a day"
+        )
     return int(bool(problems))
 
 

@@ -1,8 +1,9 @@
-"""Say what reading a version takes and costs, before it is read.
+"""Estimate what reading a version takes and costs, in advance.
 
-Of a bucket's cache it says, for one process: requests, bytes, disk and price of reading each record by
-range, and of bringing all of it to this machine; and which of these is done. Nothing is read but the part
-table, though a cache of up to 64 MiB is brought here at once, as whenever it is opened.
+For a cache in a bucket it compares two ways to read it: each record by range, or all of it downloaded to this
+machine. For each way it shows the requests, the bytes, the disk space and the price for one process, and it
+says which way is taken. Only the part table is read for this; but a cache of up to 64 MiB is downloaded at
+once, as always when it is opened.
 
 Example:
   yogadl plan squares 1 --shards 8 --records-per-s 20000 -s s3://bucket/caches
@@ -36,26 +37,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_batch(parser)
     parser.add_argument(
-        "--epochs", metavar="N", type=number_of("epochs"), default=1, help="for so many epochs (default: 1)"
+        "--epochs",
+        metavar="N",
+        type=number_of("epochs"),
+        default=1,
+        help="how many epochs are read (default: 1)",
     )
     parser.add_argument("--fields", metavar="A,B", help="only these fields are read (default: all)")
     parser.add_argument(
         "--records-per-s",
         metavar="N",
         type=number_of("records a second", float, 0.001),
-        help="how fast each process reads, to say how many requests a second it makes",
+        help="how fast each process reads: adds how many requests it makes a second",
     )
     parser.add_argument(
         "--price",
         metavar="DOLLARS",
         type=number_of("dollars", float, 0),
-        help="what 1,000 requests cost (default: what S3 and Google Cloud Storage take)",
+        help="the price of 1,000 requests (default: that of S3 or Google Cloud Storage)",
     )
     parser.add_argument(
         "--price-per-gb",
         metavar="DOLLARS",
         type=number_of("dollars", float, 0),
-        help="what a GB costs that leaves the store (default: 0, as in the store's own region)",
+        help="the price of a GB that leaves the store (default: 0, as in the store's own region)",
     )
     add_json(parser)
 

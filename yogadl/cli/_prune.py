@@ -1,10 +1,10 @@
 """Remove for good what has been in the trash for a while.
 
-What goes: versions that were thrown away or replaced longer ago than the grace, and files of that age that
-no version names, such as those of a killed build. With a grace of 0 days the trash is emptied now; a job
-that still reads from a version in it fails.
+It removes versions that were deleted or replaced more than --grace days ago, and files of that age that no
+version uses, such as those of a killed build. With a grace of 0 days the trash is emptied now; a job that
+still reads a version in the trash then fails.
 
-With --unfinished just that goes, and at once, which builds hold that were killed or failed.
+--unfinished removes only the files of builds that were killed or failed, and removes them at once.
 
 Example:
   yogadl prune --dry-run -s /data/caches
@@ -34,9 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"keep what is younger than this (default: {_GRACE_DAYS:.0f})",
     )
     what.add_argument(
-        "--unfinished", action="store_true", help="remove just what builds hold that were killed or failed"
+        "--unfinished", action="store_true", help="remove only the files of builds that were killed or failed"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+    )
     add_json(parser)
 
 
@@ -60,7 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not pruned.files:
         if unfinished and storage.unfinished():
-            say("Nothing is removed: what tasks wrote stays for a day, and what is built now stays.")
+            say(
+                "Nothing is removed: files that tasks wrote stay for a day, and so do those of a running "
+                "build."
+            )
             return 0
         what = "unfinished builds hold" if unfinished else f"is older than {arguments.grace:g} days"
         say(f"There is nothing to remove that {what}.")

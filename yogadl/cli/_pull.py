@@ -1,8 +1,8 @@
-"""Bring a version from a bucket to this machine.
+"""Download a version from a bucket to this machine.
 
-Without --to it fills this machine's mirror, from which `fetch` then reads, so that a job need not wait. What
-is there already is read, compared with its checksums, and downloaded again where it is damaged. With --to it
-is copied into another storage, such as a folder of caches, and is the same there, to the digest.
+Without --to it fills this machine's mirror, which `fetch` reads from: a job that starts later need not wait.
+Files that are there already are compared with their checksums, and downloaded again if they are damaged. With
+--to the version is copied into another storage, such as a folder of caches; the copy has the same digest.
 
 Example:
   yogadl pull squares 1 --from s3://bucket/caches --mirror /nvme/mirror
@@ -25,10 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser)
     add_storage(parser, "--from")
     parser.add_argument(
-        "--to", metavar="STORAGE", help="copy it there: a folder, made if missing, or a bucket"
+        "--to", metavar="STORAGE", help="copy it to this storage: a folder, made if missing, or a bucket"
     )
     parser.add_argument(
-        "--replace", action="store_true", help="with --to: put it in place of another version of that name"
+        "--replace",
+        action="store_true",
+        help="with --to: replace a version of that name that has other content",
     )
     add_target_options(parser)
     add_json(parser)

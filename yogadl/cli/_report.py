@@ -1,8 +1,9 @@
-"""Write a page about a version: what its records are like, how it lies on disk, where it came from.
+"""Write a page about a version: what its records are like, how it is stored, how it was built.
 
-One HTML file that needs nothing else: it loads nothing, runs no script, and can be mailed or printed. What it
-says of values is of a sample of the records, those that come first in a shuffle: a large version takes no
-longer than a small one. Pickled fields are not opened, since unpickling runs code.
+The page is one HTML file: it loads nothing, runs no script, and can be mailed or printed. Values are
+described from a sample, the records that come first in a shuffle; so a large version takes no longer than a
+small one.
+Pickled fields are not opened, since unpickling runs code.
 
 Example:
   yogadl report squares 1 -o squares.html -s /data/caches
@@ -30,10 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser)
     add_storage(parser)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="where to: a file that is not there; -: stdout"
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="the file to write, which must not exist yet; -: stdout",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="which shuffle to draw, and to choose records by (default: 0)"
+        "--seed",
+        type=int,
+        default=0,
+        help="the seed of the shuffle that is drawn and that chooses the sample (default: 0)",
     )
     add_json(parser)
 

@@ -1,6 +1,7 @@
-"""Throw a version away, into the trash.
+"""Move a version to the trash.
 
-It asks nothing, since `yogadl undelete` brings it back. The disk is freed by `yogadl prune`, after 30 days.
+It does not ask first, since `yogadl undelete` restores the version. After 30 days `yogadl prune` frees the
+disk.
 
 Example:
   yogadl rm squares 1 -s /data/caches

@@ -1,7 +1,7 @@
-"""Give a version a name that can be moved to another later.
+"""Give a version a name that can be moved to another version later.
 
-A tag can be given wherever a version is read, also as ID@TAG. What it named before stays on record: see
-`yogadl log`.
+A command that reads a version takes a tag instead of VERSION, or ID@TAG. `yogadl log` shows which versions
+the tag named before.
 
 Example:
   yogadl tag squares stable 2 -s /data/caches
@@ -16,9 +16,11 @@ from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
-    parser.add_argument("tag", metavar="TAG", help="the tag, made or moved")
-    parser.add_argument("version", metavar="VERSION", help="the version that it names, or another tag of it")
+    parser.add_argument("id", metavar="ID", help="the name of the dataset")
+    parser.add_argument("tag", metavar="TAG", help="the tag to make or to move")
+    parser.add_argument(
+        "version", metavar="VERSION", help="the version that it will name, or another tag of that version"
+    )
     add_storage(parser)
     add_json(parser)
 

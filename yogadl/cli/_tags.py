@@ -12,7 +12,7 @@ from yogadl.cli._output import note, say_json, say_table, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
+    parser.add_argument("id", metavar="ID", help="the name of the dataset")
     add_storage(parser)
     add_json(parser)
 

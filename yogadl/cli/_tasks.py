@@ -69,16 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("builds by many tasks, such as those of a job array")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
-        "--task", metavar="K/N", type=Task.parse, help="write just what is task K's of N, counted from 1"
+        "--task",
+        metavar="K/N",
+        type=Task.parse,
+        help="write only the share of task K of N; the first task is 1",
     )
     which.add_argument(
-        "--commit", action="store_true", help="publish the version, once all that the tasks write is there"
+        "--commit", action="store_true", help="publish the version, after all tasks have written their shares"
     )
     group.add_argument(
         "--run",
         dest="run_name",
         metavar="NAME",
-        help="what all tasks of a build have in common, e.g. the job's id; for --replace",
+        help="a name that all tasks of a build share, e.g. the job's id; needed for --replace",
     )
 
 

@@ -1,6 +1,6 @@
-"""Bring back what was thrown away or replaced last.
+"""Restore a version that was deleted or replaced.
 
-If there is such a version now, it goes to the trash in exchange: do it again to undo it.
+If a version of that name exists now, it is moved to the trash. The same command again undoes this.
 
 Example:
   yogadl undelete squares 1 -s /data/caches

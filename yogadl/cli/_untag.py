@@ -1,4 +1,4 @@
-"""Take a tag away; the version that it names stays.
+"""Remove a tag; the version that it names stays.
 
 Example:
   yogadl untag squares stable -s /data/caches
@@ -12,7 +12,7 @@ from yogadl.cli._output import say, say_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="what the dataset is called")
+    parser.add_argument("id", metavar="ID", help="the name of the dataset")
     parser.add_argument("tag", metavar="TAG", help="the tag")
     add_storage(parser)
     add_json(parser)

@@ -1,10 +1,10 @@
 """Read every byte of a version and compare it with its checksums.
 
-Of a version in a bucket, what this machine's mirror holds of it is compared as well, and downloaded again
-where it is damaged.
+If the version is in a bucket, the copies in this machine's mirror are compared, too. A damaged copy is
+downloaded again.
 
-Damage is reported by dataset, field and records, and the exit code is then 1. With --all the others are
-checked nevertheless.
+If there is damage, it names the dataset, the field and the records, and the exit code is 1. With --all the
+other versions are still checked.
 
 Example:
   yogadl verify squares 1 -s /data/caches
@@ -35,10 +35,12 @@ class _Checked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="?", help="what the dataset is called; or ID@TAG")
-    parser.add_argument("version", metavar="VERSION", nargs="?", help="which version of it, or which tag")
+    parser.add_argument("id", metavar="ID", nargs="?", help="the name of the dataset; or ID@TAG")
+    parser.add_argument("version", metavar="VERSION", nargs="?", help="the name of the version, or a tag")
     add_storage(parser)
-    parser.add_argument("--all", action="store_true", help="all versions, of this dataset or of all")
+    parser.add_argument(
+        "--all", action="store_true", help="check all versions: of the dataset ID, or of all datasets"
+    )
     add_json(parser)
 
 

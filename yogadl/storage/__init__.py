@@ -113,41 +113,42 @@ def open_storage(
     offline: bool = False,
     **options: Any,
 ) -> CacheStorage:
-    """Open the storage at a location. A folder on a network file system that is not `shared` gets a warning.
+    """Open the storage at a location, with a warning for a folder on a network that is not `shared`.
 
     Args:
         location: A folder, made if missing; a read-only one can be read. Or a bucket's URL,
-            ``s3://bucket/prefix`` or ``gs://bucket/prefix``, of which nothing is asked yet.
+            ``s3://bucket/prefix`` or ``gs://bucket/prefix``; no request is made yet.
         shared: Whether several machines build in this folder: then leases keep them apart, not file locks.
-        mirror: The folder where this machine keeps copies of a bucket's caches, on a local disk; made if
-            missing. ``"auto"`` is one in local temporary storage, if that has room. ``None`` is none: records
-            are read by range, without any disk.
-        mirror_limit: How much the mirror may hold, in bytes or as ``"200GB"``. What has no room in it is read
-            by range.
-        mirror_fill: Whether a cache of a bucket is brought to the mirror while it is read, by range as long
-            as it is not there. ``"auto"``: if it is small, which is waited for, or a stream of this machine
-            reads at least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
-        verify: ``"block"`` compares what is read by range with its checksums, for which whole blocks are
-            read, and a block with other bytes is a `CacheFormatError`. If not given, only the objects' sizes
-            and ETags are compared. What the mirror has was compared when it came.
-        max_requests: How many requests each process may make to read by range; then `SpendingError`.
-        max_requests_per_s: How many of them a second.
-        max_price: What they may cost, with what came by them; then `SpendingError`.
-        prices: What the store takes. If not given, what S3 and Google Cloud Storage take for the standard
-            class in the same region; of other stores nothing is known.
-        lease_ttl_s: A builder on another machine that gave no sign of life for so long is taken for dead. Not
-            for a folder that is not `shared`, where no other machine builds.
-        wait_s: How long to wait for a builder that lives, then `LeaseError`; ``None`` is for ever. Not for a
-            folder that is not `shared`: there a builder is waited for as long as its process lives.
-        patience_s: How long each operation waits for a bucket's store that is away for a while, 120 s if not
-            given. One that can't be reached and has never answered, as where the endpoint is mistyped, is an
-            error within 10 s whatever is given.
-        exclusive: Whether to refuse to build in a store that can't decide between builders. If not, it is
-            for the caller to see that only one machine builds at a time.
-        mapped: Whether files may be mapped to be read, as is fastest. A file that is cut short, or a
-            disk that can't read it any more, kills a process that has mapped it; without, it is an error.
-        offline: Whether never to ask the bucket's store: what this machine's mirror has whole is served, and
-            all else is an error at once.
+        mirror: The folder on a local disk where this machine keeps copies of a bucket's caches; made if
+            missing. ``"auto"``: a folder in local temporary storage, if that has room. ``None``: no folder;
+            records are read by range, and use no disk.
+        mirror_limit: The largest size of the mirror, in bytes or as ``"200GB"``. What has no room in it is
+            read by range.
+        mirror_fill: When a bucket's cache is downloaded to the mirror; until it is there, records are read by
+            range. ``"auto"``: if the cache is small (`fetch` then waits), or if streams of this machine
+            read at least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
+        verify: ``"block"`` reads whole blocks when it reads by range, and compares them with their checksums;
+            a block with other bytes is a `CacheFormatError`. If not given, only the sizes and ETags of
+            objects are compared. What is in the mirror was compared when it was downloaded.
+        max_requests: How many requests each process may make to read by range; more are a `SpendingError`.
+        max_requests_per_s: How many such requests each process may make a second.
+        max_price: How much these requests and the bytes received may cost; more is a `SpendingError`.
+        prices: The prices of the store. If not given, those of S3 and Google Cloud Storage for the standard
+            class in the same region; the prices of other stores are not known.
+        lease_ttl_s: A builder on another machine that gave no sign of life for so long is considered dead.
+            Only for buckets and `shared` folders.
+        wait_s: How long to wait for a builder that is alive, before a `LeaseError`; ``None``: for ever. Only
+            for buckets and `shared` folders; in other folders, a builder is waited for as long as its process
+            lives.
+        patience_s: How long each operation retries while the bucket's store does not answer; 120 s if not
+            given. A store that has never answered, such as one with a mistyped endpoint, is an error within
+            10 s in any case.
+        exclusive: Whether to refuse to build in a store that can't keep two builders apart. If ``False``, you
+            must make sure that only one machine builds at a time.
+        mapped: Whether files may be memory-mapped, which is the fastest way to read. If a mapped file is cut
+            short, or its disk fails, the process is killed; without mapping, it is an error.
+        offline: Whether never to contact the bucket's store: only versions that are complete in this
+            machine's mirror can be read, and everything else is an error at once.
         options: Of the bucket: ``endpoint_url``, ``profile``, ``anonymous`` ...; see `S3Bucket`, `GCSBucket`.
 
     Raises:

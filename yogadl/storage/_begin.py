@@ -24,12 +24,12 @@ _DIGITS: Final = 24  # of a hash in a name
 
 
 class PartitionedBuild:
-    """A build in progress, to be handed to tasks: small, picklable, and harmless to repeat.
+    """A build in progress, to be handed to tasks: small and picklable; its calls can be repeated.
 
     Attributes:
         key: What is built.
         partitions: How many there are.
-        run: What tells this build from others of the same key.
+        run: The name that tells this build from other builds of the same key.
     """
 
     def __init__(self, every: Partitions) -> None:
@@ -45,7 +45,7 @@ class PartitionedBuild:
         allow_pickle: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """Write the records of one partition. Repeated or raced, the first to finish counts.
+        """Write the records of one partition. If several tasks write it, the first that finishes counts.
 
         Args:
             partition: Its number, from 0.
@@ -77,7 +77,7 @@ class PartitionedBuild:
             self._all.write(partition, source, "", part_bytes, progress)
 
     def commit(self) -> None:
-        """Publish the cache. Anyone may, once all partitions are written; twice does no harm.
+        """Publish the cache, after all partitions are written. Any task may call it, also several times.
 
         Raises:
             ConfigurationError: if a partition is not written yet.
@@ -112,7 +112,9 @@ def shared_out(
         origin = shares.origin(sha256)
         run = run_of(backend, key, shares, origin, part_bytes=part_bytes)
     except ConfigurationError as error:
-        _log.info("yogadl: %s: a build that is killed begins anew: %s", key, error)
+        _log.info(
+            "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
+        )
         origin, run = "", token
     build = Partitions(backend, key, shares.count, run, shares, origin, is_shared_out=True)
     build.put_others_aside()
@@ -163,8 +165,8 @@ def begun(
     except ConfigurationError as error:
         if run is None:
             raise ConfigurationError(
-                "which records this source has can't be told for certain, and so not which partitions belong "
-                f"together: give run, a job's id say, or make it possible: {error}"
+                "it is not certain which records this source has, and so not which partitions belong "
+                f"together: give a run, such as the id of the job, or solve this: {error}"
             ) from error
         found = known()
     name = run or run_of(backend, key, shares, found)

@@ -163,7 +163,7 @@ def _build_once(
         try:
             _build(backend, key, records, options, call, token=token, exclusion=exclusion, replaces=False)
         except LeaseLostError as error:
-            _log.warning("yogadl: %s is built by others by now, whose result will be served: %s", key, error)
+            _log.warning("yogadl: another process builds %s by now; its result will be used: %s", key, error)
 
 
 @contextlib.contextmanager
@@ -270,8 +270,9 @@ def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> Non
         raise StorageError(
             errno.ENOSPC,
             f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
-            f"{in_words(free_bytes)} free; make room, or build where there is. If it fits nevertheless (the "
-            "file system compresses, say): check_space=False, or yogadl build --no-space-check",
+            f"{in_words(free_bytes)} free; free some space, or build on a larger disk. If it fits "
+            "nevertheless (the file system may compress), pass check_space=False, or --no-space-check to "
+            "yogadl build",
         )
 
 
@@ -287,8 +288,8 @@ def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str])
     if changed and changed not in warned:
         warned.add(changed)
         warnings.warn(
-            f"{manifest.key} was built by other code or arguments than it is asked for with ({changed}). "
-            f"It is served as it is; to build anew, make the version {_bumped(manifest.key.version)!r}.",
+            f"{manifest.key} was built by other code or arguments than this call has ({changed}). It is "
+            f"served as it is; to build it again, use the version {_bumped(manifest.key.version)!r}.",
             UserWarning,
             stacklevel=users_level(),
         )

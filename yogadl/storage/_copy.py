@@ -60,8 +60,8 @@ def copy(
         source: Where it is.
         target: Where to.
         dataset_id: What the dataset is called.
-        dataset_version: Which version, or a tag for the version that it names; that is copied, not the tag.
-        replaces: Whether it takes the place of another version of that name, which goes to the trash.
+        dataset_version: Which version, or a tag of it; the version is copied, not the tag.
+        replaces: Whether to replace another version of that name, which is moved to the trash.
         progress: Called with bytes copied and bytes to copy.
 
     Returns:

@@ -98,8 +98,8 @@ def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.
     task: object = engine.submit(write_partition, given)  # of an engine of the user's: may return anything
     if not isinstance(task, concurrent.futures.Future):
         raise ConfigurationError(
-            f"the submit of the engine, a {type(engine).__name__}, returned no concurrent.futures.Future: an "
-            "engine is a concurrent.futures.Executor; of a Client of Dask give client.get_executor()"
+            f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
+            "returned no concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
         )
     return task
 

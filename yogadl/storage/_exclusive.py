@@ -45,7 +45,7 @@ def exclusive_build_unless(
     outer, location = _building.get(), backend.root.location
     if any((r.location, r.key, r.is_over) == (location, key, False) for r in outer):
         raise ConfigurationError(
-            f"{key} is being built by this very call: its builder asks for its own result, or replaces it"
+            f"{key} is being built by this very call: a builder can't ask for its own result, or replace it"
         )
     refuse_tag(backend.root, key)
     with backend.coordinator.building(key, unless) as exclusion:

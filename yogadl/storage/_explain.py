@@ -14,8 +14,8 @@ class Explanation:
         id: The dataset.
         version: The first version.
         other: The second.
-        differences: What decides what is built, and differs.
-        notes: What else there is to say: the versions of libraries, say, which decide no version.
+        differences: The differences that influence what is built.
+        notes: Other differences that may be of interest, such as versions of libraries.
     """
 
     id: str
@@ -45,8 +45,8 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
     """Say what differs between what two versions of a dataset were built from."""
     then, now = ingredients_in(first.builder), ingredients_in(second.builder)
     notes = [
-        f"version {manifest.key.version!r} was not built by a function that cacheable knows: "
-        "of what built it nothing is recorded"
+        f"version {manifest.key.version!r} was not built by storage.cacheable or the command, "
+        "so it is not recorded what built it"
         for manifest, ingredients in ((first, then), (second, now))
         if ingredients is None
     ]

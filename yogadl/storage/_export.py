@@ -68,16 +68,16 @@ def export(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
-    """Write records to files that other programs read. All of them or nothing: the folder appears at the end.
+    """Write records to files that other programs read, all or none: the folder appears at the end.
 
     ``"npy"`` writes a ``.npy`` file for each field, which must not vary in length, and a ``spec.json`` that
     says which is which. ``"parquet"`` and ``"arrow"`` (the IPC file format) write one file, a column for each
-    field; they need pyarrow. What becomes of each kind of field: docs/howto/export.md. Some tens of MB are in
-    memory at a time, however large the dataset.
+    field; they need pyarrow. How each kind of field is written: docs/howto/export.md. It uses some tens of MB
+    of memory, however large the dataset.
 
     Args:
         ref: The records: a dataset, or some of it (``ref[:1000]``, ``ref.fields("image")``).
-        folder: Where to; made, or there and empty.
+        folder: The folder to write to: a new one, or an empty one.
         format: ``"npy"``, ``"parquet"`` or ``"arrow"``.
         progress: Called with records written and records in all.
 

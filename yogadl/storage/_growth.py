@@ -71,8 +71,8 @@ def append(
     """
     if key == base:
         raise ConfigurationError(
-            f"{key} can't be appended to itself: it stays as it is, and a call that is repeated after a "
-            "failure would append twice; give the new version a name of its own"
+            f"{key} can't be appended to itself: a call that is repeated after a failure would append twice; "
+            "give the new version a name of its own"
         )
     try:
         replace_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
@@ -96,8 +96,8 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
         what = "is that" if manifest.key == key else "has all of that"
         raise ConfigurationError(
             f"{key} can't be appended to version {which}, which {what}: the new records would be in it "
-            "twice. If this call was made before, it is done; to build the version anew, name one that was "
-            "there before it"
+            "twice. If this call is a repetition, there is nothing left to do. To build the version again, "
+            "append to one that is older than it"
         )
     before = _receipts(backend, manifest)
 
@@ -156,9 +156,9 @@ def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) 
         return
     continues = "was not appended to any version" if last is None else f"continues version {last.version!r}"
     if last is not None and last.version == given:
-        continues += " as it was before that was built anew"
+        continues += " as it was before it was replaced"
     warnings.warn(
-        f"{built.key} {continues}, and it is asked for with the base {given!r}. It is served as it is.",
+        f"{built.key} {continues}, but this call appends to {given!r}. It is served as it is.",
         UserWarning,
         stacklevel=users_level(),
     )

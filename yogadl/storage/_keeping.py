@@ -63,7 +63,10 @@ def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
                 kept = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
             except (CacheFormatError, StorageError) as error:  # a bad manifest hides none of them
                 _log.warning(
-                    "yogadl: what versions of %r share with unfinished builds counts, too: %s", name, error
+                    "yogadl: the sizes of unfinished builds of %r may include files that its versions use: "
+                    "%s",
+                    name,
+                    error,
                 )
             found += held(root, name, those, kept)
     return found

@@ -100,8 +100,8 @@ def files_below(root: Path, below: str, onerror: Callable[[OSError], object] | N
 def _link(path: str) -> CacheFormatError:
     """Return the error of a link where none may be."""
     return CacheFormatError(
-        f"{path} is a link, and inside a dataset's folder none is followed: put what it leads to in its "
-        "place (cp -RL); only a dataset's whole folder may lie elsewhere"
+        f"{path} is a link, and links inside a dataset's folder are not followed: replace it by a copy of "
+        "what it leads to (cp -RL); only the whole folder of a dataset may be a link"
     )
 
 

@@ -103,8 +103,8 @@ def _warn_of_network(root: Path) -> None:
         warnings.warn(
             f"{root} is on a network file system ({network}): reading at random is slow there, and its file "
             "locks may not keep two machines from building the same. Give open_storage shared=True if "
-            "several machines build there. Faster is a folder on a local disk of each machine; what is built "
-            "can be copied there, a dataset's folder as it is",
+            "several machines build there. A folder on a local disk of each machine is faster: copy "
+            "the dataset's folder there as it is",
             UserWarning,
             stacklevel=users_level(),
         )

@@ -197,8 +197,8 @@ def _say_if_soft(lock: object) -> None:  # a FileLock, whose class changes when 
     except (OSError, ValueError):
         who = "a process that is not named"
     _warn(
-        "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that is "
-        "dead, make sure that nobody builds, then delete the file",
+        "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that "
+        "process is dead, make sure that nobody builds, then delete the file",
         lock.lock_file, who,
     )  # fmt: skip
 

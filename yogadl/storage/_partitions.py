@@ -94,7 +94,7 @@ class Partitions:
             if not self.is_shared_out:
                 raise ConfigurationError(
                     f"{self.key}: {self.described(partition)} was written from other records than this task "
-                    "has; do all tasks read the same data? With another run all partitions are written anew"
+                    "has; do all tasks read the same data? With another run all partitions are written again"
                 )
             self.backend.root.remove(self._receipt(partition))
         try:
@@ -222,7 +222,7 @@ class Partitions:
             ConfigurationError: if a file has changed.
             UnsupportedDataError: if structures or dtypes differ.
         """
-        anew = "" if self.is_shared_out else "; with another run all partitions are written anew"
+        anew = "" if self.is_shared_out else "; with another run all partitions are written again"
         first: Spec | None = None
         for number, found in enumerate(written):
             stamp, receipts = found or ("", [])

@@ -253,7 +253,7 @@ class Ranges:
                 self._put(one, is_urgent=False)
 
     def _put(self, one: Range, *, is_urgent: bool) -> None:
-        given_up = RuntimeError("the interpreter is on its way out: nothing is read any more")
+        given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
         self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
 
     def _get(self, wanted: Range) -> None:

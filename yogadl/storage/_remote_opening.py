@@ -104,8 +104,8 @@ class MirrorOpener:
             if not (self._is_told or isinstance(error, OfflineError)):
                 self._is_told = True
                 _log.warning(
-                    "yogadl: the store can't be asked whether %s was replaced; of this and others what the "
-                    "mirror has is served: %s", key, error
+                    "yogadl: the store can't be asked whether %s was replaced; this dataset and others are "
+                    "served as the mirror has them: %s", key, error
                 )  # fmt: skip
             return here.content
         except CredentialsError as error:

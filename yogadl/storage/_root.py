@@ -134,6 +134,6 @@ class Root(Protocol):
 def too_large(where: str, most_bytes: int) -> CacheFormatError:
     """Return the error of a file that has more bytes than any of its kind."""
     return CacheFormatError(
-        f"{where} has more than {most_bytes} bytes, far more than any such file: it is none of a cache; "
-        "remove it, or restore the file"
+        f"{where} has more than {most_bytes} bytes, far more than any such file of a cache: remove it, or "
+        "restore the file"
     )

@@ -29,7 +29,7 @@ def find_selection(files: "Opener", manifest: Manifest, name: str, records: int)
             return None
         found = read_selection(content, file)
     except (StorageError, CacheFormatError, ConfigurationError) as error:
-        _log.info("yogadl: what was selected from %s is worked out again: %s", manifest.key, error)
+        _log.info("yogadl: a selection from %s is computed again: %s", manifest.key, error)
         return None
     return found if (found.name, found.records) == (name, records) else None
 
@@ -40,7 +40,7 @@ def write_selection(files: "Opener", manifest: Manifest, selection: Selection) -
     try:
         files.write(file, selection.to_bytes())
     except (StorageError, CacheFormatError, ConfigurationError) as error:
-        _log.debug("yogadl: what was selected from %s is kept in memory alone: %s", manifest.key, error)
+        _log.debug("yogadl: a selection from %s is kept only in memory: %s", manifest.key, error)
         return False
     return True
 
@@ -58,7 +58,7 @@ def missing_selections(source: Root, target: Root, manifest: Manifest) -> Iterat
                 continue
             found = read_selection(content, source.where(file))
         except CacheFormatError as error:
-            _log.info("yogadl: left out, since it can be worked out again: %s", error)
+            _log.info("yogadl: a selection is not copied, since it can be computed again: %s", error)
             continue
         if file == _names.selection(manifest.key.id, manifest.fingerprint, found.name):
             yield file, content

@@ -82,8 +82,9 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
         return _Partitions(source)
     if source.length is None or not source.can_start_anywhere:
         raise ConfigurationError(
-            "what is read in pieces, by workers, an engine or tasks, has __len__ and __getitem__, or is in "
-            "partitions (yogadl.partitioned); an iterable is built by submit without workers and engine"
+            "workers, an engine and tasks need a source that can be read in pieces: one with __len__ and "
+            "__getitem__, or one in partitions (yogadl.partitioned). Submit an iterable without workers and "
+            "engine"
         )
     length = source.length
     if count is not None:

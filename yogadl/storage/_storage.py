@@ -26,10 +26,10 @@ P = ParamSpec("P")
 class CacheStorage(ReadingStorage, KeepingStorage, Storage):
     """Build datasets once, keep them below a root, and hand out references to them.
 
-    Safe to use from any number of threads, processes and, but for a local folder, machines; picklable. To
-    read takes the permissions to get and to list; nothing is written to read. `RecordsRef.filter` writes what
-    was selected where it may. A builder that dies leaves nothing that can be read, and the next one goes on
-    or starts afresh.
+    Safe to use from any number of threads and processes and, except for a local folder, from several
+    machines; picklable. Reading needs only the permissions to get and to list, and writes nothing, except
+    that `RecordsRef.filter` stores what it selected if it may. If a builder dies, nothing that it wrote can
+    be read, and the next builder continues its work or starts again.
 
     Args:
         backend: What it is made of.
@@ -65,8 +65,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
-        Nothing is visible before everything is on the disk. Whoever reads the version that is replaced
-        keeps reading it.
+        Nothing is visible before everything is on the disk. Readers of the version that is replaced keep
+        reading it.
 
         Args:
             data: Arrays, an object with ``__len__`` and ``__getitem__``, an iterable or a generator function.
@@ -76,9 +76,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             engine: What runs tasks that read it instead: any `concurrent.futures.Executor`, or "ray".
             part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
-            progress: A progress bar or none; ``None`` for one on a terminal; or a function.
-            check_space: Whether to refuse, before anything is read, what certainly needs more than the disk
-                has room for: arrays, tables and other sources that know their length and shapes.
+            progress: Whether to show a progress bar; ``None``: only on a terminal; or a function to call.
+            check_space: Whether to refuse a build that certainly needs more space than the disk has, before
+                anything is read: of arrays, tables and other sources that know their length and shapes.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; names field and record.
@@ -105,18 +105,19 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
     ) -> None:
-        """Build a version of all records of another one, followed by those of a source.
+        """Build a version from all records of another version, followed by new records.
 
-        Only those of the source are read and written: the parts of the other version become parts of this
-        one, too. It is as if all had been built at once, to the fingerprint. The other version stays as it
-        is, and may be deleted; if it is replaced or deleted meanwhile, what it was at the beginning counts.
-        An existing version is replaced atomically, so that a call can be repeated. See docs/howto/growth.md.
+        Only the new records are read and written: the parts of the other version become parts of this one,
+        too. The result, even its fingerprint, is the same as if all records had been built at once. The
+        other version stays as it is, and may be deleted later. If it is replaced or deleted during this
+        call, its state at the beginning counts. An existing version is replaced atomically, so the call can
+        be repeated. See docs/howto/growth.md.
 
         Args:
             data: As for `submit`: the new records alone.
             dataset_id: What the dataset is called.
             dataset_version: Which version is built.
-            base_version: Which version it begins with; another one.
+            base_version: The version whose records come first; it must be another one.
             workers: As for `submit`, like all that follow; of the new records.
             engine: See there.
             part_bytes: See there.
@@ -126,9 +127,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         Raises:
             DatasetNotFoundError: if there is no such version to begin with.
-            UnsupportedDataError: if the new records have another structure or dtype, which names the field;
-                or if there are none.
-            ConfigurationError: if the other version is this one, or has all of it: the call is repeated.
+            UnsupportedDataError: if the new records have another structure or dtype (the error names the
+                field); or if there are none.
+            ConfigurationError: if the other version is this one, or contains all of it, as it does when the
+                call is repeated.
         """
         from yogadl.storage._building import BuildOptions
         from yogadl.storage._growth import append
@@ -150,11 +152,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
     ) -> None:
-        """Build a version of the same records as another, in as few and large parts as `submit` makes.
+        """Build a version with the same records as another, in few large parts, as `submit` makes them.
 
-        After many small appends that is faster to read, fetch and copy. The fingerprint is the same, so
-        cursors stay valid. All is read and compared with its checksums, and written anew; what is pickled is
-        not unpickled.
+        After many small appends such a version is faster to read, fetch and copy. The fingerprint is the
+        same, so cursors stay valid. All records are read, compared with their checksums and written again;
+        pickled values are not unpickled.
 
         Args:
             dataset_id: What the dataset is called.
@@ -192,11 +194,13 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         Args:
             dataset_id: What the dataset is called.
             dataset_version: Which version this is.
-            partitions: How many there are, in the order of their records; of a `source`, as many as is good.
-            run: What tells this build from others of the same key, a job's id say. If not given, it is made
-                of the source: whoever gives the same goes on with the same build. Without a source either,
-                it is new at each call, lest attempts mix, and the object returned is handed to all tasks.
-            source: What `write` reads, then without records: random access, or `yogadl.partitioned`.
+            partitions: How many partitions there are; their order is the order of the records. With a
+                `source`, a good number is chosen if it is not given.
+            run: A name that tells this build from other builds of the same key, such as the id of a job. If
+                not given, it is made from the source: tasks with the same source work on the same build.
+                Without a source, each call begins a new build; hand the object returned to all tasks.
+            source: What `write` reads when it is given no records: a source with random access, or
+                `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
         from yogadl.storage._begin import begun
@@ -220,19 +224,19 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
-        The function runs only if there is no such version; other callers, threads and processes alike,
-        wait for it and then read what it built. If its code, what that uses, or its arguments differ from
-        what built the cache, a warning says so once, and the cache is served. With the version ``"auto"``
-        they decide the version, so that a change builds anew; see docs/howto/versions.md.
+        The function runs only if there is no such version; other callers, in threads or processes, wait for
+        it and then read what it built. If a version exists that other code or other arguments built, a
+        warning says so once, and that version is served. With the version ``"auto"``, code and arguments
+        decide the version, so a change of them builds a new one; see docs/howto/versions.md.
 
-        A function that asks for its own result is told so. From a thread that it has started, and waits for,
-        it would wait for ever: Python does not tell such a thread from others, which rightly wait, unless
-        threads inherit contexts (an option of Python 3.14). After two seconds a warning says what it may be.
+        A function that asks for its own result gets an error. If it asks from a thread that it has started,
+        and waits for that thread, it waits for ever: yogadl can't tell such a thread from one that may wait,
+        unless threads inherit contexts (an option of Python 3.14). A warning says so after two seconds.
 
         Args:
             dataset_id: What the dataset is called.
             dataset_version: Which version this is; bump it when the function changes, or give ``"auto"``.
-            workers: As for `submit`, like all that follow. None of them has a part in the version.
+            workers: As for `submit`, like all that follow. None of them influences the version.
             engine: See there.
             part_bytes: See there.
             allow_pickle: See there; also allows reading pickled fields.

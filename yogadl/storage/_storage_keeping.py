@@ -25,17 +25,17 @@ class KeepingStorage:
     def tag(self, dataset_id: str, tag: str, dataset_version: str) -> None:
         """Make a tag name a version, whatever it named before.
 
-        It can then be given wherever a version is read. Atomic, and safe beside others that do the same.
-        What was fetched by the tag stays what it is.
+        Every call that reads a version also takes the tag. Atomic, and safe if others do the same at the
+        same time. A reference that was fetched by the tag before does not change.
 
         Args:
             dataset_id: What the dataset is called.
-            tag: The tag: anything that could be a version's name, and is none, without an ``@``.
-            dataset_version: Which version; or another tag, for the version that this names now.
+            tag: The tag: any name that a version can have, but no version has, without an ``@``.
+            dataset_version: Which version; or another tag, for the version that it names now.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
-            ConfigurationError: if a version is called as the tag, or none could be.
+            ConfigurationError: if a version has the tag's name, or the name is not allowed.
         """
         from yogadl.storage._tags import set_tag
 
@@ -52,9 +52,9 @@ class KeepingStorage:
         remove_tag(self._backend, dataset_id, tag)
 
     def delete(self, dataset_id: str, dataset_version: str) -> None:
-        """Throw a version away; `undelete` brings it back until `prune` has removed it.
+        """Move a version to the trash; `undelete` restores it until `prune` has removed it.
 
-        Waits for a process that builds it, and then throws away what was built.
+        Waits for a process that builds this version, and then deletes the result.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
@@ -66,10 +66,10 @@ class KeepingStorage:
         delete(self._backend, DatasetKey(dataset_id, dataset_version))
 
     def undelete(self, dataset_id: str, dataset_version: str) -> None:
-        """Bring back what was deleted or replaced last.
+        """Restore the version that was deleted or replaced last.
 
-        If there is such a version now, it goes to the trash in exchange: the next call undoes this one.
-        Waits for a process that builds it.
+        If a version of that name exists now, it is moved to the trash: the next call undoes this one. Waits
+        for a process that builds this version.
 
         Raises:
             DatasetNotFoundError: if the trash has no such version.
@@ -80,7 +80,7 @@ class KeepingStorage:
         undelete(self._backend, DatasetKey(dataset_id, dataset_version))
 
     def unfinished(self, dataset_id: str | None = None) -> "list[Unfinished]":
-        """Return what builds hold that are not finished: killed, failed, or running just now.
+        """Return the builds that are not finished (killed, failed, or running), and how much they hold.
 
         Args:
             dataset_id: Just those of this dataset.
@@ -97,18 +97,18 @@ class KeepingStorage:
         unfinished: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> "Pruned":
-        """Remove what no manifest names, and manifests that have been in the trash for longer than the grace.
+        """Remove old files from the trash, and old files that no version uses.
 
-        What is younger than the grace stays, since a running reader opens parts late, and partitions are
-        named last. Nothing is removed of a dataset of which somebody builds, deletes or brings back a version
-        just now, nor, with a warning, of one that has a damaged manifest, which may name anything. A dataset
-        that can't be listed or read is left alone, too, and the others are pruned before the error is raised.
+        Files that are younger than `grace_s` stay, since a reader may open them late and a running build may
+        use them at its end. A dataset is skipped while somebody builds, deletes or restores one of its
+        versions, and, with a warning, if it has a damaged manifest, since that may name any file. A dataset
+        that can't be listed or read is skipped, too; the error is raised after the others are pruned.
 
         Args:
             grace_s: How long files that no version names are kept; 30 days if not given.
             dry_run: Whether to say what would be removed, and remove nothing.
-            unfinished: Whether to remove just what `unfinished` lists, however young. What tasks of a `begin`
-                wrote within a day stays in either case: they can't be told from tasks that are at work.
+            unfinished: Whether to remove only the files of unfinished builds, of any age; see `unfinished`.
+                Files that tasks of a `begin` wrote within a day stay in any case: they may be in use.
             progress: Called with how many datasets were seen, and how many files removed, so far.
 
         Raises:

@@ -57,10 +57,10 @@ class ReadingStorage:
         Args:
             dataset_id: What the dataset is called.
             dataset_version: Which version.
-            digest: The digest that `info` gave; any other bytes than those are refused.
-            allow_pickle: Whether pickled fields may be read, which runs code that their writer chose.
-            check: Whether each process compares each block with its checksum before it first reads from it:
-                then what reading returns was built so, or is a `CacheFormatError` that names the records.
+            digest: The digest that `info` gave; a version with another digest is refused.
+            allow_pickle: Whether pickled fields may be read, which can run any code of whoever wrote them.
+            check: Whether each process compares each block with its checksum before it reads from it for the
+                first time. A damaged block is then a `CacheFormatError` that names the records.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
@@ -84,11 +84,11 @@ class ReadingStorage:
         return self._backend.catalogue.tags(dataset_id)
 
     def log(self, dataset_id: str) -> "Log":
-        """Say how a dataset came to be what it is.
+        """Return the history of a dataset: its versions and its tags.
 
         Returns:
-            Its versions, the oldest first, with what each shares with the one before, adds to it, and was
-            built from; and what its tags named when.
+            The versions, the oldest first, each with what it shares with the one before, what it adds, and
+            what it was built from; and which version each tag named at which time.
 
         Raises:
             DatasetNotFoundError: if there is no such dataset.
@@ -121,7 +121,7 @@ class ReadingStorage:
     ) -> "Verified":
         """Read every byte of a version and compare it with its checksums, in a bucket and in the mirror.
 
-        What is damaged in this machine's mirror is downloaded again, and told in what is returned.
+        Damaged files in this machine's mirror are downloaded again; the result lists them.
 
         Raises:
             CacheFormatError: at the first damage that has no second copy, naming dataset, field and records.
@@ -142,7 +142,7 @@ class ReadingStorage:
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
     def explain(self, dataset_id: str, dataset_version: str, other_version: str) -> "Explanation":
-        """Say what differs between what two versions of a dataset were built from.
+        """Return what differs between the code, values and arguments that built two versions of a dataset.
 
         Args:
             dataset_id: What the dataset is called.
@@ -150,7 +150,7 @@ class ReadingStorage:
             other_version: The other.
 
         Returns:
-            Which function's lines, which values and which arguments differ; printed, a line for each.
+            The functions, values and arguments that differ; printed, a line for each.
 
         Raises:
             DatasetNotFoundError: if there is no such version.
@@ -175,7 +175,7 @@ class ReadingStorage:
         Args:
             dataset_id: What the dataset is called.
             dataset_version: Which version.
-            folder: Where to; made, or there and empty.
+            folder: The folder to write to: a new one, or an empty one.
             format: ``"npy"``, ``"parquet"`` or ``"arrow"``.
             progress: Called with records written and records in all.
 

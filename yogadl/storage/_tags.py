@@ -52,7 +52,7 @@ def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
     _check_tag(key.id, tag)
     name = DatasetKey(key.id, tag)
     if root.size(_names.manifest(name)) is not None:
-        raise ConfigurationError(f"there is a {name}, so no tag can be called so: choose another name for it")
+        raise ConfigurationError(f"there is a {name}, so a tag can't have that name: choose another")
     if not _is_there(root, key):
         target = version_of(root, key)  # the tag may be that of another one's version
         if target is None or not _is_there(root, DatasetKey(key.id, target)):
@@ -161,8 +161,8 @@ def refuse_tag(root: Root, key: DatasetKey) -> None:
     version = version_of(root, key)
     if version is not None:
         raise ConfigurationError(
-            f"{key.version!r} is a tag of {key.id!r}, for its version {version!r}: what is built or thrown "
-            "away is a version; name that, or first take the tag away (untag)"
+            f"{key.version!r} is a tag of {key.id!r}, for its version {version!r}: only versions can be "
+            "built or deleted; name a version, or first take the tag away (untag)"
         )
 
 
@@ -217,6 +217,6 @@ def _read(root: Root, dataset_id: str, tag: str, number: int) -> TagMove:
     is_time = type(moved) in (int, float) and abs(moved) < 2**63
     if not is_time or not (version is None or (isinstance(version, str) and is_version(version))):
         raise CacheFormatError(
-            f"{root.where(name)} is damaged, so the tag {tag!r} names nothing: tag a version anew"
+            f"{root.where(name)} is damaged, so the tag {tag!r} names nothing: tag a version again"
         )
     return TagMove(tag, version, float(moved))

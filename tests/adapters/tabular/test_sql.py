@@ -141,7 +141,7 @@ def test_an_error_of_the_database_keeps_its_type_and_says_where(database, tmp_pa
 
 
 def test_a_cursor_can_neither_be_shared_nor_read_at_random(database, tmp_path):
-    with pytest.raises(ConfigurationError, match="read in pieces"):
+    with pytest.raises(ConfigurationError, match="can be read in pieces"):
         cached(database.execute("SELECT id FROM t"), tmp_path, workers=2)
     with pytest.raises(UnsupportedDataError, match=r"storage\.submit"):
         yogadl.from_source(database.execute("SELECT id FROM t"))

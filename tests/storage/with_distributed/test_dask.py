@@ -56,7 +56,7 @@ def test_dask_builds_the_same_cache(client, storage, tmp_path, kind):
 
 
 def test_a_client_in_place_of_its_executor_is_refused(client, storage):
-    with pytest.raises(yogadl.errors.ConfigurationError, match=r"give client\.get_executor\(\)"):
+    with pytest.raises(yogadl.errors.ConfigurationError, match=r"pass client\.get_executor\(\)"):
         storage.submit([1, 2], "d", "1", engine=client)
     assert storage.datasets() == []
 

@@ -18,7 +18,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table o
 
     Args:
         data: A table, a file or a stream of pyarrow, a frame of pandas or polars, a dataset of HF datasets.
-        allow_pickle: Makes no difference: what Arrow has a type for is stored without, and all else refused.
+        allow_pickle: Makes no difference: values with an Arrow type need no pickle, others are refused.
 
     Raises:
         UnsupportedDataError: if a column can't be stored, by its name; if there are no records.

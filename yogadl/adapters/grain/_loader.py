@@ -35,22 +35,23 @@ def make_dataloader(
 ) -> grain.DataLoader:
     """Return a `grain.DataLoader` that reads a stream, from its start on, each time that it is iterated over.
 
-    The output is in the stream's order with any number of workers: each gets whole batches, if all operations
-    before ``grain.transforms.Batch`` are maps. A random map's generator is keyed by the stream's seed, the
-    epoch and the record's position, in any worker. `cursor` takes the loader's iterators and states.
+    With any number of workers, the output is in the stream's order, if all operations before
+    ``grain.transforms.Batch`` are maps: each worker then makes whole batches. The generator of a random map
+    depends on the stream's seed, the epoch and the record's position, not on the worker. `cursor` takes the
+    loader's iterators and states.
 
     Args:
         stream: Which records, from where on, in which order, and whose share.
         operations: What to do with each record (with each batch, if `batch_size` is given).
-        worker_count: How many processes do so; 0 for none, ``None`` for one a CPU.
+        worker_count: How many processes do so; 0 for none, ``None`` for one for each CPU.
         epochs: How many epochs to read; ``None``: without end.
         batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
-        skip_finished_epoch: If a cursor leaves no item of its epoch, go on with the next epoch instead of
+        skip_finished_epoch: If no item is left in the cursor's epoch, read the next epoch instead of
             yielding nothing; see docs/howto/cursors.md.
-        **options: The other arguments of `grain.DataLoader`. ``read_options`` is no threads by default, since
-            they slow down what needs no waiting; ``shard_options`` must say what the stream says.
+        **options: The other arguments of `grain.DataLoader`. By default ``read_options`` asks for no
+            threads, which only help where reading waits; ``shard_options`` must agree with the stream.
 
     Raises:
         ConfigurationError: if the arguments make no sense, or the stream is a loader already.
@@ -84,10 +85,10 @@ def map_dataset(
 ) -> StreamMapDataset:
     """Return a stream as a `grain.MapDataset`, of records or of batches, for the Dataset API.
 
-    Element 0 is where the stream starts. ``.repeat()`` goes on with the stream's next epochs, each in its own
-    order. If the stream starts within an epoch, give `epochs` instead of ``.repeat(n)``, to which the length
-    of that rest is the length of every epoch. Pass ``grain.ReadOptions(0, 0)`` to ``to_iter_dataset``:
-    Grain's default, 16 threads and 500 elements held, is made for slow reads.
+    Element 0 is where the stream starts. ``.repeat()`` continues with the stream's next epochs, each in its
+    own order. If the stream starts within an epoch, pass `epochs` instead of calling ``.repeat(n)``, which
+    takes the length of the first, shorter epoch for that of all. Pass ``grain.ReadOptions(0, 0)`` to
+    ``to_iter_dataset``: Grain's default, 16 threads and 500 elements in memory, is made for slow reads.
 
     Args:
         stream: Which records, from where on, in which order, and whose share.
@@ -95,7 +96,7 @@ def map_dataset(
         epochs: How many epochs its length stands for; ``None``: without end.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
-        skip_finished_epoch: Start with the next epoch if a cursor leaves no item of its own; needed for
+        skip_finished_epoch: Start with the next epoch if no item is left in the cursor's epoch; needed for
             ``.repeat()``, which can't repeat an empty dataset.
 
     Raises:

@@ -54,7 +54,7 @@ class Sampler(_ShardPlaces):
     """Give the records of a stream in its order, for a `grain.DataLoader` over `DataSource`.
 
     Immutable, thread-safe; pickles if the stream does. Every iteration of the loader begins where the stream
-    does. Grain's checkpoints hold its ``repr``, from which `cursor` is computed.
+    starts. Grain's checkpoints contain the ``repr`` of the sampler; `cursor` is computed from it.
 
     Args:
         stream: Which records, from where on, in which order, and whose share. Leave out ``shard_options``

@@ -38,9 +38,9 @@ _FILTERS: Final = frozenset({"_FilterDatasetIterator", "FilterIterDataset", "Fil
 
 
 def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or their states
-    """Return the cursor that stands after what an iterator of Grain's has delivered.
+    """Return the cursor for the place after what an iterator of Grain has delivered.
 
-    It resumes on any number of ranks or workers, with any batch size, in any framework: pass it to
+    A job can resume from it with any number of ranks or workers, any batch size and any framework: pass it to
     ``ref.stream(cursor=...)``. Reads nothing.
 
     Args:
@@ -48,7 +48,8 @@ def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or t
             or what an iterator's ``get_state`` returned if `make_dataloader` made the loader.
 
     Raises:
-        CursorError: if what was delivered may be no prefix of the order, or the state is of something else.
+        CursorError: if what was delivered may not be the beginning of the order, or the state is of
+    something else.
 
     Example:
         >>> import yogadl
@@ -120,7 +121,8 @@ def _of_loader(iterator: Any) -> dict[str, Any]:
     if (shards.shard_index, shards.shard_count) != (shard.rank, shard.ranks):
         raise CursorError(
             f"the DataLoader reads shard {shards.shard_index} of {shards.shard_count} of what the stream "
-            "gives, which no cursor can say: let ref.stream(shard_rank=..., num_shards=...) say the shard"
+            "gives, which no cursor can say: pass the shard to ref.stream(shard_rank=..., num_shards=...) "
+            "instead"
         )
     effect = effect_of(loader._operations)
     if len(taken) > 1 and effect.deal > 1:  # by the worker, so shards may be out of step, too

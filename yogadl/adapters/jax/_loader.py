@@ -29,24 +29,25 @@ def make_jax_iterator(
 ) -> StreamIterator:
     """Return an iterator over batches of a stream, trees of `jax.Array`, read ahead of the training loop.
 
-    A thread gathers the batches and puts them on to the devices. The iterator's `state_dict` is the cursor
-    of what was delivered, `load_state_dict` goes on from one; `close` ends the thread, as dropping it does.
+    A thread gathers the batches and puts them on the devices. The iterator's `state_dict` is the cursor of
+    what was delivered, and `load_state_dict` continues from a cursor. The thread ends when you call `close`
+    or drop the iterator.
 
-    With a sharding, the arrays are global ones. Each process gathers just the rows that its own devices
-    hold; nothing moves between processes. All of them read the same stream, and stand at the same cursor.
+    With a sharding, the arrays are global ones. Each process gathers only the rows that its own devices
+    hold; nothing moves between processes. All processes read the same stream, and have the same cursor.
 
     Args:
         stream: What `DataRef.stream` returned: with a sharding over the whole job, an unsharded one.
-        batch_size: Records in a batch; with a sharding, in all of the global batch.
-        sharding: How each batch lies on the devices, the batch being the first dimension: one for all
-            fields, or a tree of them such as ``{"image": ..., "label": ...}``. Without, the batches lie on
-            the default device.
-        drop_remainder: Leave out an epoch's last batch if it is short; with a sharding it always is.
+        batch_size: Records in a batch; with a sharding, records in the whole global batch.
+        sharding: How each batch is laid out on the devices; the batch is the first dimension. One sharding
+            for all fields, or a tree of them such as ``{"image": ..., "label": ...}``. Without it, batches
+            are put on the default device.
+        drop_remainder: Leave out an epoch's last batch if it is short; with a sharding it is always left out.
         epochs: How many epochs to read; None: it never ends.
         padding_field: Name of a bool field to add to each batch: true for records that are padding.
         prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
         threads: How many threads read, and put batches on to the devices; see `Loader.prefetch`.
-        skip_finished_epoch: If a cursor leaves no batch of its epoch, go on with the next epoch instead of
+        skip_finished_epoch: If no batch is left in the cursor's epoch, read the next epoch instead of
             yielding nothing; see docs/howto/cursors.md.
 
     Raises:

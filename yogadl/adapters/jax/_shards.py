@@ -8,9 +8,9 @@ from yogadl.errors import ConfigurationError
 
 
 def shards() -> dict[str, int]:
-    """Return the arguments of `DataRef.stream` by which each process of the job reads its own share.
+    """Return the arguments of `DataRef.stream` that give each process of the job its own share.
 
-    For streams that are read without a sharding; with one, leave the stream whole.
+    Use them only without a sharding; with a sharding, all processes read the whole stream.
 
     Example:
         >>> import yogadl

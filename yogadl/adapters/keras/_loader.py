@@ -32,21 +32,21 @@ _SHUFFLED: Final = (
 class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no annotations
     """Deliver a stream's batches to Keras, in the stream's order.
 
-    Endless by default, for `fit`: batch i is the i-th from the stream's start on, across epochs. So their
-    order is the stream's: Keras shuffles and repeats the batches of finite datasets only. Pass
-    ``steps_per_epoch=dataset.steps_per_epoch``. With ``epochs=1`` it ends, for `evaluate`, `predict` and
-    ``validation_data=``.
+    By default it is endless, for `fit`: batch i is the i-th batch after the stream's start, across epochs.
+    This keeps the stream's order, since Keras shuffles and repeats the batches of finite datasets only. Pass
+    ``steps_per_epoch=dataset.steps_per_epoch``. With ``epochs=1`` it has an end, for `evaluate`, `predict`
+    and ``validation_data=``.
 
-    Each `fit`, `evaluate` and `predict` begins at batch 0; a `Checkpoint` among the callbacks moves that on.
-    Keras reads it with one worker; the batches are read ahead here. Safe to read from several threads;
-    pickles if the stream and `fields` do.
+    Each `fit`, `evaluate` and `predict` begins at batch 0. A `Checkpoint` among the callbacks makes batch 0
+    the batch where training stopped. Keras reads the dataset with one worker; the dataset itself reads
+    ahead. Safe to read from several threads; pickles if the stream and `fields` do.
 
     Args:
         stream: What `DataRef.stream` returned.
         batch_size: Records in a batch.
-        fields: What Keras gets: ``("image", "label")`` for x and y, by the keys of the record; a third is
-            the sample weight. Each may be a tuple or a dict of keys. Or a function of a batch. None: records
-            are (x, y) already, or x alone.
+        fields: What Keras gets: ``("image", "label")`` names the keys of the record for x and y; a third key
+            is for the sample weight. Each may be a tuple or a dict of keys. Or a function of a batch. None:
+            records are (x, y) already, or only x.
         drop_remainder: Leave out an epoch's last batch if it is short.
         epochs: How many of the stream's epochs there are; None: it never ends.
         padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
@@ -172,7 +172,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     def cursor(self, delivered: int) -> dict[str, Any]:
         """Return the cursor that stands where so many batches were consumed, from batch 0 on.
 
-        Count what the training loop consumed: what Keras asked for is more, since it probes and reads ahead.
+        Count the batches that the training loop consumed; Keras asks for more, since it reads ahead.
 
         Raises:
             ConfigurationError: if there are not so many.
@@ -180,11 +180,11 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         return self._reader.cursor(delivered)
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
-        """Let batch 0 be the one that comes after a cursor.
+        """Make the first batch after a cursor batch 0.
 
         Args:
             state: A cursor, of this dataset or of any loader of the same data and order.
-            rebind: Accept a cursor of other data of equal length, by your word.
+            rebind: Whether to accept a cursor of other data of equal length.
 
         Raises:
             CursorError: if it is no cursor, or one of other data or another order.

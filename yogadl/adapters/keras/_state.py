@@ -21,21 +21,21 @@ Model = Any  # a keras.Model: Keras has no annotations that a checker can use
 
 
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no annotations
-    """Save the model together with the place in its training data, and go on from there exactly.
+    """Save the model together with the place in its training data, and continue exactly from there.
 
-    A checkpoint is one file of Keras (weights, optimizer and all), with the cursor in it. It is replaced
-    atomically: if the process is killed, the last complete one is left. It counts the batches that the
-    training loop has consumed, whatever was read ahead. Each `fit` that has it among its callbacks goes on
-    where the last one stopped.
+    A checkpoint is one file of Keras (weights, optimizer and all else) that also contains the cursor. It is
+    replaced atomically: if the process is killed, the last complete file remains. The cursor counts the
+    batches that the training loop has consumed, not those read ahead. Each `fit` that has the checkpoint
+    among its callbacks continues where the last one stopped.
 
-    In a job of several ranks each has its own, of the same path, and all of them `restore`; one saves, the
-    others pass ``saves=False``.
+    In a job of several ranks, each rank makes a checkpoint with the same path, and calls `restore`. One rank
+    saves; the others pass ``saves=False``.
 
     Args:
-        path: The file, which ends in ``.keras``.
-        dataset: What `fit` is given; it must be endless.
-        every_batches: Save after so many batches, too; None: at the ends of epochs only.
-        saves: Whether it saves at all, and does not only count.
+        path: The file; its name ends in ``.keras``.
+        dataset: The dataset that `fit` is given; it must be endless.
+        every_batches: Save also after so many batches; None: only at the ends of epochs.
+        saves: Whether to save; if ``False``, it only counts.
 
     Attributes:
         epoch: The epoch of Keras's to go on in.
@@ -94,13 +94,13 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         return self._cursor
 
     def restore(self, make_model: Callable[[], Model] | None = None, **options: Any) -> Model | None:
-        """Return the saved model and let the dataset go on where it stopped.
+        """Return the saved model, and let the dataset continue where training stopped.
 
-        If nothing was saved, it is what `make_model` returns, or None without that.
+        If nothing was saved, it returns what `make_model` returns; without `make_model`, None.
 
         Args:
-            make_model: Makes the model, compiled, to begin with. What is saved must be one like it: the same
-                layers, loss, metrics and optimizer, but for the learning rate, if that is a number.
+            make_model: Makes the compiled model to begin with. The saved model must be like it: the same
+                layers, loss, metrics and optimizer; a learning rate that is a number may differ.
             **options: For `keras.models.load_model`.
 
         Raises:
@@ -138,9 +138,9 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             )
 
     def parts(self, epochs: int, steps_per_epoch: int | None = None) -> Iterator[dict[str, int]]:
-        """Yield the arguments of the calls of `fit` that are left of a training: at most two.
+        """Yield the arguments for the remaining calls of `fit` of a training: at most two.
 
-        Since `fit` has one number of steps for all epochs, the rest of an epoch is a call of its own.
+        `fit` takes one number of steps for all epochs, so the rest of an unfinished epoch needs its own call.
 
         Args:
             epochs: How many epochs the whole training has.

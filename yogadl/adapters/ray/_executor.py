@@ -13,9 +13,9 @@ from yogadl.errors import ConfigurationError, WorkerDiedError
 class RayExecutor(concurrent.futures.Executor):
     """Run functions as tasks of Ray: ``storage.submit(source, id, version, engine=RayExecutor(num_cpus=2))``.
 
-    Ray runs a task again whose worker or node has died, three times if not told otherwise; an error of the
-    function itself is that of the build, at once. If Ray is not initialized it is when the first task is
-    submitted: ``ray.init`` says where the cluster is. Safe to use from several threads.
+    If the worker or the node of a task dies, Ray runs the task again, three times by default. If the function
+    itself raises, the build fails at once with that error. If Ray is not initialized, this happens when the
+    first task is submitted; to choose a cluster, call ``ray.init`` before. Safe to use from several threads.
 
     Args:
         options: What ``ray.remote`` takes for a task: `num_cpus`, `memory`, `resources`, `max_retries`,

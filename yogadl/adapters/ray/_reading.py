@@ -19,8 +19,8 @@ _BLOCK_BYTES: Final = 64 * 2**20
 def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Dataset":
     """Return the records of a `DataRef` as a ``ray.data.Dataset``, in their order; nothing is read yet.
 
-    Each task opens the data where it runs, so that must be a place that all nodes reach: a bucket, or a
-    folder that they share. Values of nested records are columns of their own, ``"image/pixels"`` say.
+    Each task opens the data on the node where it runs. So all nodes must reach the data: in a bucket, or in a
+    folder that they share. Each value of a nested record becomes a column, such as ``"image/pixels"``.
 
     Args:
         ref: What `fetch` returned, or any view, filter or mapped form of it.
@@ -28,7 +28,7 @@ def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Datas
         options: As for ``ray.data.read_datasource``: `ray_remote_args`, `concurrency`, ...
 
     Raises:
-        ConfigurationError: if it is nothing that can be read at random.
+        ConfigurationError: if `ref` has no random access.
     """
     if not isinstance(ref, RecordsRef):
         raise ConfigurationError(

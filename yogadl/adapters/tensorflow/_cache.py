@@ -45,9 +45,9 @@ def cache(
 ) -> Callable[[Dataset], Dataset]:
     """Return a transformation for `tf.data.Dataset.apply` that caches the pipeline up to there.
 
-    On first use the pipeline is read once; from then on it never runs again. If its graph is another than the
-    one that built the cache, a warning says so once, and the cache is served. With the version ``"auto"`` the
-    graph decides the version, so that a change builds anew.
+    The pipeline runs once, at the first use, and never again. If its graph differs from the one that built
+    the cache, a warning says so once, and the cache is served. With the version ``"auto"`` the graph decides
+    the version, so a change builds a new one.
 
     Args:
         storage: Where the cache is kept.

@@ -27,7 +27,7 @@ _SAMPLING: Final = (
 _HOLDING: Final = ("ShuffleDataset", "ShuffleAndRepeatDataset", "CacheDataset")
 _UNORDERED: Final = (
     "it does not keep an order (deterministic=False)",
-    "two builds would differ: leave that out, reading need not be fast any more",
+    "two builds would differ: leave that out; the pipeline runs only once, so it need not be fast",
 )
 # These draw anew each time; Stateless... with a fixed seed do not.
 _RANDOM_OPS: Final = (

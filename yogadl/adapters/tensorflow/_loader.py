@@ -32,16 +32,16 @@ def make_tf_dataset(
 ) -> Dataset:
     """Return a stream as a `tf.data.Dataset`, of records or of batches.
 
-    Each of its iterators, and each repetition by ``repeat``, reads the stream's next epoch. Its iterators
-    can be saved with `tf.train.Checkpoint` and go on in a dataset that was made in the same way, without
-    reading what was skipped. Records are gathered by the batch, outside of Python's lock.
+    Each iterator, and each repetition by ``repeat``, reads the stream's next epoch. An iterator can be saved
+    with `tf.train.Checkpoint` and restored in a dataset that was made in the same way; it does not read the
+    records before that place again. Records are gathered a batch at a time, without holding Python's GIL.
 
     Args:
         stream: What `DataRef.stream` returned; one that a user made is read through `from_generator`.
         batch_size: Records in a batch; ``None`` for single records. Leaves of varying length become ragged.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
-        skip_finished_epoch: Start with the next epoch if a cursor leaves nothing of its own; needed for
+        skip_finished_epoch: Start with the next epoch if nothing is left in the cursor's epoch; needed for
             ``repeat()`` without a number, which ends at an empty epoch.
 
     Raises:

@@ -11,7 +11,7 @@ from yogadl.adapters.torch._tensors import converters
 
 
 class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no types where they are checked
-    """Give the records of a reference by number, their arrays as tensors: a map-style dataset.
+    """Read the records of a reference by index, with tensors for arrays: a map-style dataset.
 
     Numbers become tensors of no dimension; bytes, str and dates stay as they are. A whole batch is read in
     one step (``__getitems__``, which DataLoader calls); its samples share memory with each other, never with

@@ -25,10 +25,10 @@ Transform = Callable[[Any], Any]
 class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch has no types there
     """Yield a stream's records, or whole batches of them, as tensors: an iterable dataset.
 
-    Under a DataLoader of W workers, worker k yields items k, k + W, k + 2W, ... of the epoch. DataLoader
-    asks the workers in turn, so ``DataLoader(dataset, batch_size=None, num_workers=W)`` delivers the
-    stream's order whatever W is, of records and of batches alike. (With a batch size of its own, DataLoader
-    makes each batch of one worker's records: each record once, in an order that depends on W.)
+    In a DataLoader with W workers, worker k yields items k, k + W, k + 2W, ... of the epoch. DataLoader
+    asks the workers in turn, so ``DataLoader(dataset, batch_size=None, num_workers=W)`` delivers records or
+    batches in the stream's order for any W. (If DataLoader has a batch size of its own, it makes each batch
+    from the records of one worker: each record comes once, but the order depends on W.)
 
     Each DataLoader iterator, with workers or without, reads the stream's next epoch. Its iterators are
     stateful for torchdata's StatefulDataLoader; see `cursor`. Picklable; usable after a fork.

@@ -45,28 +45,28 @@ def make_dataloader(
 ) -> Loader:
     """Return what a training loop iterates over: batches of tensors, each gathered in one step.
 
-    Each `iter` reads the stream's next epoch (or `epochs` of them). The batches and their order are those of
-    ``stream.batch(batch_size)``, however many workers there are. A batch is the record's tree; arrays are
-    tensors of their memory, which nothing else reads or writes; bytes, str and what varies in length are
-    lists; dates stay arrays of numpy.
+    Each `iter` reads the stream's next epoch (or the next `epochs`). The batches and their order are those
+    of ``stream.batch(batch_size)``, with any number of workers. A batch has the tree of a record, with
+    tensors for arrays; nothing else reads or writes their memory. Bytes, str and values of varying length
+    are lists; dates stay numpy arrays.
 
-    `state_dict` is the cursor: it counts what the loop received, not what workers have ready, and goes on
-    with any number of workers and ranks, under any framework. `load_state_dict` takes one; both also as
-    `torch.distributed.checkpoint` calls them. A worker's error is raised as what it was. Picklable.
+    `state_dict` is the cursor: it counts what the loop received, not what workers have ready. It can be used
+    with any number of workers and ranks, and in any framework. `load_state_dict` takes a cursor;
+    `torch.distributed.checkpoint` can call both, too. An error in a worker keeps its type. Picklable.
 
     Args:
         stream: What `DataRef.stream` returned.
         batch_size: Records in a batch.
-        num_workers: Processes to read in; 0: this one, the fastest as long as reading is a copy.
+        num_workers: Processes that read; 0: only this one, the fastest unless functions take much time.
         drop_remainder: Leave out an epoch's last batch if it is short.
         epochs: How many epochs one iterator reads; ``None``: it never ends.
         padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
         pin_memory: Copy batches into page-locked memory, in a thread, two ahead.
         transform: Called with each batch, in the worker; what it returns is delivered.
-        skip_finished_epoch: For trainers that begin an epoch whenever they like (HF Trainer, Lightning): each
-            iteration goes on where the last one stopped, also before a cursor was saved, with the next epoch
-            if no batch is left of that one. Otherwise each iteration reads the next epoch, and the first
-            after a cursor the rest of one, which may be nothing.
+        skip_finished_epoch: For trainers that begin epochs at their own times (HF Trainer, Lightning). If
+            ``True``, each iteration continues where the last one stopped, even if no cursor was saved; if no
+            batch is left in that epoch, it reads the next one. If ``False``, each iteration reads the next
+            epoch; the first one after a cursor reads the rest of the cursor's epoch, which may be empty.
         **options: ``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``,
             ``worker_init_fn``, ``timeout`` and ``generator``, as for `torch.utils.data.DataLoader`.
 

@@ -84,9 +84,9 @@ class Sampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  
     Each `iter` is the stream's next epoch, of its own shard. The dataset must be of the same reference as the
     stream: ``DataLoader(Dataset(ref), batch_size=32, sampler=Sampler(ref.stream(shuffle=True)))``.
 
-    `state_dict` is the cursor of what was *asked for*. In torchdata's StatefulDataLoader that is what was
-    delivered, see `cursor`; a plain DataLoader with workers asks ahead, so count there, with
-    ``stream.cursor(delivered=...)``, or use `make_dataloader`. Picklable.
+    `state_dict` is the cursor of what was *asked for*. In torchdata's StatefulDataLoader this is what was
+    delivered; see `cursor`. A plain DataLoader with workers asks ahead: with that, count the delivered
+    records yourself and call ``stream.cursor(delivered=...)``, or use `make_dataloader`. Picklable.
 
     Args:
         stream: What `DataRef.stream` returned. Records that pad its shard are yielded like all others.

@@ -25,9 +25,10 @@ def shards(group_or_mesh: Group = None) -> dict[str, int]:
     """Return the arguments for `ref.stream` that give this process its share.
 
     Args:
-        group_or_mesh: The data-parallel process group; or a `DeviceMesh`, whose dimensions named as in
-            `DATA_PARALLEL` (dp, dp_replicate, dp_shard, fsdp, data, ...) count, so that ranks that differ in
-            the others (tp, pp, cp, ...) read the same; ``None``: every rank of the job reads its own.
+        group_or_mesh: The data-parallel process group; or a `DeviceMesh`: then only its dimensions with a
+            name in `DATA_PARALLEL` (dp, dp_replicate, dp_shard, fsdp, data, ...) count, and ranks that differ
+            only in other dimensions (tp, pp, cp, ...) read the same share. ``None``: every rank of the job
+            reads its own share.
 
     Returns:
         ``{"shard_rank": ..., "num_shards": ...}``; one shard, where torch.distributed is not initialised.

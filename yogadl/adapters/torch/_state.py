@@ -9,18 +9,18 @@ _MARK: Final = "yogadl"
 
 
 def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cursor in a StatefulDataLoader's `state_dict`, to go on under anything else.
+    """Return the cursor in a StatefulDataLoader's `state_dict`, to resume with any other loader.
 
-    It counts what was delivered, whatever workers had ready. Where the epoch was read to its end, it stands
+    It counts what was delivered, not what workers had ready. If the epoch was read to its end, the cursor is
     at the start of the next one.
 
     Args:
-        state_dict: Of a StatefulDataLoader over our `Sampler`, `BatchSampler` or `IterableDataset`, with any
-            number of workers. A cursor is returned as it is.
+        state_dict: The state of a StatefulDataLoader over yogadl's `Sampler`, `BatchSampler` or
+            `IterableDataset`, with any number of workers. A cursor is returned as it is.
 
     Raises:
-        CursorError: if there is none in it; or if what was delivered is not a beginning of the epoch, as
-            between snapshots (``snapshot_every_n_steps``), or where DataLoader batches the records of
+        CursorError: if it has no cursor; or if what was delivered is not the beginning of the epoch:
+            between snapshots (``snapshot_every_n_steps``), or if DataLoader makes batches of the records of
             several workers.
 
     Example:

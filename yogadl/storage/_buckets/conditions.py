@@ -21,9 +21,9 @@ def check_conditions(bucket: Bucket) -> None:
     """
     if bucket.put_if_absent(PROBE, _token()) and bucket.put_if_absent(PROBE, _token()):
         raise ConfigurationError(
-            f"the store of {bucket.url} ignores what a write is conditional on (If-None-Match in S3, "
-            "ifGenerationMatch in GCS): it let two writers put the same object. So builders on several "
-            "machines can't be kept apart; use another store, or, if only one machine builds at a time, "
+            f"the store of {bucket.url} ignores the condition of a write (If-None-Match in S3, "
+            "ifGenerationMatch in GCS): it let two writers put the same object. So it can't keep builders on "
+            "several machines apart. Use another store; or, if only one machine builds at a time, pass "
             "exclusive=False"
         )
 

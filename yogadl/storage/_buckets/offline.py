@@ -51,6 +51,7 @@ class OfflineBucket(Bucket):
     def _refuse(self, verb: str, name: str) -> NoReturn:
         raise OfflineError(
             errno.ENETUNREACH,
-            f"can't {verb} {self.url}/{name}: with offline=True there is only what this machine's mirror has "
-            "whole. Leave that out where the store can be reached; `yogadl pull` fills the mirror there",
+            f"can't {verb} {self.url}/{name}: with offline=True only versions that are complete in this "
+            "machine's mirror can be read. Without offline=True, where the store can be reached, `yogadl "
+            "pull` fills the mirror",
         )

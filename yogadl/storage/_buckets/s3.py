@@ -151,7 +151,7 @@ def _checked(connect: Callable[[], Any], bucket: str, extra_args: Mapping[str, A
     known = {name for method in _METHODS for name in _arguments_of(client, method)}
     unknown = sorted(set(extra_args) - known)
     if unknown:
-        raise ConfigurationError(f"no request of ours takes {', '.join(unknown)}: mend extra_args")
+        raise ConfigurationError(f"no request to S3 takes {', '.join(unknown)}: correct extra_args")
     accepted = _accepted(client, "get_object", extra_args)
     with contextlib.suppress(*_errors()):  # said where something is asked for
         return _Client(client, prepared_get(client, Bucket=bucket, **accepted))
@@ -258,7 +258,7 @@ class _S3:
             self._uploader().upload_file(str(path), self._bucket, name, ExtraArgs=extra)
         found = self.head(name)
         if found is None:
-            raise transient(Verb.WRITE, f"{self.url}/{name}", "it is not there although the store took it")
+            raise transient(Verb.WRITE, f"{self.url}/{name}", "the store accepted it, but it is not there")
         return found
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:

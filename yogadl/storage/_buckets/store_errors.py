@@ -35,7 +35,7 @@ class Refusal(enum.Enum):
     )
     NOT_TRUSTED = (errno.EPROTO, "the endpoint's certificate can't be verified: check the endpoint's address")
     NO_URL = (errno.EINVAL, "the endpoint is no URL: give its scheme, host and port, as in http://minio:9000")
-    BAD_RESPONSE = (errno.EPROTO, "the answer is none of such a store: check the endpoint's address")
+    BAD_RESPONSE = (errno.EPROTO, "the answer does not come from such a store: check the endpoint's address")
     OTHER = (errno.EIO, "the store refused")
 
 

@@ -254,8 +254,8 @@ class BuildLease:
             do, ttl_s = verbs(self._key)[0], self._leases.policy.ttl_s
             raise LeaseLostError(
                 f"another process has taken over the lease to {do} {self._key}, since this one had no "
-                f"heartbeat for {ttl_s:.0f} s or more; {do} again, with a longer lease_ttl_s if it was not "
-                "stopped"
+                f"heartbeat for {ttl_s:.0f} s or more; {do} again, with a longer lease_ttl_s if this process "
+                "was not paused"
             )
 
     def end(self, failed: str | None) -> None:
@@ -274,7 +274,7 @@ class BuildLease:
             if not isinstance(error, StorageError):
                 raise  # such as KeyboardInterrupt during retries
             _log.warning(
-                "yogadl: can't tell others that %s is built no more; it is tried for another %.0f s: %s",
+                "yogadl: can't tell others that the build of %s has ended; trying for another %.0f s: %s",
                 self._key, self._leases.policy.ttl_s, error,
             )  # fmt: skip
         finally:

@@ -78,7 +78,9 @@ class MirroredCache:
             raise
 
     def __reduce__(self) -> Any:
-        raise TypeError("what a mirror holds for this process can't be pickled; fetch it again over there")
+        raise TypeError(
+            "what a mirror holds for this process can't be pickled; fetch it again in the other process"
+        )
 
     def close(self) -> None:
         """Give up this process's hold, so that the cache can be evicted."""

@@ -81,7 +81,9 @@ class RangedCache:
         )
 
     def __reduce__(self) -> Any:
-        raise TypeError("what is read by range in this process can't be pickled; fetch it again over there")
+        raise TypeError(
+            "what is read by range in this process can't be pickled; fetch it again in the other process"
+        )
 
     @property
     def away(self) -> "RangedCache":
@@ -126,7 +128,7 @@ class RangedCache:
         is_filled = self._policy.fills(share)
         if is_filled and limit_bytes is not None and limit_bytes < self.table.total_bytes:
             room = in_words(limit_bytes)
-            return otherwise, f"the mirror has room for {room}, by its limit: what is there is read there"
+            return otherwise, f"the mirror's limit is {room}: only the parts that are there are read from it"
         return "mirror" if is_filled else otherwise, self._policy.why(share)
 
     def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> BlockStore | None:
