@@ -31,6 +31,12 @@ _WATCH_EVERY_S: Final = 0.1
 SENT_TO_ALL: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
 # A call at which so many workers died is given up: the first may have met with somebody else's accident.
 _MOST_DEATHS: Final = 3
+# The exit code of a worker that was about to start workers, and what that means.
+_NO_GUARD: Final = 113
+_GUARD: Final = (
+    "a script that starts worker processes is imported by each of them: put what it does under "
+    '`if __name__ == "__main__":`'
+)
 # So long a killed pool waits for each of its threads. A process that is killed ends sooner.
 _END_S: Final = 10
 
@@ -63,13 +69,14 @@ def require_main() -> None:
     """Refuse to start workers in one that is still importing the script that started it.
 
     Raises:
-        ConfigurationError: if so; where the script waits for its parent, it would wait for ever.
+        ConfigurationError: if so; where the script waits for its parent, it would wait for ever. A worker of
+            ours ends, and the process that has started it raises this.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise ConfigurationError(
-            "a script that starts worker processes is imported by each of them: put what it does under "
-            '`if __name__ == "__main__":`'
-        )
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
+        if process.name == _WORKER:
+            os._exit(_NO_GUARD)
+        raise ConfigurationError(_GUARD)
 
 
 def refuse_starting_worker() -> None:
@@ -281,6 +288,8 @@ class _Worker:
 
     def _death(self) -> _Death:
         self._process.join()
+        if self._process.exitcode == _NO_GUARD:
+            raise ConfigurationError(_GUARD) from None
         return _Death(how_it_ended(self._process.exitcode or 0))
 
     def end(self) -> None:

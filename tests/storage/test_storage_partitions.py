@@ -350,6 +350,9 @@ yogadl.open_storage({str(tmp_path / "caches")!r}).submit(list(range(100)), "d", 
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     assert 'under `if __name__ == "__main__":`' in done.stderr
+    assert (
+        done.stderr.count("Traceback") == 1 and "died" not in done.stderr
+    )  # of no worker, and none is tried again
 
 
 def test_a_script_that_then_builds_without_workers_does_not_wait_for_itself(tmp_path):
@@ -363,9 +366,8 @@ except yogadl.errors.ConfigurationError:
     storage.submit(list(range(100)), "d", "1")
 """)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280)
-    assert done.returncode == 1
-    assert 'under `if __name__ == "__main__":`' in done.stderr
-    assert "WorkerDiedError" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(yogadl.open_storage(tmp_path / "caches").fetch("d", "1")) == 100
 
 
 def test_a_file_is_written_though_its_folder_is_cleared_away_meanwhile(tmp_path, monkeypatch):
