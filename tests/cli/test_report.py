@@ -265,7 +265,8 @@ def test_an_image_of_one_pixel_is_shown_and_one_of_five_channels_is_not(report):
     assert found.keys() == {"dot", "grey", "line", "clear"}
     assert (found["dot"]["width"], found["dot"]["class"]) == ("96", "pixels")
     assert "uint8[4x4x5] 0 to 0" in page.all("dl", "record")[0].text
-    assert "too large for this page" in facts_of(page)["cut png"]
+    assert facts_of(page)["cut png"] == "8 B: begins as a PNG, but can't be read"
+    assert facts_of(page)["cut jpeg"] == "4 B: begins as a JPEG, but can't be read"
 
 
 def test_a_huge_image_is_shrunk_to_what_it_looks_like(report):
@@ -287,7 +288,15 @@ def test_files_of_images_are_shown_as_they_are(report):
     assert [(one.attributes["width"], one.attributes["height"]) for one in page.all("img")] == [
         ("96", "96"), ("96", "48")
     ]  # fmt: skip
-    assert "1 of 1 are PNG images" in dict(page.cards("fields"))["png"]
+    assert "1 of 1 begins as a PNG" in dict(page.cards("fields"))["png"]
+    assert [one.text for one in page.all("small")] == [f"PNG, {len(png)} B", f"JPEG, {len(jpeg)} B"]
+
+
+def test_of_files_that_begin_as_images_it_says_how_many_and_no_more(report):
+    notes = report([{"x": content} for content in [b"\xff\xd8\xff"] * 3 + [b"", b"\x89PNG\r\n\x1a\n"]]).all(
+        "p", "note"
+    )
+    assert {"3 of 5 begin as a JPEG", "1 of 5 begins as a PNG"} <= {one.text for one in notes}
 
 
 def test_a_page_has_so_many_images_and_no_more(report, monkeypatch):

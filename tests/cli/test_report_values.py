@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from yogadl.cli._report_page.charts import histogram
 from yogadl.cli._report_page.images import (
     MOST_FILE_BYTES,
     MOST_SIDE,
+    Image,
     image_of_array,
     image_of_file,
     is_image,
@@ -205,37 +207,71 @@ def test_what_has_another_shape_is_no_image(shape):
 
 
 def png(width, height, size_bytes=100):
-    content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
+    header = struct.pack(">4sIIBBBBB", b"IHDR", width, height, 8, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
     return content.ljust(size_bytes, b"\0")
+
+
+def jpeg(width, height, size_bytes=100, before=b"\xff\xe0\x00\x04ab"):
+    frame = struct.pack(">HHBHHB", 0xFFC0, 11, 8, height, width, 1)
+    return (b"\xff\xd8" + before + frame + b"rest").ljust(size_bytes, b"\0")
 
 
 @pytest.mark.parametrize(
     "size_bytes", [MOST_FILE_BYTES - 1, MOST_FILE_BYTES, MOST_FILE_BYTES + 1, 3 * MOST_FILE_BYTES]
 )
 def test_a_file_is_part_of_a_page_up_to_a_size(size_bytes):
-    found = image_of_file(png(9, 9, size_bytes))
-    assert (found is not None) == (size_bytes <= MOST_FILE_BYTES)
+    for kind, make in (("PNG", png), ("JPEG", jpeg)):
+        content = make(8, 9, size_bytes)
+        fits = size_bytes <= MOST_FILE_BYTES
+        expected = Image(kind, content, 8, 9) if fits else f"a {kind}, too large for this page"
+        assert image_of_file(kind, content) == expected
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "fits"),
-    [(2048, 2048, True), (2048, 2049, False), (0, 5, False), (2**32 - 1, 2**32 - 1, False)],
-)
-def test_a_file_that_says_that_it_is_huge_is_not_shown(width, height, fits):
-    assert (image_of_file(png(width, height)) is not None) == fits
+@pytest.mark.parametrize(("width", "height"), [(2048, 2049), (2**16 - 1, 2**16 - 1)])
+def test_a_file_that_says_that_it_is_huge_is_not_shown(width, height):
+    for kind, make in (("PNG", png), ("JPEG", jpeg)):
+        assert isinstance(image_of_file(kind, make(2048, 2048)), Image)
+        assert image_of_file(kind, make(width, height)) == f"a {kind}, too large for this page"
+
+
+BROKEN = [
+    *(("PNG", png(8, 9)[:length]) for length in (8, 20, 32)),
+    ("PNG", png(8, 9).replace(b"IHDR", b"IHDX")),
+    ("PNG", png(8, 9)[:20] + b"\xff" + png(8, 9)[21:]),
+    ("PNG", png(0, 9)),
+    *(("JPEG", jpeg(8, 9)[:length]) for length in (3, 8, 16)),
+    ("JPEG", jpeg(8, 9, before=b"\xff\xe0\x00\x05ab")),
+    ("JPEG", jpeg(8, 9).replace(b"\xff\xc0\x00\x0b", b"\xff\xc0\x12\x34")),
+    ("JPEG", jpeg(8, 0)),
+]
+
+
+@pytest.mark.parametrize(("kind", "content"), BROKEN)
+def test_of_a_broken_file_it_says_that_it_is_broken_however_large(kind, content):
+    assert kind_of(content) == kind
+    for size_bytes in (0, 2 * MOST_FILE_BYTES):
+        broken = content.ljust(size_bytes, b"\0")
+        assert image_of_file(kind, broken) == f"begins as a {kind}, but can't be read"
+
+
+def test_before_a_segment_of_a_jpeg_there_may_be_more_of_its_first_byte():
+    content = jpeg(8, 9, before=b"\xff\xff\xff\xe0\x00\x04ab\xff\xff")
+    assert image_of_file("JPEG", content) == Image("JPEG", content, 8, 9)
 
 
 @given(st.binary(max_size=200))
 def test_whatever_begins_as_a_jpeg_or_png_is_looked_at_without_harm(rest):
     for start in (
-        b"",
         b"\xff\xd8\xff",
         b"\xff\xd8\xff\xe0\0\0",
         b"\x89PNG\r\n\x1a\n",
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
     ):
-        found = image_of_file(start + rest)
-        assert found is None or found.kind == kind_of(start + rest)
+        kind = kind_of(start + rest)
+        if kind is not None:
+            found = image_of_file(kind, start + rest)
+            assert kind in found if isinstance(found, str) else found.kind == kind
 
 
 # Markup

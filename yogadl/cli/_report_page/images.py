@@ -85,35 +85,37 @@ def kind_of(content: bytes) -> str | None:
     return "PNG" if content.startswith(_PNG) else "JPEG" if content.startswith(_JPEG) else None
 
 
-def image_of_file(content: bytes) -> Image | None:
-    """Return a PNG or JPEG as it is; ``None`` if it is none, or too large to be part of a page.
+def image_of_file(kind: str, content: bytes) -> Image | str:
+    """Return a file of a kind that `kind_of` found as it is, or why it is not part of a page.
 
-    The size that it says is believed, and whether it can be decoded is for the browser to find out.
+    Only its header is read; whether the rest can be decoded is for the browser to find out.
     """
-    if len(content) > MOST_FILE_BYTES:
-        return None
-    kind = kind_of(content)
-    found = _size_of_png(content) if kind == "PNG" else _size_of_jpeg(content) if kind == "JPEG" else None
-    if kind is None or found is None:
-        return None
-    width, height = found
-    return Image(kind, content, width, height) if 0 < width * height <= _MOST_FILE_PIXELS else None
+    width, height = (_size_of_png(content) if kind == "PNG" else _size_of_jpeg(content)) or (0, 0)
+    if not width * height:
+        return f"begins as a {kind}, but can't be read"
+    if len(content) > MOST_FILE_BYTES or width * height > _MOST_FILE_PIXELS:
+        return f"a {kind}, too large for this page"
+    return Image(kind, content, width, height)
 
 
 def _size_of_png(content: bytes) -> tuple[int, int] | None:
-    if len(content) < 24 or content[12:16] != b"IHDR":
+    header = content[12:29]
+    if header[:4] != b"IHDR" or content[29:33] != struct.pack(">I", zlib.crc32(header)):
         return None
-    width, height = struct.unpack(">II", content[16:24])
+    width, height = struct.unpack(">II", header[4:12])
     return width, height
 
 
 def _size_of_jpeg(content: bytes) -> tuple[int, int] | None:
     """Return the size that one of the first segments says."""
     place = 2
-    while place + 9 <= len(content) and content[place] == 0xFF:
-        marker = content[place + 1]
+    while place + 10 <= len(content) and content[place] == 0xFF:
+        marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
+        if marker == 0xFF:  # any number of these may come before a marker
+            place += 1
+            continue
         if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:
-            height, width = struct.unpack(">HH", content[place + 5 : place + 9])
-            return width, height
-        place += 2 + int.from_bytes(content[place + 2 : place + 4], "big")
+            height, width, channels = struct.unpack(">HHB", content[place + 5 : place + 10])
+            return (width, height) if length == 8 + 3 * channels else None
+        place += 2 + length
     return None

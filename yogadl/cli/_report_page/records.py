@@ -56,10 +56,13 @@ class _Drawer:
         if is_image(leaf, value):
             shape = " x ".join(map(str, value.shape))
             return self._image(image_of_array(value), what, f"uint8, {shape}")
-        if isinstance(value, bytes) and kind_of(value):
-            said = f"{kind_of(value)}, {size(len(value))}"
-            image = image_of_file(value)
-            return f"{said}: too large for this page" if image is None else self._image(image, what, said)
+        kind = kind_of(value) if isinstance(value, bytes) else None
+        if kind is not None:
+            image = image_of_file(kind, value)
+            said = size(len(value))
+            return (
+                f"{said}: {image}" if isinstance(image, str) else self._image(image, what, f"{kind}, {said}")
+            )
         if isinstance(value, str):
             return _text(value)
         if isinstance(value, np.ndarray) and value.ndim == 1 and 0 < len(value) <= _FEW_NUMBERS:

@@ -116,7 +116,11 @@ def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], see
     unit = "characters" if leaf.dtype == STR else "bytes"
     found.append(_numbers(unit, np.array([len(text) for text in texts], np.int64)))
     kinds = Counter(kind_of(text) for text in texts if isinstance(text, bytes))
-    notes += [f"{number:,} of {len(texts):,} are {kind} images" for kind, number in kinds.items() if kind]
+    notes += [
+        f"{number:,} of {len(texts):,} {'begins' if number == 1 else 'begin'} as a {kind}"
+        for kind, number in kinds.items()
+        if kind
+    ]
     return Summary((*found, *lengths), tuple(notes))
 
 
