@@ -239,6 +239,13 @@ def test_a_record_that_is_a_single_value(yoga, storage, root):
     assert json.loads(yoga("head", "d", "1", "-s", root, "--json").out)["head"][1][""]["value"] == 8
 
 
+def test_an_empty_key_is_shown_in_quotes(yoga, storage, root):
+    storage.submit([{"": 7}], "d", "1")
+    assert yoga("head", "d", "1", "-s", root).out.split() == ["record", '""', "0", "7"]
+    assert yoga("info", "d", "1", "-s", root).out.splitlines()[-1].split() == ['""', "int64"]
+    assert json.loads(yoga("info", "d", "1", "-s", root, "--json").out)["fields"][0]["name"] == ""
+
+
 def test_records_too_wide_for_a_table_are_shown_field_by_field(yoga, storage, root):
     storage.submit([{f"field {n}": np.full((2, 3), n, np.uint8) for n in range(9)}] * 2, "d", "1")
     lines = yoga("head", "d", "1", "-s", root).out.splitlines()

@@ -207,6 +207,17 @@ def test_there_is_a_page_on_every_kind_of_record(report, name):
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "name"), [([{"": 1, "x": b"\x89PNG\r\n\x1a\n"}], '""'), ([1], "(the record)")]
+)
+def test_a_record_that_is_one_value_and_an_empty_key_have_names_of_their_own(report, source, name):
+    page = report(source)
+    assert page.rows("The fields of a record")[1][0] == name
+    assert page.cards("fields")[0][0] == name
+    assert page.all("dl", "record")[0].text.startswith(f"{name}1")
+    assert page.rows("How each field is stored")[1][0] == name
+
+
 def test_numbers_that_numpy_has_no_dtype_for_are_counted(report):
     pytest.importorskip("ml_dtypes")
     cards = dict(report(strange_sets.small_floats()).cards("fields"))

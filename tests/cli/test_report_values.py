@@ -1,8 +1,10 @@
 """What the page of `report` says of values: numbers of any size, texts, images."""
 
 import itertools
+import statistics
 import struct
 import zlib
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -54,10 +56,13 @@ def check_bars(array, values):
     bars = bars_of(array)
     edges = [int(edge.replace(",", "")) for edge in bars.edges]
     assert 1 <= len(bars.counts) <= BARS
-    assert len(set(np.diff(np.array(edges, object)))) == 1
+    *steps, last = [high - low for low, high in itertools.pairwise(edges)]
+    assert (edges[0], edges[-1]) == (values[0], values[-1])
+    assert len(set(steps)) <= 1
+    assert last < min(steps, default=1)
     expected = [
         sum(low <= value < high for value in values)
-        for low, high in itertools.pairwise(edges)
+        for low, high in itertools.pairwise([*edges[:-1], edges[-1] + 1])
     ]  # fmt: skip
     assert list(bars.counts) == expected
     assert sum(expected) == len(values)
@@ -84,10 +89,25 @@ def test_figures_are_those_of_the_finite_numbers(values):
         assert found["all"] == f"{finite[0]:.6g}"
     else:
         assert found["least"] == f"{finite[0]:.6g}"
-        assert found["median"] == f"{finite[(len(finite) - 1) // 2]:.6g}"
+        assert found["median"] == f"{float(statistics.median(map(Fraction, finite))):.6g}"
         assert found["greatest"] == f"{finite[-1]:.6g}"
         mean, rounding = float(found["mean"]), 1e-5 * max(map(abs, finite)) + 1e-300
         assert finite[0] - rounding <= mean <= finite[-1] + rounding
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, unique=True))
+def test_the_median_of_integers_is_exact(values):
+    found, middle = figures(np.array(values))["median"], statistics.median(map(Fraction, values))
+    assert Fraction(found.replace(",", "")) == middle
+
+
+def test_the_median_of_an_even_number_is_between_the_two_in_the_middle():
+    assert figures([1, 2, 3, 4])["median"] == "2.5"
+    assert figures([-1_500_000, -4, -1, 7])["median"] == "-2.5"
+    assert figures([1_000_000, 3_000_000])["median"] == "2,000,000"
+    assert figures([0.5, 1.0, 2.0, 4.0])["median"] == "1.5"
+    assert figures([0.5, 1.0, 4.0])["median"] == "1"
+    assert figures(np.array(["2024-01-01", "2024-01-04"], "datetime64[D]"))["median"] == "2024-01-02"
 
 
 def test_the_mean_is_that_of_numpy():
@@ -117,6 +137,12 @@ def test_few_short_texts_are_counted_the_most_frequent_first(count):
     assert [one.title for one in found][-1] == "characters"
     long = summary_of(Leaf("bytes"), [b"x" * 40, b"x" * 41], 0).distributions
     assert [one.title for one in long] == ["bytes"]
+
+
+def test_a_text_of_which_nothing_is_seen_is_in_quotes():
+    found = summary_of(Leaf("str"), ["", "", "", " \u3000", " \u3000", "a b"], 0).distributions[0]
+    assert found.classes == (('""', 3), ('" \u3000"', 2), ("a b", 1))
+    assert summary_of(Leaf("bytes"), [b""], 0).distributions[0].classes == (("b''", 1),)
 
 
 @pytest.mark.parametrize("count", [MOST_VALUES - 1, MOST_VALUES, MOST_VALUES + 1, 3 * MOST_VALUES])
@@ -168,7 +194,8 @@ def test_times_are_told_as_times():
 def test_the_description_of_a_histogram_says_where_most_are():
     drawn = histogram("x: values", bars_of(np.array([1, 1, 1, 5])))
     page = f"<html><body><h1>x</h1>{drawn}</body></html>"
-    assert "5 bars from 1 to 6; the highest stands for 3 values from 1 to 2" in page
+    assert "5 bars from 1 to 5; the highest stands for 3 values from 1 to below 2" in page
+    assert "<title>1 from 5 to 5</title>" in page
     read_page(f"<!DOCTYPE html>\n{page}".encode())
 
 

@@ -8,18 +8,18 @@ Example:
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from yogadl._dataref import RecordsRef
 from yogadl._leaf import OBJECT
-from yogadl._spec import Field
+from yogadl._spec import Spec
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, say_table, table, width
-from yogadl.cli._values import json_of, text_of
+from yogadl.cli._values import json_of, names_of, text_of
 
 _RECORDS: Final = 5
 _READ_BYTES: Final = 8 * 2**20
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         pairs = [(field.leaf, value) for field, value in zip(fields, row, strict=True)]
         briefly.append([f"{number:,}", *(text_of(leaf, value, is_brief=True) for leaf, value in pairs)])
         fully.append([f"{number:,}", *(text_of(leaf, value) for leaf, value in pairs)])
-    _show(fields, fully, briefly)
+    _show(ref.spec, fully, briefly)
     if count < len(ref):
         note(f"{counted(count, 'record')} of {len(ref):,}; -n shows more")
     return 0
@@ -78,10 +78,10 @@ def _rows(ref: RecordsRef, count: int) -> Iterator[list[Any]]:
         yield from map(list, zip(*columns, strict=True))
 
 
-def _show(fields: Sequence[Field], fully: list[list[str]], briefly: list[list[str]]) -> None:
+def _show(spec: Spec, fully: list[list[str]], briefly: list[list[str]]) -> None:
     """Print a table with a column a field if that fits; else, record by record, a line a field."""
-    names = [field.name or "(the record)" for field in fields]
-    scalars = [field.leaf.is_numeric and field.leaf.shape == () for field in fields]
+    names = names_of(spec)
+    scalars = [field.leaf.is_numeric and field.leaf.shape == () for field in spec.fields]
     right = {0, *(number for number, is_scalar in enumerate(scalars, 1) if is_scalar)}
     for rows in (fully, briefly):
         lines = table(["record", *names], rows, right)

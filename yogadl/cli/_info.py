@@ -28,7 +28,7 @@ from yogadl.cli._output import (
     table,
     width,
 )
-from yogadl.cli._values import row_of_field
+from yogadl.cli._values import names_of, row_of_field
 from yogadl.storage import DatasetInfo
 
 
@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name, text in _lines(info):
         say(f"{name:<12} {text}")
     say()
-    lines = table(("field", "dtype", "shape"), [row_of_field(f.name, f.leaf) for f in info.spec.fields])
+    named = zip(names_of(info.spec), info.spec.fields, strict=True)
+    lines = table(("field", "dtype", "shape"), [row_of_field(name, field.leaf) for name, field in named])
     say_table([cut(line, width()) for line in lines])
     return 0
 

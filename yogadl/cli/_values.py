@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._leaf import OBJECT, Leaf
+from yogadl._spec import Spec
 from yogadl.cli._output import counted
 
 # What is longer is cut: in a line for people, and in JSON.
@@ -15,13 +16,20 @@ _SHOWN_BRIEFLY: Final = 12
 _SHOWN_JSON: Final = 200
 
 
+def names_of(spec: Spec) -> list[str]:
+    """Return the fields' names as they are shown: a record that is one value has none, a key may be empty."""
+    if isinstance(spec.tree, Leaf):
+        return ["(the record)"]
+    return [field.name or '""' for field in spec.fields]
+
+
 def row_of_field(name: str, leaf: Leaf) -> list[str]:
-    """Return a field's name, dtype and shape, as a row of a table has them."""
+    """Return a field's name as it is shown, dtype and shape, as a row of a table has them."""
     if leaf.shape is None:
         shape = "varies"
     else:
         shape = " x ".join("varies" if count is None else str(count) for count in leaf.shape)
-    return [name or "(the record)", "pickled" if leaf.dtype == OBJECT else leaf.dtype, shape]
+    return [name, "pickled" if leaf.dtype == OBJECT else leaf.dtype, shape]
 
 
 def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # as a batch has it

@@ -14,7 +14,7 @@ class Bars:
     """How many numbers lie in each step.
 
     Attributes:
-        edges: Where the steps begin, and where the last one ends: as text, since they may be dates.
+        edges: The least number of each step, and the greatest of all: as text, since they may be dates.
         counts: How many numbers lie in each.
     """
 
@@ -30,13 +30,13 @@ def bars_of(values: NDArray[Any]) -> Bars:
 
 
 def _bars_of_integers(values: NDArray[Any], dtype: np.dtype[Any] | None = None) -> Bars:
-    """Return bars that each hold as many integers as the next one, but for the last."""
+    """Return bars that each stand for as many integers as the next one, but for the last."""
     least, greatest = int(values.min()), int(values.max())
     step = -(-(greatest - least + 1) // BARS)
     # Without a sign: the distance between two numbers of 64 bits may have 64 itself.
     distances = values.astype(np.uint64) - np.uint64(least % 2**64)
     counts = np.bincount((distances // np.uint64(step)).astype(np.int64))
-    edges = range(least, least + step * (len(counts) + 1), step)
+    edges = [*range(least, greatest + 1, step), greatest]
     return Bars(tuple(label_of(edge, dtype) for edge in edges), tuple(counts.tolist()))
 
 
@@ -54,5 +54,5 @@ def _bars_of_floats(values: NDArray[Any]) -> Bars:
 def label_of(number: int | float, dtype: np.dtype[Any] | None = None) -> str:
     """Return a number as text; if it counts the units of a dtype of times, the time."""
     if dtype is not None:
-        return str(np.array(max(-(2**63) + 1, min(number, 2**63 - 1)), np.int64).view(dtype)[()])
+        return str(np.array(number, np.int64).view(dtype)[()])
     return f"{number:.6g}" if isinstance(number, float) else f"{number:,}"

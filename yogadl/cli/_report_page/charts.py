@@ -21,22 +21,27 @@ def histogram(title: str, bars: Bars) -> str:
     most, count = max(bars.counts), len(bars.counts)
     step = _WIDTH / count
     drawn = ""
-    for number, (found, low, high) in enumerate(zip(bars.counts, bars.edges, bars.edges[1:], strict=False)):
+    for number, found in enumerate(bars.counts):
         if found:
             height = max(1.0, found / most * _HEIGHT)
-            said = element("title", text(f"{found:,} from {low} to {high}"))
+            said = element("title", text(f"{found:,} {_from_to(bars, number)}"))
             drawn += element(
                 "rect", said, x=f"{number * step:.1f}", y=f"{_HEIGHT - height:.1f}",
                 width=f"{max(1.0, step - 1):.1f}", height=f"{height:.1f}",
             )  # fmt: skip
-    highest = bars.counts.index(most)
     description = (
         f"{count} bars from {bars.edges[0]} to {bars.edges[-1]}; the highest stands for {most:,} values "
-        f"from {bars.edges[highest]} to {bars.edges[highest + 1]}"
+        f"{_from_to(bars, bars.counts.index(most))}"
     )
     drawing = svg(_WIDTH, _HEIGHT, title, description, drawn, class_="histogram")
     ends = element("span", text(bars.edges[0])) + element("span", text(bars.edges[-1]))
     return drawing + element("div", ends, class_="ends", aria_hidden="true")
+
+
+def _from_to(bars: Bars, number: int) -> str:
+    """Return where a bar lies: only the last has its end, too."""
+    below = "" if number + 1 == len(bars.counts) else "below "
+    return f"from {bars.edges[number]} to {below}{bars.edges[number + 1]}"
 
 
 def classes(title: str, counts: Sequence[tuple[str, int]]) -> str:

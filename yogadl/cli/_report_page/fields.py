@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from yogadl._spec import Field
+from yogadl._leaf import Leaf
 from yogadl.cli._output import counted
 from yogadl.cli._report_page import charts
 from yogadl.cli._report_page.markup import element, note, pairs, section, table, text
 from yogadl.cli._report_page.sampling import Sample
 from yogadl.cli._report_page.summary import Distribution, Summary, summary_of
-from yogadl.cli._values import row_of_field
+from yogadl.cli._values import names_of, row_of_field
 
 MOST_LISTED: Final = 500
 MOST_DESCRIBED: Final = 64
@@ -17,13 +17,14 @@ MOST_DESCRIBED: Final = 64
 def fields_section(sample: Sample) -> str:
     """Return the part of the page about fields."""
     fields = sample.ref.spec.fields
-    rows = [list(map(text, row_of_field(field.name, field.leaf))) for field in fields[:MOST_LISTED]]
+    named = list(zip(names_of(sample.ref.spec), fields, strict=True))[:MOST_LISTED]
+    rows = [list(map(text, row_of_field(name, field.leaf))) for name, field in named]
     listed = table("The fields of a record", ("field", "dtype", "shape"), rows)
     cards = []
     columns = sample.columns(min(len(fields), MOST_DESCRIBED))
-    for field, column in zip(fields[:MOST_DESCRIBED], columns, strict=True):
+    for (name, field), column in zip(named[:MOST_DESCRIBED], columns, strict=True):
         summary = summary_of(field.leaf, column, sample.seed)
-        cards.append(_card(field, summary, _of(len(column), len(sample.ref))))
+        cards.append(_card(name, field.leaf, summary, _of(len(column), len(sample.ref))))
     left = []
     if len(fields) > MOST_DESCRIBED:
         left.append(f"{MOST_DESCRIBED} of {len(fields):,} fields are described")
@@ -39,8 +40,8 @@ def fields_section(sample: Sample) -> str:
     )  # fmt: skip
 
 
-def _card(field: Field, summary: Summary, of: str) -> str:
-    name, dtype, shape = row_of_field(field.name, field.leaf)
+def _card(name: str, leaf: Leaf, summary: Summary, of: str) -> str:
+    _, dtype, shape = row_of_field(name, leaf)
     form = f"{dtype}, {shape}" if shape else dtype
     content = [element("h3", text(name)), element("p", text(f"{form}; {of}"), class_="form")]
     content += [_drawn(name, one) for one in summary.distributions]

@@ -6,12 +6,11 @@ from typing import Any, Final
 import numpy as np
 
 from yogadl._leaf import OBJECT, Leaf
-from yogadl._spec import Field
 from yogadl.cli._output import size
 from yogadl.cli._report_page.images import Image, image_of_array, image_of_file, is_image, kind_of
 from yogadl.cli._report_page.markup import element, lines, note, pairs, section, text
 from yogadl.cli._report_page.sampling import Sample
-from yogadl.cli._values import text_of
+from yogadl.cli._values import names_of, text_of
 
 RECORDS: Final = 6
 MOST_FIELDS: Final = 40
@@ -24,11 +23,14 @@ _LEAST_SIDE: Final = 96  # smaller images are shown larger
 
 def records_section(sample: Sample) -> str:
     """Return the part of the page with records."""
-    fields = sample.ref.spec.fields
+    fields, names = sample.ref.spec.fields, names_of(sample.ref.spec)
     drawer = _Drawer()
     cards = []
     for index, values in sample.drawn(RECORDS, MOST_FIELDS):
-        entries = [drawer.entry(field, index, value) for field, value in zip(fields, values, strict=False)]
+        entries = [
+            drawer.entry(name, field.leaf, index, value)
+            for name, field, value in zip(names, fields, values, strict=False)
+        ]
         heading = element("h3", f"Record {index:,}")
         cards.append(element("article", heading + pairs(entries, "record"), class_="card"))
     if not cards:
@@ -45,10 +47,9 @@ class _Drawer:
     def __init__(self) -> None:
         self._left_bytes = MOST_IMAGE_BYTES
 
-    def entry(self, field: Field, index: int, value: Any) -> tuple[str, str]:
+    def entry(self, name: str, leaf: Leaf, index: int, value: Any) -> tuple[str, str]:
         """Return name and value of a field of a record."""
-        name = field.name or "(the record)"
-        return text(name), self._value(field.leaf, value, f"{name:.100} of record {index:,}")
+        return text(name), self._value(leaf, value, f"{name:.100} of record {index:,}")
 
     def _value(self, leaf: Leaf, value: Any, what: str) -> str:
         if leaf.dtype == OBJECT:

@@ -11,6 +11,7 @@ from yogadl.cli._output import counted, size
 from yogadl.cli._report_page.charts import share
 from yogadl.cli._report_page.fields import MOST_LISTED
 from yogadl.cli._report_page.markup import note, pairs, section, table, text
+from yogadl.cli._values import names_of
 from yogadl.storage import DatasetInfo
 
 _HEADER: Final = ("field", "kept as", "blocks", "bytes", "a record", "share", "")
@@ -48,12 +49,12 @@ def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
     """Yield what is known of each field; nothing where there are no records, and so no parts."""
     counts = np.diff(parts.first_record)
     total = max(1, info.size_bytes)
-    for field, lies in zip(info.spec.fields[:MOST_LISTED], parts.fields, strict=False):
+    for name, lies in zip(names_of(info.spec)[:MOST_LISTED], parts.fields, strict=False):
         size_bytes = int(lies.rows_length(counts).sum()) + int(lies.heap_length.sum())
         blocks = len(lies.rows_position) + len(lies.heap_position)
         varying = int(lies.varying.sum())
         kept = "varying" if varying == len(parts) else "both" if varying else "fixed"
         part = min(1.0, size_bytes / total)
         each = size(size_bytes / max(1, info.records))
-        yield [text(field.name or "(the record)"), kept, f"{blocks:,}", size(size_bytes), each, f"{part:.0%}",
+        yield [text(name), kept, f"{blocks:,}", size(size_bytes), each, f"{part:.0%}",
                share(part)]  # fmt: skip

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -111,7 +113,7 @@ def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], see
     if all(len(text) <= _SHORT_TEXT for text in texts):
         counts = Counter(texts)
         if len(counts) <= MOST_CLASSES:
-            shown = [(text if isinstance(text, str) else repr(text), n) for text, n in counts.most_common()]
+            shown = [(_shown(text), n) for text, n in counts.most_common()]
             found.append(Distribution("values", (("different", f"{len(counts):,}"),), classes=tuple(shown)))
     unit = "characters" if leaf.dtype == STR else "bytes"
     found.append(_numbers(unit, np.array([len(text) for text in texts], np.int64)))
@@ -122,6 +124,13 @@ def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], see
         if kind
     ]
     return Summary((*found, *lengths), tuple(notes))
+
+
+def _shown(text: str | bytes) -> str:
+    """Return a short text as it is, in quotes where nothing would be seen of it."""
+    if isinstance(text, bytes):
+        return repr(text)
+    return text if text.strip() else f'"{text}"'
 
 
 def _of_numbers(leaf: Leaf, values: NDArray[Any]) -> Distribution:
@@ -144,8 +153,8 @@ def _numbers(title: str, values: NDArray[Any]) -> Distribution:
     ordered = np.sort(finite)
     dtype = finite.dtype if finite.dtype.kind in "mM" else None
     plain = ordered if dtype is None else ordered.view(np.int64)
-    least, median, greatest = (plain[place].item() for place in (0, (len(plain) - 1) // 2, -1))
-    shown = [("least", label_of(least, dtype)), ("median", label_of(median, dtype))]
+    least, greatest = plain[0].item(), plain[-1].item()
+    shown = [("least", label_of(least, dtype)), ("median", _median(plain, dtype))]
     if dtype is None:
         shown.append(("mean", label_of(_mean(plain))))
     shown.append(("greatest", label_of(greatest, dtype)))
@@ -166,6 +175,16 @@ def _without_strange(values: NDArray[Any]) -> tuple[NDArray[Any], list[tuple[str
         strange |= {"infinite": np.isposinf(values), "minus infinite": np.isneginf(values)}
     finite = values[~np.logical_or.reduce(list(strange.values()))]
     return finite, [(name, f"{int(mask.sum()):,}") for name, mask in strange.items() if mask.any()]
+
+
+def _median(ordered: NDArray[Any], dtype: np.dtype[Any] | None) -> str:
+    """Return the number in the middle, or the mean of the two there; of times, whole units of it."""
+    low, high = (ordered[place].item() for place in ((len(ordered) - 1) // 2, len(ordered) // 2))
+    if dtype is not None:
+        return label_of((low + high) // 2, dtype)
+    if isinstance(low, int):
+        return f"{Decimal(low + high) / 2:,}"  # a float has too few digits for that of large integers
+    return label_of(float((Fraction(low) + Fraction(high)) / 2))
 
 
 def _mean(ordered: NDArray[Any]) -> float:
