@@ -18,7 +18,7 @@ TAGS = {
 ATTRIBUTES = {
     "alt", "aria-hidden", "aria-label", "aria-labelledby", "charset", "class", "content", "d", "dir",
     "height", "href", "http-equiv", "id", "lang", "name", "preserveaspectratio", "role", "scope", "src",
-    "tabindex", "viewbox", "width", "x", "y",
+    "tabindex", "title", "viewbox", "width", "x", "y",
 }  # fmt: skip
 ALONE = {"meta", "img"}
 

@@ -1,6 +1,7 @@
 """report: a page that says what a version is like, whatever is in it."""
 
 import base64
+import functools
 import json
 import re
 from dataclasses import replace
@@ -402,6 +403,15 @@ def test_as_many_fields_as_fit_are_described_without_a_word(report, count):
     )
 
 
+@pytest.mark.parametrize("count", [fields.MOST_UNFOLDED, fields.MOST_UNFOLDED + 1])
+def test_a_long_table_of_fields_is_folded(report, count):
+    page = report([{f"f{number}": number for number in range(count)}])
+    titles = ["The fields of a record", "How each field is stored"]
+    assert [len(page.rows(title)) for title in titles] == [1 + count] * 2
+    folded = [one.text for one in page.all("summary")]
+    assert folded == [f"{title}: {count} rows" for title in titles] * (count > fields.MOST_UNFOLDED)
+
+
 # Where it lies, and where it came from
 
 
@@ -443,6 +453,22 @@ def test_it_says_what_built_it(yoga, squares, root):
     assert "def make(count=11)" in page.all("pre")[0].text
     other = read_page(yoga("report", "more/texts", "2024-05", "-o", "-", "-s", root).out.encode())
     assert "Of the code that built it nothing is recorded." in [one.text for one in other.all("p", "note")]
+
+
+def test_of_the_source_code_it_says_what_is_left_out(report, storage):
+    @storage.cacheable("d", "1")
+    @functools.cache
+    def make(count: int = 3):
+        """Say nothing."""
+        # Count.
+        return {"x": np.arange(count)}
+
+    make()
+    page = report()
+    assert page.all("pre")[0].text == "def make(count=3):\n    return {'x': np.arange(count)}"
+    assert page.all("summary")[0].text == (
+        "Its source code, laid out anew, without decorators, annotations, docstrings and comments"
+    )
 
 
 def test_it_has_the_versions_and_tags_and_what_differs(yoga, squares, root):

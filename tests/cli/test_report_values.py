@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from yogadl._leaf import Leaf
 from yogadl.cli._report_page import summary as _summary
 from yogadl.cli._report_page.bars import BARS, bars_of
-from yogadl.cli._report_page.charts import histogram
+from yogadl.cli._report_page.charts import MOST_LABEL, classes, histogram
 from yogadl.cli._report_page.images import (
     MOST_FILE_BYTES,
     MOST_SIDE,
@@ -197,6 +197,14 @@ def test_the_description_of_a_histogram_says_where_most_are():
     assert "5 bars from 1 to 5; the highest stands for 3 values from 1 to below 2" in page
     assert "<title>1 from 5 to 5</title>" in page
     read_page(f"<!DOCTYPE html>\n{page}".encode())
+
+
+@pytest.mark.parametrize("length", [MOST_LABEL - 1, MOST_LABEL, MOST_LABEL + 1, 3 * MOST_LABEL])
+def test_the_label_of_a_class_is_cut_where_it_is_long_and_then_a_title_has_all(length):
+    name = "<" * length
+    page = read_page(f"<!DOCTYPE html>\n<h1>x</h1>{classes('x', [(name, 2)])}".encode())
+    assert page.rows("x")[1] == ["<" * min(length, MOST_LABEL) + "..." * (length > MOST_LABEL), "", "2"]
+    assert [one.attributes.get("title") for one in page.all("span")] == [name] * (length > MOST_LABEL)
 
 
 # Images

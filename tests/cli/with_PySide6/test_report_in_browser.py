@@ -40,6 +40,7 @@ def pages(tmp_path_factory):
         "ordinary": ordinary(),
         "hostile": list(strange_sets.hostile()),
         "small floats": strange_sets.small_floats(),
+        "labels": labels(),
         "long": [{"x" * 3000: "y" * 3000, "words " * 90: b"z" * 3000, "int": 2**63 - 1}] * 30,
     }
     for number, (name, source) in enumerate(sets.items()):
@@ -61,6 +62,20 @@ def ordinary():
             "tokens": np.arange(n),
         }
         for n in range(200)
+    ]
+
+
+def labels():
+    """Return few values whose labels are long, and many whose least and greatest are."""
+    random = np.random.default_rng(0)
+    return [
+        {
+            "word": ("W" * 40, "automobile", "a_word_of_thirty_four_letters_____")[n % 3],
+            "bytes": b"\0" * (40 - n % 3),
+            "int": int(random.integers(-(2**63), 2**63 - 1)),
+            "time": np.datetime64(int(random.integers(2**60)), "ns"),
+        }
+        for n in range(99)
     ]
 
 
@@ -103,6 +118,21 @@ def test_it_fits_any_width_and_can_be_read(browser, pages, width, dark):
         colour = browser.run(f"getComputedStyle(document.querySelector('{kind}')).color")
         lighter, darker = sorted((luminance(colour), luminance(paper)), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5, kind
+
+
+@pytest.mark.parametrize("width", [360, 400, 1280])
+def test_labels_of_bars_are_wrapped_and_the_bars_stay(browser, pages, width):
+    browser.open(pages["labels"], width=width)
+    hidden = "one => one.scrollWidth > one.clientWidth"
+    assert browser.run(f"[...document.querySelectorAll('.card .wide')].filter({hidden}).length") == 0
+    widths = "[...document.querySelectorAll('.card .share')].map(one => one.getBoundingClientRect().width)"
+    assert min(browser.run(widths)) >= 64
+    lines = """(() => {
+        const range = document.createRange(), cells = document.querySelectorAll(".card th[scope=row]");
+        range.selectNodeContents([...cells].find(one => one.innerText == "automobile"));
+        return range.getClientRects().length;
+    })()"""
+    assert browser.run(lines) == 1
 
 
 def test_on_paper_it_is_black_on_white(browser, pages):
@@ -159,7 +189,7 @@ def test_if_anything_passed_for_markup_nothing_would_run_or_be_loaded(browser, p
     assert browser.run("document.images[document.images.length - 1].naturalWidth") == 0
 
 
-@pytest.mark.parametrize("name", [*strange_sets.unusual(), "hostile", "small floats", "long"])
+@pytest.mark.parametrize("name", [*strange_sets.unusual(), "hostile", "labels", "small floats", "long"])
 def test_a_page_on_anything_fits_a_phone(browser, pages, name):
     browser.open(pages[name], width=360)
     assert browser.complaints() == []

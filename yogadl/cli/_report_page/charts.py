@@ -10,6 +10,7 @@ from yogadl.cli._report_page.bars import Bars
 from yogadl.cli._report_page.markup import element, svg, table, text
 
 MOST_DOTS: Final = 2000
+MOST_LABEL: Final = 60
 _WIDTH: Final = 320
 _HEIGHT: Final = 80
 _SIDE: Final = 1000  # of the picture of an order
@@ -47,8 +48,13 @@ def _from_to(bars: Bars, number: int) -> str:
 def classes(title: str, counts: Sequence[tuple[str, int]]) -> str:
     """Return how many there are of each class, as a table with a bar for each."""
     most = max(count for _, count in counts)
-    rows = [(text(name, 60), share(count / most), f"{count:,}") for name, count in counts]
+    rows = [(_label(name), share(count / most), f"{count:,}") for name, count in counts]
     return table(title, ("value", "", "count"), rows, right={2})
+
+
+def _label(name: str) -> str:
+    """Return the name of a class, cut if it is long: beside it is a bar."""
+    return element("span", text(name, MOST_LABEL), title=name) if len(name) > MOST_LABEL else text(name)
 
 
 def share(part: float) -> str:

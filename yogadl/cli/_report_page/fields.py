@@ -1,17 +1,20 @@
 """Show the fields of a version: their types, and how their values are distributed."""
 
+from collections.abc import Container, Sequence
 from typing import Final
 
 from yogadl._leaf import Leaf
 from yogadl.cli._output import counted
 from yogadl.cli._report_page import charts
-from yogadl.cli._report_page.markup import element, note, pairs, section, table, text
+from yogadl.cli._report_page.markup import element, folded, note, pairs, section, table, text
 from yogadl.cli._report_page.sampling import Sample
 from yogadl.cli._report_page.summary import Distribution, Summary, summary_of
 from yogadl.cli._values import names_of, row_of_field
 
 MOST_LISTED: Final = 500
 MOST_DESCRIBED: Final = 64
+# A longer table of fields is folded: what comes below it is to be found.
+MOST_UNFOLDED: Final = 32
 
 
 def fields_section(sample: Sample) -> str:
@@ -19,7 +22,7 @@ def fields_section(sample: Sample) -> str:
     fields = sample.ref.spec.fields
     named = list(zip(names_of(sample.ref.spec), fields, strict=True))[:MOST_LISTED]
     rows = [list(map(text, row_of_field(name, field.leaf))) for name, field in named]
-    listed = table("The fields of a record", ("field", "dtype", "shape"), rows)
+    listed = table_of_fields("The fields of a record", ("field", "dtype", "shape"), rows)
     cards = []
     columns = sample.columns(min(len(fields), MOST_DESCRIBED))
     for (name, field), column in zip(named[:MOST_DESCRIBED], columns, strict=True):
@@ -38,6 +41,14 @@ def fields_section(sample: Sample) -> str:
         "fields", "Fields", listed, note("; ".join(left)) if left else "", note(said),
         element("div", "\n".join(cards), class_="cards"),
     )  # fmt: skip
+
+
+def table_of_fields(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()
+) -> str:
+    """Return a table with a row for each field, folded if it is long."""
+    made = table(title, header, rows, right)
+    return folded(f"{text(title)}: {len(rows):,} rows", made) if len(rows) > MOST_UNFOLDED else made
 
 
 def _card(name: str, leaf: Leaf, summary: Summary, of: str) -> str:

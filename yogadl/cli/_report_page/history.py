@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from yogadl.cli._output import counted, day_and_time, size
-from yogadl.cli._report_page.markup import element, lines, note, pairs, section, table, text
+from yogadl.cli._report_page.markup import element, folded, lines, note, pairs, section, table, text
 from yogadl.storage import DatasetInfo
 from yogadl.storage._log import Log, LoggedVersion
 
@@ -14,6 +14,8 @@ _MOST_LINES: Final = 40
 _MOST_ARGUMENTS: Final = 100
 _MOST_CODE: Final = 20_000
 _HASH: Final = 12
+# As `_provenance` has it: what does nothing when it runs makes no other version.
+_SOURCE: Final = "Its source code, laid out anew, without decorators, annotations, docstrings and comments"
 _SOFTWARE: Final = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy", "system": "system"}
 
 
@@ -36,7 +38,7 @@ def origin_section(info: DatasetInfo) -> str:
     return section(
         "origin", "Where it came from", pairs(entries),
         table("Arguments", ("argument", "value"), rows) if rows else "",
-        _folded("Its source code", element("pre", lines(source, _MOST_CODE), tabindex=0))
+        folded(_SOURCE, element("pre", lines(source, _MOST_CODE), tabindex=0))
         if isinstance(source, str) and source else "",
         "" if builder.get("function") else note("Of the code that built it nothing is recorded."),
     )  # fmt: skip
@@ -99,8 +101,4 @@ def _changes(one: LoggedVersion) -> str:
     if len(said) > _MOST_LINES:
         items += element("li", f"and {len(said) - _MOST_LINES:,} more")
     title = f"What differs between versions {text(one.before)} and {text(one.version)}"
-    return _folded(title, element("ul", items))
-
-
-def _folded(title: str, content: str) -> str:
-    return element("details", element("summary", title) + content)
+    return folded(title, element("ul", items))

@@ -100,6 +100,11 @@ def table(
     return element("div", found, class_="wide", role="region", tabindex=0, aria_label=title)
 
 
+def folded(title: str, content: str) -> str:
+    """Return what is seen when its title, HTML already, is clicked."""
+    return element("details", element("summary", title) + content)
+
+
 def svg(width: int, height: int, title: str, description: str, content: str, **attributes: str) -> str:
     """Return a drawing that fills the width it gets, with a name and a description."""
     said = element("title", text(title)) + element("desc", text(description))

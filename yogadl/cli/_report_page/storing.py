@@ -9,8 +9,8 @@ from yogadl._format.table import PartTable
 from yogadl._interfaces import Locality
 from yogadl.cli._output import counted, size
 from yogadl.cli._report_page.charts import share
-from yogadl.cli._report_page.fields import MOST_LISTED
-from yogadl.cli._report_page.markup import note, pairs, section, table, text
+from yogadl.cli._report_page.fields import MOST_LISTED, table_of_fields
+from yogadl.cli._report_page.markup import note, pairs, section, text
 from yogadl.cli._values import names_of
 from yogadl.storage import DatasetInfo
 
@@ -20,7 +20,7 @@ _HEADER: Final = ("field", "kept as", "blocks", "bytes", "a record", "share", ""
 def storing_section(info: DatasetInfo, location: str, parts: PartTable, locality: Locality) -> str:
     """Return the part of the page about files and blocks."""
     rows = list(_rows(info, parts))
-    blocks = table("How each field is stored", _HEADER, rows, right={2, 3, 4, 5})
+    blocks = table_of_fields("How each field is stored", _HEADER, rows, right={2, 3, 4, 5})
     left = len(info.spec.fields) - len(rows)
     more = note(f"{left:,} more fields are not listed.") if rows and left else ""
     return section(

@@ -78,7 +78,8 @@ svg .track { fill: var(--track); }
 .order { max-width: 32rem; background: var(--card); border: 1px solid var(--line); border-radius: 0.5rem; }
 .order path { fill: none; stroke: var(--accent); stroke-width: 7; stroke-linecap: round; }
 .ends { display: flex; justify-content: space-between; gap: 1rem; margin-top: 0.25rem; }
-.ends { font-size: 0.8125rem; color: var(--soft); }
+.ends { font-size: 0.8125rem; color: var(--soft); overflow-wrap: anywhere; }
+.ends span:last-child { text-align: right; }
 figure { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; }
 figure svg { flex: 1 1 32rem; }
 figcaption { flex: 1 1 14rem; font-size: 0.875rem; color: var(--soft); }
@@ -101,9 +102,9 @@ tbody tr:last-child > * { border-bottom: 0; }
 .card table { font-size: 0.875rem; }
 .card thead { display: none; }
 .card th, .card td { padding: 0.1875rem 0.75rem 0.1875rem 0; border: 0; vertical-align: middle; }
-.card tbody th { font-weight: 400; min-width: 2rem; overflow-wrap: break-word; }
+.card tbody th { font-weight: 400; min-width: 2rem; }
 .card td:last-child { padding-right: 0; }
-.card td:nth-child(2) { width: 55%; }
+.card td:nth-child(2) { width: 50%; }
 .card .share { margin: 0; }
 details { border-top: 1px solid var(--line); padding: 0.625rem 0; }
 summary { cursor: pointer; }
