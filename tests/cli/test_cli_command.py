@@ -73,11 +73,26 @@ def test_a_command_loads_no_other(squares, root):
 
 
 @pytest.mark.parametrize("words", [["head", "a", "1", "--bogus"], ["head", "a", "1", "2"], ["head", "a"]])
-def test_a_word_too_many_or_too_few_shows_the_usage_of_the_command(yoga, words):
+def test_a_word_too_many_or_too_few_is_one_line_that_names_the_help(yoga, words):
     ended = yoga(*words)
     assert ended.code == 2
-    assert ended.err.startswith("usage: yogadl head ")
-    assert "yogadl head: error: " in ended.err
+    assert ended.err.startswith("yogadl: ")
+    assert ended.err.endswith("; `yogadl head -h` says more\n")
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("lss", "there is no command 'lss'; you want `yogadl ls`; `yogadl -h` lists all"),
+        ("delete", "there is no command 'delete'; you want `yogadl undelete`; `yogadl -h` lists all"),
+        ("zzzz", "there is no command 'zzzz'; `yogadl -h` lists all"),
+        ("", "there is no command ''; `yogadl -h` lists all"),
+    ],
+)
+def test_a_command_that_is_not_there_is_answered_with_the_nearest(yoga, word, said):
+    ended = yoga(word, "squares", "1")
+    assert (ended.code, ended.err) == (2, f"yogadl: {said}\n")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +118,8 @@ def test_arguments_that_make_no_sense_end_with_2(words, yoga):
     ended = yoga(*words)
     assert ended.code == 2
     assert ended.out == ""
-    assert "usage: yogadl" in ended.err
+    assert ended.err.count("\n") == 1
+    assert "-h`" in ended.err
 
 
 def test_options_may_not_be_shortened(yoga):
@@ -168,7 +184,7 @@ def test_a_current_folder_above_or_inside_a_storage_is_none(below, yoga, squares
     ended = yoga("ls")
     assert ended.code == 1
     if not below:
-        assert ended.err.endswith("has one inside: give -s caches\n")
+        assert ended.err.endswith("e.g. -s caches\n")
 
 
 @pytest.mark.parametrize("words", [["info"], ["head"], ["verify"], ["bench"], ["rm"]])

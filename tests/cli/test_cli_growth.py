@@ -27,6 +27,16 @@ def test_a_version_is_tagged_listed_and_untagged(yoga, squares, root):
     assert squares.tags("squares") == {"stable": "1"}
 
 
+def test_a_tag_and_a_version_in_the_wrong_order_are_answered(yoga, squares, root):
+    ended = yoga("tag", "squares", "1", "stable", "-s", root)
+    assert ended.code == 2
+    assert "1 is a version; you want `yogadl tag squares stable 1`" in ended.err
+    ended = yoga("tag", "squares", "1", "2", "-s", root)
+    assert ended.code == 1
+    assert "a tag can't have that name" in ended.err
+    assert squares.tags("squares") == {}
+
+
 def test_a_dataset_without_tags_is_told(yoga, squares, root):
     ended = yoga("tags", "squares", "-s", root)
     assert (ended.code, ended.out) == (0, "")

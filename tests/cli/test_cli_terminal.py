@@ -51,11 +51,52 @@ def on_terminal(*words, **env):
     ],
 )
 def test_the_path_of_a_dataset_is_answered_with_the_command(yoga, squares, root, given, meant):
-    for rest in ((), ("1",), ("-s", root)):
+    for rest in ((), ("-s", root)):
         ended = yoga("head", given.format(root=root), *rest)
         assert ended.code == 2
         assert f"is a path, not a dataset's id; you want `{meant.format(root=root)}`" in ended.err
         assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("head {root}/squares 1", "head squares 1"),
+        ("rm {root}/squares/1", "rm squares 1"),
+        ("rm {root}/squares", "rm squares VERSION"),
+        ("tag {root}/squares stable", "tag squares stable VERSION"),
+        ("tag {root}/squares/2 stable", "tag squares stable 2"),
+        ("tag {root}/squares stable 1", "tag squares stable 1"),
+        ("explain {root}/squares 1 2", "explain squares 1 2"),
+        ("export {root}/squares/2 out", "export squares 2 out"),
+        ("export {root}/squares 2 out", "export squares 2 out"),
+        ("build data.py:make {root}/squares 3", "build data.py:make squares 3"),
+        ("build data.py:make {root}/squares", "build data.py:make squares VERSION"),
+    ],
+)
+def test_a_path_in_the_place_of_an_id_is_answered_with_all_that_was_given(yoga, squares, root, words, meant):
+    ended = yoga(*words.format(root=root).split())
+    assert ended.code == 2
+    assert f"is a path, not a dataset's id; you want `yogadl {meant} -s {root}`" in ended.err
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 300, "x/" * 3000, "\0", ""], ids=lambda name: repr(name)[:9])
+def test_what_is_neither_a_path_nor_an_id_is_one_line(yoga, squares, root, name):
+    ended = yoga("info", name, "1", "-s", root)
+    assert ended.code in (1, 2)
+    assert ended.err.count("\n") == 1
+
+
+def test_a_storage_given_to_ls_as_its_id_is_answered(yoga, squares, root, monkeypatch):
+    monkeypatch.chdir(root.parent)
+    assert f"`yogadl ls -s {root.name}` lists the datasets there" in yoga("ls", root.name).err
+
+
+def test_a_closed_output_is_no_traceback(squares, root):
+    done = subprocess.run(
+        ["bash", "-c", '"$@" >&-', "bash", *YOGADL, "ls", "-s", str(root)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_command_that_is_answered_works(yoga, squares, root):

@@ -7,6 +7,7 @@ is imported only when its command is run.
 
 import argparse
 import contextlib
+import difflib
 import io
 import os
 import sys
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 from yogadl._version import library_version
-from yogadl.cli._output import error_line, note, plain, stop_waiting, wait
+from yogadl.cli._output import error_line, note, stop_waiting, wait
 from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
@@ -88,8 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the command's name; those of this process if not given.
 
     Raises:
-        SystemExit: after ``--help`` and ``--version`` with 0, after arguments that make no sense with 2.
+        SystemExit: after ``--help`` and ``--version``, with 0.
     """
+    if sys.stdout is None:  # closed by who called us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that this terminal can't show is no error
@@ -98,15 +101,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "_ARGCOMPLETE" in os.environ:  # a shell asks how a line may go on
             _complete()
         arguments = _parsed(words)
-        if (said := mistaken_path(arguments)) is not None:
-            note(said, "red")
-            return _NONSENSE
         if arguments.command in _SILENT:
             wait(f"yogadl {arguments.command}")
         with _warnings_in_one_line():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
+    except _NonsenseError as error:
+        note(str(error), "red")
+        return _NONSENSE
     except BrokenPipeError:
         # Whatever read our output has closed it. Writing the rest at exit must not fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -133,19 +136,71 @@ def command_named(name: str) -> ModuleType:
     return import_module(f"yogadl.cli._{name.replace('-', '_')}")
 
 
+class _NonsenseError(Exception):
+    """The arguments make no sense; `positionals` are those that the command takes."""
+
+    def __init__(self, message: str, positionals: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.positionals = positionals
+
+
 class _Parser(argparse.ArgumentParser):
-    """Report wrong arguments with control characters escaped, which could steer a terminal."""
+    """Leave it to the caller to say, in one line, which arguments are wrong."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(plain(message))
+        raise _NonsenseError(f"{message}; `{self.prog} -h` says more", _positionals(self))
+
+
+def _positionals(parser: argparse.ArgumentParser) -> list[str]:
+    return [action.dest for action in parser._actions if not action.option_strings]
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Return the arguments; what a sub-command does not know is refused with its own usage."""
-    arguments, unknown = _parser(words).parse_known_args(words)
+    """Return the arguments.
+
+    Raises:
+        _NonsenseError: if they make no sense; names the command that was meant where a path is in the
+            place of an id.
+    """
+    try:
+        arguments, unknown = _parser(words).parse_known_args(words)
+    except _NonsenseError as error:
+        command = _command_of(words)
+        if command is not None and command not in COMMANDS:
+            raise _NonsenseError(_unknown(command)) from None
+        _refuse_path(_guessed(words, error.positionals))  # of `rm caches/squares/1`, VERSION is missing
+        raise
+    _refuse_path(arguments)
     if unknown:
         arguments.refuse(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments
+
+
+def _command_of(words: Sequence[str]) -> str | None:
+    return next((word for word in words if not word.startswith("-")), None)
+
+
+def _unknown(command: str) -> str:
+    near = difflib.get_close_matches(command, COMMANDS, 1)
+    meant = f"you want `yogadl {near[0]}`; " if near else ""
+    return f"there is no command {command!r}; {meant}`yogadl -h` lists all"
+
+
+def _guessed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Namespace:
+    """Return what can be told of the arguments of a command that was given too little."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-s", "--storage", nargs="?")
+    parser.add_argument("command", nargs="?")
+    parser.add_argument("given", nargs="*")
+    guessed, _ = parser.parse_known_args(words)
+    vars(guessed).update(zip(positionals, guessed.given, strict=False), positionals=positionals)
+    return guessed
+
+
+def _refuse_path(arguments: argparse.Namespace) -> None:
+    """Refuse a path where an id belongs."""
+    if (said := mistaken_path(arguments)) is not None:
+        raise _NonsenseError(said)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -162,7 +217,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         prog="yogadl", dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )
-    chosen = next((word for word in words if not word.startswith("-")), None)
+    chosen = _command_of(words)
     for name in COMMANDS:
         if name == chosen:
             _add_command(commands, name)
@@ -188,7 +243,7 @@ def _add_command(commands: Any, name: str) -> None:  # argparse names no type fo
         allow_abbrev=False,
     )
     command.add_arguments(one)
-    one.set_defaults(run=command.run, refuse=one.error)
+    one.set_defaults(run=command.run, refuse=one.error, positionals=_positionals(one))
 
 
 def _listed() -> Iterator[str]:

@@ -25,6 +25,9 @@ class Target:
     path: Path
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}"
+
     @staticmethod
     def parse(text: str) -> "Target":
         """Return the target in a text such as ``data.py:squares``."""

@@ -102,7 +102,7 @@ def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
         )
     if found != here:
         raise ConfigurationError(
-            f"the current folder, {here}, is no storage, but has one inside: give -s "
+            f"the current folder, {here}, is no storage; say which one with -s STORAGE, e.g. -s "
             f"{shlex.quote(str(found.relative_to(here)))}"
         )
     return open_at(str(here), arguments)

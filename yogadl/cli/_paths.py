@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,23 +19,48 @@ def mistaken_path(arguments: argparse.Namespace) -> str | None:
     name: str | None = getattr(arguments, "id", None)
     if not name:
         return None
-    command: str = arguments.command
     if "://" in name:
-        return _with_storage(command, name, f"{name} is the place of a storage, not a dataset's id")
+        return _with_storage(arguments.command, name, f"{name} is the place of a storage, not a dataset's id")
+    try:
+        return _mistaken(name, arguments)
+    except OSError:  # longer than a path can be, or in a folder that may not be listed
+        return None
+
+
+def _mistaken(name: str, arguments: argparse.Namespace) -> str | None:
+    command: str = arguments.command
     path = Path(name).expanduser()
     dataset = _dataset_at(path)
-    if is_dataset_id(name) and (arguments.storage is not None or not _is_below_here(dataset)):
+    is_storage = dataset is None and path.is_dir() and any(path.glob(f"*/{_VERSIONS}"))
+    if is_dataset_id(name) and (
+        arguments.storage is not None
+        or not (is_storage or dataset is not None and Path.cwd() in dataset[0].parents)
+        or _is_storage(Path.cwd())
+    ):
         return None
     if dataset is None:
-        is_storage = path.is_dir() and any(path.glob(f"*/{_VERSIONS}"))
+        if not is_storage and "/" not in name and name.strip("."):
+            return None  # no path, and no id: what is wrong with it is said where it is used
         what = f"{name} is a path, not a dataset's id"
         return _with_storage(command, name if is_storage else "FOLDER", what)
-    folder, version = dataset
-    asked = ["yogadl", command, folder.name]
-    if command != "ls":
-        asked.append(version or _only_version(folder) or "VERSION")
-    meant = shlex.join([*asked, "-s", str(folder.parent)])
+    meant = shlex.join(["yogadl", command, *_meant(arguments, *dataset), "-s", str(dataset[0].parent)])
     return f"{name} is a path, not a dataset's id; you want `{meant}`"
+
+
+def _meant(arguments: argparse.Namespace, folder: Path, version: str | None) -> Iterator[str]:
+    """Yield the arguments that were meant, where a path stands for the id and maybe for the version."""
+    names = [name for name in arguments.positionals if name != "id"]
+    given = [str(value) for name in names if (value := getattr(arguments, name, None)) is not None]
+    if len(given) == len(names) and "version" in names:
+        version = version or given[names.index("version")]
+    others = iter([value for value in given if value != version])
+    for name in arguments.positionals:
+        if name == "id":
+            yield folder.name
+        elif name == "version":
+            yield version or _only_version(folder) or "VERSION"
+        else:
+            yield next(others, name.upper())
 
 
 def _with_storage(command: str, location: str, what: str) -> str:
@@ -43,12 +69,11 @@ def _with_storage(command: str, location: str, what: str) -> str:
     return said if command == "ls" else f"{said}, then `yogadl {command} ID ... {where}`"
 
 
-def _is_below_here(dataset: tuple[Path, str | None] | None) -> bool:
-    """Return whether a dataset is in a storage below the current folder, which is none itself."""
+def _is_storage(folder: Path) -> bool:
+    """Return whether a folder is the root of a storage."""
     from yogadl.cli._location import storage_below  # loads much
 
-    here = Path.cwd()
-    return dataset is not None and here in dataset[0].parents and storage_below(here) != here
+    return storage_below(folder) == folder
 
 
 def _dataset_at(path: Path) -> tuple[Path, str | None] | None:

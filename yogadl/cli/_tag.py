@@ -13,6 +13,7 @@ import argparse
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import say, say_json
+from yogadl.errors import ConfigurationError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
-    storage.tag(arguments.id, arguments.tag, arguments.version)
+    try:
+        storage.tag(arguments.id, arguments.tag, arguments.version)
+    except ConfigurationError:
+        versions = storage.versions(arguments.id)
+        if arguments.tag not in versions or arguments.version in (*versions, *storage.tags(arguments.id)):
+            raise
+        meant = f"yogadl tag {arguments.id} {arguments.version} {arguments.tag}"
+        arguments.refuse(f"{arguments.tag} is a version; you want `{meant}`")
     version = storage.tags(arguments.id)[arguments.tag]
     if arguments.json:
         say_json(storage=storage.location, id=arguments.id, tag=arguments.tag, version=version)
