@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import traceback
 from functools import partial
 
 import numpy as np
@@ -448,9 +449,19 @@ def test_a_worker_that_is_killed_is_said_to_be(ref):
         ref.filter(choose, workers=2)
 
 
+def test_the_error_of_a_function_that_was_sent_names_its_file_and_line(ref):
+    def fails(record):
+        raise LookupError("gone")
+
+    line = fails.__code__.co_firstlineno + 1
+    with pytest.raises(StageError) as caught:
+        ref.filter(fails, workers=1)
+    assert f'File "{__file__}", line {line}, in fails' in "".join(traceback.format_exception(caught.value))
+
+
 def test_what_does_not_pickle_can_not_be_sent_to_workers(ref):
     lock = threading.Lock()
-    with pytest.raises(ConfigurationError, match="can't be sent to worker processes"):
+    with pytest.raises(ConfigurationError, match="can't be sent to workers"):
         ref.filter(lambda record: lock is not None, workers=2)
 
 

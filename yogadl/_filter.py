@@ -149,17 +149,15 @@ def _called(
 
 def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
     """Return the same of all records, worked out by several processes."""
-    import cloudpickle
-
     from yogadl._processes import worker_pool
+    from yogadl._sending import pickled
 
-    try:
-        given = cloudpickle.dumps((records, function))
-    except (TypeError, AttributeError, pickle.PicklingError) as error:
-        raise ConfigurationError(
-            f"{name_of(function)}, or what it reads, can't be sent to worker processes: {error}. Leave "
-            "workers out, or open what does not pickle inside of the function"
-        ) from error
+    given = pickled(
+        (records, function),
+        f"{name_of(function)}, or what it reads,",
+        stays_here=True,
+        hint="Leave workers out, or open what does not pickle inside of the function",
+    )
     count = max(1, min(_TASK_RECORDS, len(records) // (workers * _TASKS)))
     starts = range(0, len(records), count)
     found: list[Indices] = []

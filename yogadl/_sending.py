@@ -6,8 +6,10 @@ import mmap
 import os
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,11 +64,27 @@ def by_value() -> Any:
     import cloudpickle
 
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {CodeType: _with_its_file}, cloudpickle.Pickler.dispatch_table
+        )
+
         def reducer_override(self, value: Any) -> Any:
             found = reduced(value)
             return super().reducer_override(value) if found is NotImplemented else found
 
     return ByValue
+
+
+def _with_its_file(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:
+    """Reduce code as cloudpickle does, but with its file's name, which cloudpickle 3.1.3 leaves out."""
+    import cloudpickle
+
+    make, parts = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _code_of_file, (make, parts, code.co_filename)
+
+
+def _code_of_file(make: Callable[..., CodeType], parts: tuple[Any, ...], file: str) -> CodeType:
+    return make(*parts).replace(co_filename=file)  # a traceback names it, and shows its lines
 
 
 def reduced(value: Any) -> Any:

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from textwrap import dedent, indent
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -842,6 +843,18 @@ def test_a_cache_that_it_reads_counts_by_its_own_version(storage):
     assert len(chain("1", one)) == 3
     assert len(chain("1", two)) == 3  # and so it serves what `one` built
     assert len(chain("2", two)) == 4
+
+
+def test_it_is_the_same_where_cloudpickle_brought_the_function(storage, load):
+    module = load()
+    before = auto(storage, module.build)
+    cloudpickle.register_pickle_by_value(module)  # as the modules of a script and of a notebook are sent
+    try:
+        sent = cloudpickle.loads(cloudpickle.dumps(module.build))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    assert sent is not module.build
+    assert auto(storage, sent) == before
 
 
 def test_a_decorator_around_such_a_cache_counts_too(storage):

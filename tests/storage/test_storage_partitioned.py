@@ -3,6 +3,7 @@
 import functools
 import pickle
 import threading
+import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -185,6 +186,18 @@ def test_an_error_names_its_partition_and_path(storage, workers):
 def test_what_is_no_source_in_partitions(make, says):
     with pytest.raises(ConfigurationError, match=says):
         make()
+
+
+@pytest.mark.parametrize("engine", ["workers", "threads"])
+def test_the_error_of_a_source_that_was_sent_names_its_file_and_line(storage, engine):
+    def read(number):
+        raise LookupError("gone")
+
+    line = read.__code__.co_firstlineno + 1
+    source = yogadl.partitioned.of(range(2), read)
+    with ThreadPoolExecutor(1) as threads, pytest.raises(LookupError) as caught:
+        storage.submit(source, "d", "1", **({"workers": 2} if engine == "workers" else {"engine": threads}))
+    assert f'File "{__file__}", line {line}, in read' in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_does_not_pickle_is_refused_with_what_to_do(storage):

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 
 import numpy as np
 import psutil
@@ -220,6 +221,16 @@ def test_what_has_no_stored_form_comes_back(ref):
     boxes = list(loader)
     assert {type(box) for box in boxes} == {Local}
     assert np.concatenate([box.number for box in boxes]).tolist() == shuffled(ref).indices().tolist()
+
+
+def test_the_error_of_a_function_that_was_sent_names_its_file_and_line(ref):
+    def fails(record):
+        raise LookupError("gone")
+
+    line = fails.__code__.co_firstlineno + 1
+    with pytest.raises(StageError) as caught:
+        list(ref.stream().map(fails).batch(8).prefetch(2, workers=1))
+    assert f'File "{__file__}", line {line}, in fails' in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

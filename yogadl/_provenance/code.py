@@ -63,12 +63,12 @@ class CodeReader:
 
     def of_function(self, function: FunctionType) -> Code:
         """Return the code of a function, without its decorators and defaults."""
-        code = function.__code__
-        known = self._known.get((code.co_filename, code))
+        key = _filename(function), function.__code__
+        known = self._known.get(key)
         if known is None:
-            node = self._node_of(code, function.__globals__)
-            known = _compiled(code) if node is None else _of_node(node)
-            self._known[code.co_filename, code] = known
+            node = self._node_of(function)
+            known = _compiled(function.__code__) if node is None else _of_node(node)
+            self._known[key] = known
         return known
 
     def of_class(self, cls: type) -> list[Code]:
@@ -79,15 +79,15 @@ class CodeReader:
             return []  # a class of its name that is in the file is another
         methods = [method for method in functions_of(cls) if not is_generated(method)]
         # Not only the methods' files: those of a dataclass may all have been made by exec.
-        files = [names.get("__file__"), *(method.__code__.co_filename for method in methods)]
+        files = [names.get("__file__"), *map(_filename, methods)]
         for filename in dict.fromkeys(filter(None, files)):
-            own = [method for method in methods if method.__code__.co_filename == filename]
+            own = [method for method in methods if _filename(method) == filename]
             for fresh in (False, True):
                 file = self._file(filename, 0, names, fresh)
                 nodes = file.classes_of(cls, own) if file else []
                 held = [method for node in nodes for method in own if _holds(node, method)]
                 # Else the file was edited, and its class is another.
-                if nodes and all(self._node_of(method.__code__, method.__globals__) for method in held):
+                if nodes and all(map(self._node_of, held)):
                     return list(map(_of_node, nodes))
         return []
 
@@ -99,10 +99,11 @@ class CodeReader:
         tree = _normalised(file.tree)
         return Code(dumped(tree), ast.unparse(tree), ())
 
-    def _node_of(self, code: CodeType, module_globals: Mapping[str, Any]) -> _Function | None:
-        flags = code.co_flags & _FUTURE_FLAGS
+    def _node_of(self, function: FunctionType) -> _Function | None:
+        code = function.__code__
         for fresh in (False, True):
-            file = self._file(code.co_filename, flags, module_globals, fresh)
+            flags = code.co_flags & _FUTURE_FLAGS
+            file = self._file(_filename(function), flags, function.__globals__, fresh)
             node = None if file is None else file.function_of(code)
             if node is not None:
                 return node
@@ -122,6 +123,12 @@ class CodeReader:
             except (SyntaxError, ValueError):
                 self._files[key] = None  # not Python, as a page of documentation whose examples are run
         return self._files[key]
+
+
+def _filename(function: FunctionType) -> str:
+    """Return the file that a function's code is from, which cloudpickle may have left out."""
+    name = function.__code__.co_filename
+    return function.__globals__.get("__file__", name) if name == "<dynamic-code>" else name
 
 
 class _CodeFile:

@@ -260,9 +260,7 @@ def _bar() -> Iterator[Callable[[int, int | None, int], None]]:
 
         def report(records: int, total: int | None, size_bytes: int) -> None:
             if not bars:
-                bar = tqdm(
-                    total=total, bar_format=shape, ncols=width, unit="", unit_scale=True, disable=None
-                )
+                bar = tqdm(total=total, bar_format=shape, ncols=width, unit="", unit_scale=True, disable=None)
                 bars.append(stack.enter_context(bar))
             bars[0].set_postfix_str(f"{size_bytes / 1e6:.0f} MB", refresh=False)
             bars[0].update(records - bars[0].n)
