@@ -314,7 +314,7 @@ def test_an_option_that_would_do_nothing_is_refused(words, option, yoga, squares
     monkeypatch.chdir(root)
     ended = yoga(*words, *option)
     assert ended.code == 2
-    assert f"error: {option[0]}: " in ended.err
+    assert f"yogadl: {option[0]}: " in ended.err
     assert not (root / "t").exists()
 
 

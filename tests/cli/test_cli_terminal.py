@@ -265,3 +265,7 @@ def test_what_changes_something_says_so_in_json(yoga, squares, root):
     assert removed == {"storage": str(root), "id": "squares", "version": "1"}
     back = json.loads(yoga("undelete", "squares", "1", "-s", root, "--json").out)
     assert (back["id"], back["version"], back["records"]) == ("squares", "1", 11)
+
+
+def test_the_bar_of_the_demo_reaches_the_end(tmp_path):
+    assert "100% " in on_terminal("demo", "--dir", tmp_path, "--records", 1_009)
