@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -19,6 +20,7 @@ YOGADL = [sys.executable, "-m", "yogadl"]
 def on_terminal(*words, **env):
     """Run the command on a terminal of its own, and return what that shows."""
     master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     process = subprocess.Popen(
         [*YOGADL, *map(str, words)], stdin=slave, stdout=slave, stderr=slave,
