@@ -11,6 +11,7 @@ BUILTINS = {
     "ConfigurationError": ValueError,
     "UnsupportedDataError": TypeError,
     "MissingDependencyError": ImportError,
+    "RemovedError": ImportError,
     "DatasetNotFoundError": LookupError,
     "CacheFormatError": ValueError,
     "StorageError": OSError,

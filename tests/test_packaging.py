@@ -16,15 +16,56 @@ def project():
 
 
 @pytest.fixture(scope="module")
+def groups():
+    """Return what each environment of the tests installs beyond the package."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+
+
+@pytest.fixture(scope="module")
 def tox():
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(ROOT / "tox.ini", "utf-8")
     return parser
 
 
-def test_lowest_installs_exactly_the_lower_bounds(project, tox):
-    pins = tox["testenv:lowest"]["deps"].split()
-    assert sorted(pins) == sorted(dependency.replace(">=", "==") for dependency in project["dependencies"])
+def pinned(name):
+    """Return the requirements of a lock file, each without what says where it holds."""
+    lines = (ROOT / "tests" / name).read_text("utf-8").splitlines()
+    return {line.partition(";")[0].strip() for line in lines if not line.lstrip().startswith("#")}
+
+
+def test_lowest_installs_exactly_the_lower_bounds(project, groups):
+    bounds = {dependency.replace(">=", "==") for dependency in project["dependencies"]}
+    assert set(groups["lowest"]) == bounds
+    assert bounds <= pinned("locked-lowest.txt")
+
+
+def named(requirement):
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-").replace(".", "-")
+
+
+def test_all_that_an_environment_installs_is_locked(project, groups):
+    lines = pinned("locked.txt")
+    assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", line) for line in lines)
+    asked = [need for group in groups.values() for need in group if isinstance(need, str)]
+    asked += [need for extra in project["optional-dependencies"].values() for need in extra]
+    asked += project["dependencies"]
+    names = {named(need) for need in asked} - {"yogadl"}
+    assert names <= {named(line) for line in lines}
+    for need in asked:  # what the groups pin is what is locked
+        if re.fullmatch(r"[\w.\[\]-]+==[\w.]+", need) and need not in groups["lowest"]:
+            assert re.sub(r"\[.*\]", "", need) in lines
+
+
+def test_every_environment_installs_what_is_locked(tox):
+    assert "locked.txt" in tox["locked"]["set_env"]
+    for name in tox.sections():
+        own = tox[name].get("set_env")
+        if name.startswith("testenv") and own and name not in ("testenv:lock", "testenv:latest"):
+            assert "{[locked]set_env}" in own or "{[testenv]set_env}" in own
+        if name.startswith("testenv:") and name not in ("testenv:lock", "testenv:latest"):
+            assert "deps" not in tox[name]  # its group is what is locked
+    assert sum("dependency_groups" in tox[name] for name in tox.sections()) > 10
 
 
 def test_all_names_every_extra_that_users_have(project):

@@ -69,7 +69,9 @@ def __getattr__(name: str) -> Any:  # whatever was asked for
 
         return library_version()
     if name not in _LAZY:
-        raise AttributeError(f"module 'yogadl' has no attribute {name!r}")
+        from yogadl._removed import missing
+
+        raise missing("yogadl", name)
     module, attribute = _LAZY[name]
     found = import_module(module)
     value = found if attribute is None else getattr(found, attribute)

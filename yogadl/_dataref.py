@@ -1,7 +1,8 @@
 """Refer to records that can be read in any order: the wall between random access and streams."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, SupportsIndex, overload
+from typing import Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from yogadl._interfaces import (
 )
 from yogadl._leaving import end_if_left_behind
 from yogadl._order import Blocks, Mixture
+from yogadl._removed import missing
 from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_shard, open_stream
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
@@ -79,6 +81,12 @@ class StreamedRef(DataRef[Item_co]):
 
 class RecordsRef(StreamedRef[Item_co]):
     """Refer to a dataset whose records can be read one by one, by the batch, or as a stream."""
+
+    def __new__(cls, *records: Any, **options: Any) -> Self:  # the arguments of __init__, unless they are old
+        """Refuse the file that yogadl 0.1.4 made an `LMDBDataRef` of."""
+        if "cache_filepath" in options or (records and isinstance(records[0], str | os.PathLike)):
+            raise missing("yogadl.dataref", "LMDBDataRef(cache_filepath=...)")
+        return super().__new__(cls)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

@@ -6,6 +6,7 @@ Each is also a builtin exception, so that code which does not know yogadl can ca
     |-- ConfigurationError(ValueError)      an argument, or two together, make no sense
     |-- UnsupportedDataError(TypeError)     a record that can't be stored: names the field and the record
     |-- MissingDependencyError(ImportError) an optional package is missing: names the extra to install
+    |-- RemovedError(ImportError)           a name of yogadl 0.1.4 that is no more: says what to write
     |-- DatasetNotFoundError(LookupError)   no such dataset or version
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
@@ -35,6 +36,10 @@ class UnsupportedDataError(YogaError, TypeError):
 
 class MissingDependencyError(YogaError, ImportError):
     """Say which optional package is missing and the line that installs it."""
+
+
+class RemovedError(YogaError, ImportError):
+    """A name of yogadl 0.1.4 is no more."""
 
 
 class DatasetNotFoundError(YogaError, LookupError):

@@ -1,5 +1,13 @@
 """Keep the door of yogadl 0.1.4: `yogadl.tensorflow.make_tf_dataset`."""
 
+from typing import Any
+
 from yogadl.adapters.tensorflow import make_tf_dataset
 
 __all__ = ["make_tf_dataset"]
+
+
+def __getattr__(name: str) -> Any:  # whatever was asked for
+    from yogadl._removed import missing
+
+    raise missing("yogadl.tensorflow", name)

@@ -222,7 +222,9 @@ def __getattr__(name: str) -> Any:  # whatever was asked for
     from importlib import import_module
 
     if name not in _LAZY:
-        raise AttributeError(f"module 'yogadl.storage' has no attribute {name!r}")
+        from yogadl._removed import missing
+
+        raise missing("yogadl.storage", name)
     value = getattr(import_module(f"yogadl.storage.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
