@@ -1,5 +1,6 @@
 """Shares of a reference: `ref.split`."""
 
+import itertools
 import math
 import pickle
 from fractions import Fraction
@@ -271,3 +272,126 @@ def test_too_many_records_for_a_field_are_refused_before_any_is_read():
 
     with pytest.raises(ConfigurationError, match="too many to split by a field"):
         _values(Huge(), "label")
+
+
+# Datasets that grow. Sizes at 0, 1 and a prime, as small as the number of shares, and past the exact shuffle.
+ADDED = [(10, 1), (1, 1, 2, 3), (101, 7, 50), (1_000, 333), (EXACT_LIMIT + 1, 5)]
+
+
+def grown(storage, added, label=7):
+    """Build versions that continue each other, and return them."""
+    start = 0
+    for number, count in enumerate(added):
+        ids = np.arange(start, start + count)
+        records = {"id": ids, "label": ids % label}
+        if number:
+            storage.append(records, "d", str(number), base_version=str(number - 1), part_bytes=4096)
+        else:
+            storage.submit(records, "d", "0")
+        start += count
+    return [storage.fetch("d", str(number)) for number in range(len(added))]
+
+
+VIEWS = {
+    "whole": lambda ref: ref,
+    "slice": lambda ref: ref[1::2],
+    "select": lambda ref: ref.select(np.argsort(np.arange(len(ref)) % 3, kind="stable")),
+    "filter": lambda ref: ref.filter(is_odd, fields=("id",)),
+    "map": lambda ref: ref.map(lambda record: {**record, "more": 1}),
+    "fields": lambda ref: ref.fields("label", "id"),
+    "several": lambda ref: ref.map(dict).filter(is_odd)[::2].fields("id", "label"),
+}
+
+
+def is_odd(record):
+    return record["id"] % 2 == 1 if isinstance(record, dict) else record % 2 == 1
+
+
+@pytest.mark.parametrize("by", [None, "label"])
+@pytest.mark.parametrize("added", ADDED, ids=str)
+def test_shares_of_a_version_begin_with_those_of_the_one_before(storage, added, by):
+    refs = grown(storage, added)
+    before = [[] for _ in range(3)]
+    count = 0
+    for ref, more in zip(refs, added, strict=True):
+        shares = [ids(share) for share in ref.split(0.6, 0.3, seed=3, by=by, grows=True)]
+        assert sorted(itertools.chain(*shares)) == list(range(count + more))
+        for share, earlier, weight in zip(shares, before, (0.6, 0.3, 0.1), strict=True):
+            assert share[: len(earlier)] == earlier
+            assert abs(len(share) - len(earlier) - weight * more) <= 1
+            assert all(number >= count for number in share[len(earlier) :])
+        before, count = shares, count + more
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_so_do_those_of_views(storage, view):
+    first, second, third = (VIEWS[view](ref) for ref in grown(storage, (100, 30, 71)))
+    for earlier, later in ((first, second), (second, third)):
+        for old, new in zip(earlier.split(0.7, grows=True), later.split(0.7, grows=True), strict=True):
+            assert ids(new)[: len(old)] == ids(old)
+            assert not set(ids(new)[len(old) :]) & set(ids(earlier))
+
+
+def test_each_value_of_each_version_is_split_alike(storage):
+    refs = grown(storage, (700, 350, 7 * 13))
+    train, _ = refs[-1].split(0.8, seed=1, by="label", grows=True)
+    found = np.array(ids(train))
+    for start, stop in ((0, 700), (700, 1050), (1050, 1141)):
+        its = found[(found >= start) & (found < stop)]
+        assert np.abs(np.bincount(its % 7, minlength=7) - 0.8 * (stop - start) / 7).max() <= 1
+
+
+def test_a_version_that_continues_none_is_split_as_ever(storage):
+    (ref,) = grown(storage, (101,))
+    for other in (numbers(101), ref):
+        plain = [ids(share) for share in other.split(0.8, seed=1)]
+        for grows in (True, False):
+            assert [ids(share) for share in other.split(0.8, seed=1, grows=grows)] == plain
+    assert plain == [ids(share) for share in numbers(101).split(0.8, seed=1)]
+
+
+def test_a_version_that_continues_others_wants_to_be_told(storage):
+    _, ref = grown(storage, (10, 10))
+    for view in (*VIEWS.values(), lambda ref: yogadl.concat([numbers(3), ref.fields("id").map(dict)])):
+        with pytest.raises(ConfigurationError, match=r"'d' version '1' continues version '0'") as caught:
+            view(ref).split(0.8, seed=2, by="id")
+        for grows in ("True", "False"):
+            assert f"ref.split(0.8, seed=2, by='id', grows={grows})" in str(caught.value)
+    assert list(map(ids, ref.split(0.8, seed=2, grows=False))) == list(
+        map(ids, numbers(20).split(0.8, seed=2))
+    )
+
+
+def test_records_of_several_versions_in_one_are_refused(storage):
+    tokens = [{"tokens": np.arange(number % 5)} for number in range(20)]
+    storage.submit(tokens, "t", "0")
+    storage.append(tokens, "t", "1", base_version="0")
+    for version in ("0", "1"):
+        chunks = storage.fetch("t", version).chunks("tokens", 4)
+        for view in (chunks, chunks[1:], chunks.map(dict)):
+            with pytest.raises(ConfigurationError, match="split the records first"):
+                view.split(0.8, grows=True)
+    joined = yogadl.concat([storage.fetch("t", "1")] * 2)
+    with pytest.raises(ConfigurationError, match="split each, and call concat"):
+        joined[3:].split(0.8, grows=True)
+    with pytest.raises(ConfigurationError, match="grows must be True or False, not 1"):
+        joined.split(0.8, grows=1)
+
+
+def test_versions_put_together_are_split_as_before(storage):
+    refs = grown(storage, (50, 20, 9))
+    storage.compact("d", "2c", base_version="2")
+    before, after = (ref.split(0.5, grows=True) for ref in (refs[-1], storage.fetch("d", "2c")))
+    assert list(map(ids, before)) == list(map(ids, after))
+
+
+@pytest.mark.parametrize("by", [None, "label"])
+def test_the_documented_program_is_that_of_growing_ones(stranger, storage, by):
+    ref = grown(storage, (30, 13), label=3)[-1]
+    weights = (7, 3)
+    expected = [[], []]
+    for start, stop, begins in ((0, 30, ()), (30, 43, (30,))):
+        values = None if by is None else [number % 3 for number in range(start, stop)]
+        shares = stranger["split_shares"](stop - start, weights, 5, values, begins)
+        expected = [kept + [start + n for n in more] for kept, more in zip(expected, shares, strict=True)]
+    assert list(map(ids, ref.split(0.7, seed=5, by=by, grows=True))) == expected

@@ -6,7 +6,7 @@ from typing import Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 
-from yogadl._arguments import checked_indices, explains_names, whole
+from yogadl._arguments import checked_indices, explains_names, flag, whole
 from yogadl._interfaces import (
     Column,
     DataRef,
@@ -225,7 +225,7 @@ class RecordsRef(StreamedRef[Item_co]):
 
     @explains_names()
     def split(
-        self, *shares: float, seed: int = 0, by: str | int | None = None
+        self, *shares: float, seed: int = 0, by: str | int | None = None, grows: bool | None = None
     ) -> "tuple[RecordsRef[Item_co], ...]":
         """Return views of the records, shuffled first: ``train, rest = ref.split(0.8, seed=1)``.
 
@@ -239,13 +239,17 @@ class RecordsRef(StreamedRef[Item_co]):
             by: A field to stratify by, of one number, date, str or bytes a record: each view has its share
                 of the records of each value, to within one record (with three or four views, two). All
                 values are read.
+            grows: Must be given for a version that continues others. ``True`` divides the records that each
+                version added apart, so that each view begins with that of the version before; sizes are
+                exact for each version. ``False`` divides all records anew.
 
         Raises:
-            ConfigurationError: if an argument makes no sense.
+            ConfigurationError: if an argument makes no sense, or `grows` is missing.
         """
         from yogadl._split import split  # who splits nothing needs none of it
 
-        chosen = split(self._records, shares, whole("seed", seed, None), by)
+        grows = None if grows is None else flag("grows", grows)
+        chosen = split(self._records, shares, whole("seed", seed, None), by, grows)
         return tuple(RecordsRef(SelectedRecords(self._records, indices)) for indices in chosen)
 
     @explains_names()

@@ -1,13 +1,14 @@
 """Split records into shares of exact sizes: which of them go into which share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 
 from yogadl._arguments import exact
-from yogadl._interfaces import Indices, RandomAccess
+from yogadl._chain import MappedRecords
+from yogadl._interfaces import Indices, RandomAccess, views_of
 from yogadl._leaf import OBJECT
 from yogadl._order import derive_key
 from yogadl._order._apportion import apportion
@@ -23,7 +24,9 @@ _CHUNK_BYTES: Final = 2**24
 _MOST_STRATIFIED: Final = 2**31  # the square of it is an int64
 
 
-def split(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> list[Indices]:
+def split(
+    records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None, grows: bool | None = None
+) -> list[Indices]:
     """Return which records each share has; the arguments are those of `RecordsRef.split`.
 
     `docs/explanation/order.md` states the arithmetic, frozen as version 1.
@@ -31,12 +34,78 @@ def split(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int
     Raises:
         ConfigurationError: if an argument makes no sense.
     """
-    counts = apportion(len(records), _parts(shares))
-    shuffled = permute(np.arange(len(records)), len(records), derive_key(SPLIT_TAG, seed))
-    if by is None:
+    parts = _parts(shares)
+    if grows is None:
+        _refuse_growth(records, shares, seed, by)
+    values = None if by is None else _values(records, by)
+    if not grows:
+        return _divided(np.arange(len(records)), parts, derive_key(SPLIT_TAG, seed), values)
+    found = [
+        _divided(indices, parts, derive_key(SPLIT_TAG, seed, *first), values)
+        for first, indices in _additions(records)
+    ]
+    return [np.concatenate(share) for share in zip(*found, strict=True)]
+
+
+def _divided(indices: Indices, parts: Sequence[Fraction], key: int, values: Indices | None) -> list[Indices]:
+    """Divide some records, shuffled by the key, among the shares; evenly by their values if there are any."""
+    counts = apportion(len(indices), parts)
+    shuffled = indices[permute(np.arange(len(indices)), len(indices), key)]
+    if values is None:
         return [some.copy() for some in np.split(shuffled, np.cumsum(counts[:-1]))]
-    line = _line(_values(records, by)[shuffled])
-    return [shuffled[np.sort(places)] for places in _dealt(line, counts)]
+    return [shuffled[np.sort(places)] for places in _dealt(_line(values[shuffled]), counts)]
+
+
+def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> None:
+    """Refuse to split records of a version that continues others, unless it was said how.
+
+    Raises:
+        ConfigurationError: if they are of such a version.
+    """
+    lineages = (getattr(view, "lineage", None) for view in views_of(records))
+    grown = next((lineage for lineage in lineages if lineage is not None and lineage.earlier), None)
+    if grown is None:
+        return
+    options = [*map(repr, shares), f"seed={seed}", *([] if by is None else [f"by={by!r}"])]
+    call = f"ref.split({', '.join(options)}, grows="
+    raise ConfigurationError(
+        f"{grown.id!r} version {grown.version!r} continues version {grown.earlier[-1].version!r}: if all its "
+        f"records are divided anew, some of one share of that version come into another. Write {call}True) "
+        f"for shares that begin with those of earlier versions, or {call}False) to divide all anew"
+    )
+
+
+def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices]]:
+    """Yield the records that each version added, in order, and the first of them; none of the oldest version.
+
+    So the records of a version without any before it are divided as ever.
+
+    Raises:
+        ConfigurationError: if the records are not those of one dataset, or made of several of its records.
+    """
+    base: Any = records
+    indices = np.arange(len(records))
+    while isinstance(base, MappedRecords) or hasattr(base, "of_parent"):
+        base, indices, _ = (
+            (base.parent, indices, 0) if isinstance(base, MappedRecords) else base.of_parent(indices, 0)
+        )
+    if hasattr(base, "parent"):
+        raise ConfigurationError(
+            "chunks have records of several versions in them, so grows=True can't divide them: split the "
+            "records first, and call chunks of each share"
+        )
+    if hasattr(base, "parents"):
+        raise ConfigurationError(
+            "grows=True divides the records of one dataset, and these are of several: split each, and call "
+            "concat of their shares"
+        )
+    lineage = getattr(base, "lineage", None)
+    starts = [] if lineage is None else [earlier.records for earlier in lineage.earlier]
+    version = np.searchsorted(np.array(starts, np.int64), indices, "right")
+    for number, first in enumerate([0, *starts]):
+        its = np.flatnonzero(version == number)
+        if len(its) or not number:
+            yield (first,) if number else (), its
 
 
 def _dealt(line: Indices, counts: Sequence[int]) -> list[Indices]:

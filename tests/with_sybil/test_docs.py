@@ -76,7 +76,7 @@ SKIPPED = {
     "docs/howto/grain.md": 12,
     "docs/howto/jax.md": 7,
     "docs/howto/keras.md": 11,
-    "docs/howto/migrating.md": 3,
+    "docs/howto/migrating.md": 4,
     "docs/howto/preemption.md": 5,
     "docs/howto/pytorch.md": 12,
     "docs/howto/ray.md": 5,
