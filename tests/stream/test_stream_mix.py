@@ -614,6 +614,30 @@ def test_positions_are_left_out_of_a_mix_and_of_one_with_changed_weights():
     assert rows.tolist() == np.resize(left[:10] + left[30:], len(rows)).tolist()
 
 
+@pytest.mark.parametrize("at_end", ["stop", "repeat"])
+@pytest.mark.parametrize("at", [0, 99, 100, 4500])
+@pytest.mark.parametrize("ranges", [[(100, 269)], [(3, 7), (5000, 5169)], [(4096, 8192)]], ids=str)
+def test_left_out_records_do_not_come_again_where_weights_change_as_the_error_says(ranges, at, at_end):
+    plain = open_mix((5, 3, 1), None, at_end)
+    every, last = plain.indices(0), ranges[-1][1]
+    out = np.concatenate([np.arange(max(start, at), max(stop, at)) for start, stop in ranges])
+    stream = open_mix((5, 3, 1), plain.cursor(at), at_end).skip_ranges(ranges)
+    records, seen, cursor = iter(stream), [], stream.state_dict()
+    while cursor["position"] < last:
+        with pytest.raises(CursorError, match=f"read until the 'position' of its cursor is {last} or more"):
+            open_mix((1, 1, 1), cursor, at_end)
+        seen += [int(next(records)["id"]) for _ in range(min(97, len(stream) - len(seen)))]
+        cursor = records.state_dict()
+    with pytest.raises(CursorError, match="weights first, and take the cursor of"):
+        open_mix((1, 1, 1), cursor, at_end)
+    cursor = open_mix((5, 3, 1), cursor, at_end).skip_ranges([]).cursor(0)
+    rest = open_mix((1, 1, 1), cursor, at_end).indices(0).tolist()
+    assert sorted([*seen, *every[out]]) == sorted(every[at : max(at, cursor["position"])])
+    if at_end == "stop":  # else a short parent comes again, whether it was left out or not
+        assert not {*every[out].tolist()} & {*rest}
+        assert len({*seen, *rest}) == len(seen) + len(rest)
+
+
 @pytest.mark.parametrize("name", ["gather", "select", "filter", "split", "chunks"])
 def test_what_a_mix_has_not_is_explained(name):
     mixed = yogadl.mix({"a": (yogadl.from_source([1, 2]), 1)})
