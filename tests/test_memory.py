@@ -3,12 +3,15 @@
 import gc
 import mmap
 import os
+import re
 import threading
 
 import numpy as np
 import pytest
 
+import yogadl
 from yogadl._memory import BatchMemory
+from yogadl.errors import ConfigurationError
 
 LARGE = (100, 1024)
 BYTE = np.dtype(np.uint8)
@@ -151,3 +154,48 @@ def test_blocks_are_whole_pages():
     memory.array((65_537,), BYTE)
     (size,) = memory._idle
     assert size % mmap.PAGESIZE == 0
+
+
+class Endless:
+    """As many records as one says, none of which takes any memory."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return {"tokens": np.arange(5), "label": index % 3}
+
+
+@pytest.mark.parametrize(
+    ("view", "record_bytes"),
+    [
+        (lambda ref: ref.split(0.5), 40),
+        (lambda ref: ref.split(0.5, grows=True), 40),
+        (lambda ref: ref.split(0.5, by="label"), 96),
+        (lambda ref: ref.filter(lambda record: record["label"] == 1), 24),
+        (lambda ref: len(ref.chunks("tokens", 4)), 16),
+        (lambda ref: ref.chunks("tokens", 4)[0], 16),
+    ],
+)
+def test_a_view_that_needs_more_than_half_of_the_memory_says_so_at_once(view, record_bytes, monkeypatch):
+    ref = yogadl.from_source(Endless(2**40), fingerprint="endless")
+    with pytest.raises(
+        ConfigurationError, match=f"of 1099511627776 records .* {record_bytes} bytes a record"
+    ):
+        view(ref)
+    pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 2 * 1000 * record_bytes}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    with pytest.raises(ConfigurationError, match=re.escape("ref[:1000]")):
+        view(ref[:1001])
+    view(ref[:1000])
+
+
+def test_other_views_need_none():
+    ref = yogadl.from_source(Endless(2**40), fingerprint="endless")
+    some = ref[::2].fields("tokens").map(dict).select([5, 2**38])
+    assert some[1]["tokens"].tolist() == [0, 1, 2, 3, 4]
+    assert len(yogadl.concat([ref, ref])) == 2**41
+    assert len(next(iter(ref.stream(shuffle=True).batch(3)))["tokens"]) == 3

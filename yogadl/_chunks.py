@@ -13,6 +13,7 @@ from yogadl._frozen import frozen
 from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
 from yogadl._leaf import Leaf, is_too_large
 from yogadl._lock import ProcessLock
+from yogadl._memory import require_memory
 from yogadl._spec import DictNode, Spec
 from yogadl._views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
@@ -20,6 +21,7 @@ from yogadl.errors import ConfigurationError
 # Lengths are read of so many documents at a time; of values that have to be read for that, so many bytes.
 _AT_ONCE: Final = 65_536
 _READ_BYTES: Final = 8 * 2**20
+_OFFSET_BYTES: Final = 16  # what offsets need at most for each document
 # Of documents so many times as long as a chunk, little is read: they are not announced.
 _ANNOUNCED_CHUNKS: Final = 16
 
@@ -129,6 +131,7 @@ class ChunkedRecords:
     def _measured(self) -> tuple[Indices, bool]:
         """Return the offsets, and whether the values were read for them."""
         count = len(self.parent)
+        require_memory("chunks", count, _OFFSET_BYTES)
         offsets = np.zeros(count + 1, np.int64)
         is_read = _stored(self.parent, offsets[:0], self._number) is None
         if self._document_length is not None and not is_read:

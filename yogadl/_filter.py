@@ -19,6 +19,7 @@ from yogadl._arguments import whole
 from yogadl._chain import MappedRecords, name_of
 from yogadl._failure import Failure
 from yogadl._interfaces import Column, Indices, RandomAccess
+from yogadl._memory import require_memory
 from yogadl._spec import Spec
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError, StageError, WorkerDiedError
@@ -30,6 +31,7 @@ Predicate = Callable[[Any], Any]
 # How much is read at a time, and how many records at most.
 _READ_BYTES: Final = 2**20
 _READ_RECORDS: Final = 2**14
+_INDEX_BYTES: Final = 24  # what the indices need at most for each record
 # How many tasks each worker gets, if there are as many records; none has more records than that.
 _TASKS: Final = 32
 _TASK_RECORDS: Final = 2**16
@@ -41,6 +43,7 @@ def filtered(records: RandomAccess, function: Predicate, fields: Any, workers: A
     if not callable(given):
         raise ConfigurationError(f"filter takes a function of one argument, a record, not {given!r:.100}")
     workers = whole("workers", workers)
+    require_memory("filter", len(records), _INDEX_BYTES)
     seen = records
     if fields is not None:
         names = tuple(fields) if isinstance(fields, tuple | list) else (fields,)

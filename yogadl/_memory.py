@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl.errors import ConfigurationError
+
 # Just below the 32 MiB from which on glibc always maps anew.
 _SETTLING_BYTES: Final = 31 * 2**20
 # TensorFlow and JAX keep an array's memory as it is where it is so aligned, and copy it elsewhere.
@@ -18,6 +20,28 @@ _ALIGNMENT: Final = 64
 _LEAST_BYTES: Final = 2**16
 _IDLE_BLOCKS: Final = 8
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+def require_memory(what: str, records: int, record_bytes: int) -> None:
+    """Refuse work that needs more memory for its records than half of this machine has.
+
+    A crafted cache may say that it has any number of records.
+
+    Args:
+        what: The work, as an error names it.
+        records: How many records it is for.
+        record_bytes: How many bytes it takes for each, at its most.
+
+    Raises:
+        ConfigurationError: if it needs more.
+    """
+    has_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if records * record_bytes > has_bytes // 2:
+        raise ConfigurationError(
+            f"{what} of {records} records needs {records * record_bytes / 1e9:.1f} GB of memory, "
+            f"{record_bytes} bytes a record, and may use half of this machine's {has_bytes / 1e9:.1f} GB: "
+            f"take fewer of the records first, as by ref[:{has_bytes // 2 // record_bytes}]"
+        )
 
 
 def settle_allocator() -> None:

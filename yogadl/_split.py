@@ -10,6 +10,7 @@ from yogadl._arguments import exact
 from yogadl._chain import MappedRecords
 from yogadl._interfaces import Indices, RandomAccess, views_of
 from yogadl._leaf import OBJECT
+from yogadl._memory import require_memory
 from yogadl._order import derive_key
 from yogadl._order._apportion import apportion
 from yogadl._order._permutation import permute
@@ -21,6 +22,9 @@ _ROUNDING: Final = Fraction(1, 10**9)
 # So much is read at a time to see what the records are split by.
 _CHUNK_RECORDS: Final = 65_536
 _CHUNK_BYTES: Final = 2**24
+# What is needed at most for each record.
+_PLAIN_BYTES: Final = 40
+_STRATIFIED_BYTES: Final = 96
 _MOST_STRATIFIED: Final = 2**31  # the square of it is an int64
 
 
@@ -37,6 +41,7 @@ def split(
     parts = _parts(shares)
     if grows is None:
         _refuse_growth(records, shares, seed, by)
+    require_memory("split", len(records), _PLAIN_BYTES if by is None else _STRATIFIED_BYTES)
     values = None if by is None else _values(records, by)
     if not grows:
         return _divided(np.arange(len(records)), parts, derive_key(SPLIT_TAG, seed), values)

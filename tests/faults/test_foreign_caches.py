@@ -24,6 +24,7 @@ import yogadl
 from yogadl import cli
 from yogadl._format import manifest as manifests
 from yogadl._format.arrays import ArrayFile
+from yogadl._format.table import MOST_EMPTY_RECORDS
 from yogadl._format.window import Window
 from yogadl.errors import CacheFormatError, YogaError
 from yogadl.storage import copy
@@ -173,6 +174,33 @@ def test_a_small_file_whose_records_all_are_the_same_bytes_does_not_fill_the_mem
     assert ref[7] == large
     assert ref.gather([7] * 20) == [large] * 20  # asked for by the reader
     assert "the same bytes" in refusal(lambda: list(ref))
+
+
+@pytest.mark.parametrize("count", [MOST_EMPTY_RECORDS + 1, 2**31, 2**40, 2**62 - 1])
+def test_a_small_file_has_no_more_records_without_bytes_than_a_part_may_have(
+    tmp_path: Path, count: int
+) -> None:
+    root = tmp_path / "root"
+    yogadl.open_storage(root).submit({"nothing": np.zeros((7, 0))}, "data", "1")
+
+    def change(forgery: forge.Forgery) -> None:
+        forgery.table.arrays["part.first_record"] = np.array([0, count])
+        forgery.manifest["records"] = count
+
+    forged(root, change)
+    refused(root, "contradict")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, MOST_EMPTY_RECORDS + 1])
+def test_as_many_records_without_bytes_as_a_part_may_have_and_more_are_written_and_read(
+    tmp_path: Path, more: int
+) -> None:
+    storage = yogadl.open_storage(tmp_path / "root")
+    count = MOST_EMPTY_RECORDS + more
+    storage.submit({"nothing": np.zeros((count, 0))}, "data", "1")
+    assert len(storage.fetch("data", "1")) == count
+    assert storage.verify("data", "1").records == count
+    assert storage.fetch("data", "1").gather([0, count - 1])["nothing"].shape == (2, 0)
 
 
 def test_blocks_that_share_their_bytes_are_refused(root: Path) -> None:

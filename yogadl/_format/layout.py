@@ -13,6 +13,7 @@ from yogadl._format.table import (
     MAX_CACHE_BYTES,
     MAX_RECORDS,
     MAX_ROW,
+    MOST_EMPTY_RECORDS,
     FieldTable,
     PartTable,
     before,
@@ -204,6 +205,8 @@ class PartIndex:
         if not all(_is_number(number, end) for number, end in numbers):
             return False
         if not all(field.is_sound(self.size_bytes, self.run.records) for field in self.fields):
+            return False
+        if self.run.records > MOST_EMPTY_RECORDS and not any(field.row_bytes for field in self.fields):
             return False
         lengths = [blocks.length for field in self.fields for blocks in (field.rows, field.heap)]
         return have_room(lengths, self.size_bytes, sum(map(len, lengths)))

@@ -21,6 +21,7 @@ CODEC: Final = "raw"
 MAX_CACHE_BYTES: Final = 2**46
 MAX_RECORDS: Final = 2**62
 MAX_ROW: Final = 2**31
+MOST_EMPTY_RECORDS: Final = 2**20  # of a part whose records have no bytes at all
 LEAST_PAGE_BYTES: Final = 4096
 _SUMS_AT_ONCE: Final = 1024
 
@@ -210,6 +211,9 @@ class PartTable:
         lengths: list[NDArray[Any]] = [records * field.row_bytes for field in self.fields]
         lengths += [field.heap_length for field in self.fields]
         blocks = sum(len(field.rows_position) + len(field.heap_position) for field in self.fields)
+        empty = ~np.any([field.row_bytes > 0 for field in self.fields], axis=0)
+        if records[empty].max(initial=0) > MOST_EMPTY_RECORDS:
+            return False
         return have_room(lengths, self.total_bytes, blocks)
 
     def _is_sound(self, field: FieldTable) -> bool:

@@ -11,6 +11,7 @@ from yogadl._format.columns import FixedRows, StoredColumn, stored_column, widen
 from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
+from yogadl._format.table import MOST_EMPTY_RECORDS
 from yogadl._interfaces import Column
 from yogadl._leaf import BadValueError, Leaf, refuse
 from yogadl._memory import settle_allocator
@@ -148,7 +149,7 @@ class CacheWriter:
             fitting = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
             expected_bytes = float(np.mean(sizes)) * _MARGIN
         else:
-            fitting = room // sizes if sizes else count
+            fitting = room // sizes if sizes else MOST_EMPTY_RECORDS - part.records
             expected_bytes = float(sizes)
         block = self._block_records
         if block == _UNALIGNED:
