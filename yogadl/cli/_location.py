@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import json
 import os
 import shlex
 from collections import deque
@@ -11,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from yogadl._dataref import RecordsRef
+from yogadl._json import MANY_DIGITS, parse_json
 from yogadl._key import RESERVED_NAMES
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
@@ -184,8 +184,8 @@ def _root_of(folder: Path) -> Path | None:
     for file in itertools.islice(files, _MOST_MANIFESTS):
         try:
             content = Folder(folder).read(str(file.relative_to(folder)))
-            parts = PurePath(json.loads(content or b"")["id"]).parts
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            parts = PurePath(parse_json(content or b"", most_digits=MANY_DIGITS)["id"]).parts
+        except (OSError, ValueError, KeyError, TypeError):
             continue  # damaged, or no manifest
         if parts and folder.parts[-len(parts) :] == parts:
             return Path(*folder.parts[: -len(parts)])
