@@ -47,6 +47,7 @@ def test_ls_of_a_dataset_that_is_not_there(yoga, squares, root):
 
 
 def test_ls_of_nothing(yoga, root):
+    root.mkdir()
     assert yoga("ls", "-s", root) == type(yoga("ls"))(0, "", f"yogadl: there are no datasets in {root}\n")
     nothing = {"storage": str(root), "versions": [], "unfinished": []}
     assert json.loads(yoga("ls", "-s", root, "--json").out) == nothing

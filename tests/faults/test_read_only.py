@@ -70,7 +70,7 @@ def read_and_fail_to_write(root: Path, restrict: Callable[[Path], None]) -> None
         assert str(root) in str(caught.value), (number, caught.value)
     assert snapshot(root) == before
     with pytest.raises(StorageError, match="not writable"):
-        yogadl.open_storage(root / "below")
+        yogadl.open_storage(root / "below").submit([1], "data", "1")
 
 
 def use(root: Path) -> None:
@@ -172,5 +172,5 @@ def test_a_folder_without_write_permission_can_be_read_and_nothing_else(tmp_path
 
 def test_a_read_only_folder_that_is_missing_is_an_error_of_the_storage() -> None:
     with pytest.raises((StorageError, ConfigurationError)) as caught:
-        yogadl.open_storage("/proc/self/caches")
+        yogadl.open_storage("/proc/self/caches").submit([1], "d", "1")
     assert "/proc/self/caches" in str(caught.value)

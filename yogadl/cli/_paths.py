@@ -34,7 +34,7 @@ def _mistaken(name: str, arguments: argparse.Namespace) -> str | None:
     is_storage = dataset is None and path.is_dir() and any(path.glob(f"*/{_VERSIONS}"))
     if is_dataset_id(name) and (
         arguments.storage is not None
-        or not (is_storage or dataset is not None and Path.cwd() in dataset[0].parents)
+        or not (is_storage or (dataset is not None and Path.cwd() in dataset[0].parents))
         or _is_storage(Path.cwd())
     ):
         return None

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -181,6 +182,8 @@ class Catalogue:
     def not_found(self, key: DatasetKey) -> DatasetNotFoundError:
         """Return the error of a version that is not there, which says what is."""
         what = f"there is no {key} in {self.root.location}"
+        if not self.is_there():
+            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
         # What can't be listed or read is not to hide what is known.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
@@ -192,7 +195,18 @@ class Catalogue:
     def no_dataset(self, dataset_id: str) -> DatasetNotFoundError:
         """Return the error of a dataset that is not there, which says what is."""
         what = f"there is no dataset {dataset_id!r} in {self.root.location}"
+        if not self.is_there():
+            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
         return DatasetNotFoundError(f"{what}; {self.what_there_is()}")
+
+    def is_there(self) -> bool:
+        """Return whether there is such a folder; a bucket would have to be asked, and counts as there."""
+        location = self.root.location
+        if location.startswith("file://"):
+            from urllib.parse import unquote  # who only reads needs none of it
+
+            location = unquote(location.removeprefix("file://"))
+        return "://" in location or os.path.lexists(location)
 
     def what_there_is(self) -> str:
         """Say which datasets there are, for who has asked for one that is not there.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from yogadl._frozen import frozen
 from yogadl._json import parse_json
 from yogadl._key import DatasetKey
+from yogadl._printable import printable
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder, storage_error
@@ -172,7 +173,7 @@ class FileLocks:
             holder = parse_json(self.folder.read(self._holder_name(key)) or b"")
             since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
             who = f"process {holder['pid']} on {holder['host']} (since {since}) builds"
-            return who + if_this_process(holder)
+            return printable(who) + if_this_process(holder)
         except (ValueError, KeyError, TypeError, OverflowError, OSError, CacheFormatError):
             return "another process builds"
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from yogadl._json import parse_json
 from yogadl._key import DatasetKey
+from yogadl._printable import printable
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
@@ -123,7 +124,7 @@ class LeaseWaiter:
                     self._key,
                     self._participle,
                     self._describe(state),
-                    failed,
+                    printable(str(failed)),
                 )
             self._holder = 0, {}
 
@@ -223,7 +224,7 @@ class LeaseWaiter:
         if isinstance(progress, dict) and isinstance(progress.get("records"), int):
             of = f" of {progress['total']}" if isinstance(progress.get("total"), int) else ""
             who += f", {progress['records']}{of} records so far"
-        return who + ")"
+        return printable(f"{who})")
 
 
 def verbs(key: DatasetKey | _names.WholeDataset) -> tuple[str, str]:
