@@ -224,9 +224,14 @@ class Catalogue:
             )
         return f"it has, among others, the datasets {named}; `yogadl ls` looks at all"
 
-    def datasets(self) -> list[str]:
-        """Return the ids of all datasets that have a version, and that this user may list."""
-        return [dataset_id for dataset_id in self.ids_with("versions") if self._has_version(dataset_id)]
+    def datasets(self, below: str = "") -> list[str]:
+        """Return the ids of all datasets that have a version, and that this user may list.
+
+        Args:
+            below: Just the dataset of this id, and those below it, as if it were a folder.
+        """
+        found = self.ids_with("versions", below=below)
+        return [dataset_id for dataset_id in found if self._has_version(dataset_id)]
 
     def _has_version(self, dataset_id: str) -> bool:
         try:
@@ -236,9 +241,9 @@ class Catalogue:
                 return False
             raise
 
-    def ids_with(self, *names: str) -> list[str]:
+    def ids_with(self, *names: str, below: str = "") -> list[str]:
         """Return the ids that have one of these folders; a root may hold folders of others, too."""
-        return sorted(filter(is_dataset_id, self.root.folders_with(*names)[0]))
+        return sorted(filter(is_dataset_id, self.root.folders_with(*names, below=below)[0]))
 
     def tags(self, dataset_id: str) -> dict[str, str]:
         """Return which version each tag of a dataset names."""
