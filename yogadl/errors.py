@@ -21,9 +21,17 @@ A source that raises surfaces as its own exception type, with the record's numbe
 All of them pickle.
 """
 
+from yogadl._printable import printable
+
 
 class YogaError(Exception):
-    """Stand for any error that yogadl raises on purpose."""
+    """Stand for any error that yogadl raises on purpose.
+
+    Its text escapes characters that are not seen: names of others, which may have any, are in it.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), kept="\n\t")
 
 
 class ConfigurationError(YogaError, ValueError):

@@ -46,6 +46,7 @@ def test_verify_all_of_one_dataset(yoga, squares, root):
 
 
 def test_verify_of_an_empty_storage_is_no_error(yoga, root):
+    root.mkdir()
     assert yoga("verify", "--all", "-s", root).out == "0 versions checked, 0 damaged.\n"
 
 

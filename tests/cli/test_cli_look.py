@@ -47,6 +47,7 @@ def test_ls_of_a_dataset_that_is_not_there(yoga, squares, root):
 
 
 def test_ls_of_nothing(yoga, root):
+    root.mkdir()
     assert yoga("ls", "-s", root) == type(yoga("ls"))(0, "", f"yogadl: there are no datasets in {root}\n")
     nothing = {"storage": str(root), "versions": [], "unfinished": []}
     assert json.loads(yoga("ls", "-s", root, "--json").out) == nothing
@@ -104,6 +105,8 @@ def test_ls_has_stable_keys(yoga, squares, root):
             "digest": info.digest,
             "tags": ["good", "stable"] if one["version"] == "1" else [],
             "error": None,
+            "shared_bytes": 0,
+            "shared_with": [],
         }
         assert one["created"].endswith("Z")
         assert datetime.fromisoformat(one["created"]).timestamp() == int(info.created)
@@ -407,3 +410,38 @@ def test_ls_of_what_has_no_version_yet_looks_once_for_what_is_unfinished(yoga, s
     ended = yoga("ls", "new", "-s", root)
     assert (ended.code, len(asked)) == (0, 1)
     assert "new 1 is not finished" in ended.err
+
+
+def test_ls_lists_what_is_below_an_id(yoga, storage, root):
+    for name in ("alice", "alice/sft/x", "alice/sft/y", "alices"):
+        storage.submit([1, 2], name, "1")
+    for given, expected in {
+        "alice": ["alice", "alice/sft/x", "alice/sft/y"],
+        "alice/sft": ["alice/sft/x", "alice/sft/y"],
+        "alice/sft/x": ["alice/sft/x"],
+        "alices": ["alices"],
+    }.items():
+        document = json.loads(yoga("ls", given, "-s", root, "--json").out)
+        assert [one["id"] for one in document["versions"]] == expected
+        document = json.loads(yoga("ls", given, "-s", f"file://{root}", "--json").out)
+        assert [one["id"] for one in document["versions"]] == expected
+    assert yoga("ls", "alice/sf", "-s", root).code == 1
+
+
+def test_ls_counts_once_what_versions_share(yoga, storage, root):
+    storage.submit({"n": np.arange(100_000)}, "d", "1", part_bytes=100_000)
+    storage.append({"n": np.arange(7)}, "d", "2", base_version="1")
+    storage.append({"n": np.arange(5)}, "d", "3", base_version="2")
+    storage.submit({"n": np.arange(100_000)}, "other", "1", part_bytes=100_000)
+    document = json.loads(yoga("ls", "-s", root, "--json").out)
+    sizes = {(one["id"], one["version"]): one["size_bytes"] for one in document["versions"]}
+    shared = {(one["id"], one["version"]): one["shared_bytes"] for one in document["versions"]}
+    assert shared == {
+        ("d", "1"): 0, ("d", "2"): sizes["d", "1"], ("d", "3"): sizes["d", "2"], ("other", "1"): 0
+    }  # fmt: skip
+    assert [one["shared_with"] for one in document["versions"]] == [[], ["1"], ["1", "2"], []]
+    on_disk = sum(path.stat().st_size for path in (root / "d/parts").glob("*.mdb"))
+    assert sum(sizes[key] - shared[key] for key in sizes if key[0] == "d") == on_disk
+    ended = yoga("ls", "d", "-s", root)
+    assert ended.err.count("more, which it shares with") == 2
+    assert ended.err.rstrip().endswith("which it shares with 1, 2")

@@ -10,22 +10,28 @@ import sys
 import pytest
 
 CODE = """
+import functools
+
 import yogadl
 
-def read(number):
-    return [{"n": number * 10 + n} for n in range(10)]
+FACTOR = 1
 
-def numbers(count=7):
-    return yogadl.partitioned.of(range(count), read)
+def read(number, factor=1):
+    return [{"n": (number * 10 + n) * FACTOR * factor} for n in range(10)]
+
+def numbers(count=7, factor=1):
+    return yogadl.partitioned.of(range(count), functools.partial(read, factor=factor))
 
 class Items:
+    def __init__(self, factor):
+        self.factor = factor
     def __len__(self):
         return 200
     def __getitem__(self, index):
-        return {"n": index}
+        return {"n": index * FACTOR * self.factor}
 
-def items():
-    return Items()
+def items(factor=1):
+    return Items(factor)
 
 def one(number):
     return read(number)[number:7]
@@ -130,7 +136,7 @@ def test_a_version_of_other_code_is_served_with_a_warning(build, file, words):
 def test_a_task_of_other_code_is_named_and_has_no_part_in_what_is_published(build, file, storage, other):
     build("numbers", "--task", "1/2")
     if other == "code":
-        file.write_text(CODE.replace("number * 10 + n", "number * 10 + n + 1000"))
+        file.write_text(CODE.replace("(number * 10 + n)", "(number * 10 + n + 1000)"))
     words = ["--arg", "count=8"] if other == "arguments" else []
     ended = build("numbers", "--task", "2/2", *words)
     assert ended.code == 0
@@ -261,3 +267,77 @@ def test_a_name_of_a_run_keeps_builds_apart(build, storage, order):
     assert "none of 7 partitions is written yet" in build("numbers", "--commit", "--run", "b").err
     assert build("numbers", "--commit", "--run", "a").code == 0
     assert numbers(storage) == list(range(70))
+
+
+@pytest.mark.parametrize("name", ["numbers", "items"])
+@pytest.mark.parametrize("other", ["code", "arguments", "values"])
+def test_a_run_never_publishes_records_of_other_code_together(build, file, storage, name, other):
+    run = ["--run", "job-7"]
+    build(name, "--task", "1/2", *run)
+    words = ["--arg", "factor=10"] if other == "arguments" else []
+    if other == "code":
+        file.write_text(CODE.replace("* FACTOR *", "* 10 * FACTOR *"))
+    elif other == "values":
+        file.write_text(CODE.replace("FACTOR = 1", "FACTOR = 10"))
+    assert build(name, "--task", "2/2", *run, *words).code == 0
+    ended = build(name, "--commit", *run, *words)
+    assert ended.code == 1
+    assert "written by other code, arguments or values than the commit has: run the tasks 1/2, " in ended.err
+    assert storage.versions("d") == []
+    for task in (1, 2):
+        again = build(name, "--task", f"{task}/2", *run, *words)
+        assert again.code == 0
+        assert ("it is written again" in again.err) == (task == 1)
+    assert build(name, "--commit", *run, *words).code == 0
+    assert numbers(storage) == [10 * n for n in range(70 if name == "numbers" else 200)]
+
+
+def test_a_commit_of_other_code_than_all_tasks_had_is_refused(build, file, storage):
+    run = ["--run", "job-7"]
+    for task in ("1/2", "2/2"):
+        build("numbers", "--task", task, *run)
+    file.write_text(CODE.replace("FACTOR = 1", "FACTOR = 10"))
+    assert "run the tasks 1/2, 2/2, then commit" in build("numbers", "--commit", *run).err
+    file.write_text(CODE)
+    assert build("numbers", "--commit", *run).code == 0
+    assert numbers(storage) == list(range(70))
+
+
+STRANGE = {
+    "nested": b"[" * 100_000,
+    "nested parts": b'{"stamp": "", "parts": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "long integer": b'{"stamp": "", "parts": [["", "", {}, [[' + b"9" * 100_000 + b", 1, 1]]]]}",
+    "list": b"[]",
+    "number": b"7",
+    "numbers": b'{"stamp": 7, "parts": []}',
+    "no hash": b'{"stamp": "", "parts": [[7, null, {}, []]]}',
+    "not a spec": b'{"stamp": "", "parts": [["' + b"0" * 64 + b'", "' + b"0" * 64 + b'", 7, []]]}',
+    "empty": b"",
+    "many": b"[" + b"0," * 2**21 + b"0]",
+}
+
+
+@pytest.mark.parametrize("run", [[], ["--run", "j"]])
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_a_receipt_that_says_nonsense_is_written_again(build, yoga, root, storage, content, run):
+    for task in ("1/2", "2/2"):
+        build("numbers", "--task", task, *run)
+    receipt = sorted(root.glob("d/builds/*/run-*/*.json"))[2]
+    receipt.write_bytes(content)
+    assert yoga("ls", "-s", root).code == yoga("prune", "-s", root).code == 0
+    ended = build("numbers", "--commit", *run)
+    assert ended.code == 1
+    assert "1 of 7 partitions are not written yet: run the tasks 1/2" in ended.err
+    build("numbers", "--task", "1/2", *run)
+    assert build("numbers", "--commit", *run).code == 0
+    assert numbers(storage) == list(range(70))
+
+
+@pytest.mark.parametrize("content", [b"0", b"00", b"9" * 5_000, b"-1", b"", b"x", b"\xff", "²".encode()])
+def test_a_note_of_tasks_that_says_nonsense_names_partitions_instead(build, root, content):
+    build("numbers", "--task", "1/2")
+    [note] = root.glob("d/builds/*/run-*/tasks")
+    note.write_bytes(content)
+    ended = build("numbers", "--commit")
+    assert ended.code == 1
+    assert "3 of 7 partitions are not written yet: [1, 3, 5]" in ended.err

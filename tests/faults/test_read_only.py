@@ -70,7 +70,7 @@ def read_and_fail_to_write(root: Path, restrict: Callable[[Path], None]) -> None
         assert str(root) in str(caught.value), (number, caught.value)
     assert snapshot(root) == before
     with pytest.raises(StorageError, match="not writable"):
-        yogadl.open_storage(root / "below")
+        yogadl.open_storage(root / "below").submit([1], "data", "1")
 
 
 def use(root: Path) -> None:
@@ -112,6 +112,27 @@ def filter_in_memory(root: Path, restrict: Callable[[Path], None]) -> None:
     assert snapshot(root) == before
 
 
+def read_offline(root: Path, restrict: Callable[[Path], None]) -> None:
+    """Read from a filled mirror that can't be written, without its bucket."""
+    url, before = (root / "bucket").as_uri(), {}
+    for is_restricted in (False, True):  # now everything that is imported late has been
+        if is_restricted:
+            before = snapshot(root)
+            restrict(root / "mirror")
+        ref = yogadl.open_storage(url, mirror=root / "mirror", offline=True).fetch("data", "1")
+        assert ref.gather(range(RECORDS))["i"].tolist() == list(range(RECORDS))
+        assert len(list(ref.stream(shuffle=True).batch(32).prefetch(2))) == 16
+        assert pickle.loads(pickle.dumps(ref))[7]["text"] == "x" * 7
+    assert snapshot(root) == before
+
+
+def fill_mirror(root: Path) -> None:
+    make_caches(root / "bucket")
+    url = (root / "bucket").as_uri()
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["pull", "data", "1", "--from", url, "--mirror", str(root / "mirror")]) == 0
+
+
 def examine(root: Path, restrict: Callable[[Path], None]) -> None:
     """Have `doctor` examine it, which tells what can't be written, and goes on."""
     restrict(root)
@@ -134,6 +155,26 @@ def snapshot(root: Path) -> dict[str, tuple[int, int]]:
 def test_a_folder_on_a_read_only_disk_can_be_read_and_nothing_else(tmp_path: Path) -> None:
     make_caches(tmp_path)
     in_child(read_and_fail_to_write, tmp_path, remount, prefix=mounting())
+
+
+@pytest.mark.skipif(mounting() is None, reason="this user may not mount")
+def test_a_filled_mirror_on_a_read_only_disk_is_read_offline(tmp_path: Path) -> None:
+    fill_mirror(tmp_path)
+    in_child(read_offline, tmp_path, remount, prefix=mounting())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_filled_mirror_of_another_user_is_read_offline(tmp_path: Path) -> None:
+    fill_mirror(tmp_path)
+    opened = [path for path in tmp_path.parents if path.stat().st_mode & 0o005 != 0o005]
+    modes = [path.stat().st_mode for path in [tmp_path, *opened]]
+    try:
+        for path in [tmp_path, *opened]:
+            path.chmod(0o755)
+        in_child(read_offline, tmp_path, become_nobody)
+    finally:
+        for path, mode in zip([tmp_path, *opened], modes, strict=True):
+            path.chmod(mode)
 
 
 @pytest.mark.skipif(mounting() is None, reason="this user may not mount")
@@ -172,5 +213,5 @@ def test_a_folder_without_write_permission_can_be_read_and_nothing_else(tmp_path
 
 def test_a_read_only_folder_that_is_missing_is_an_error_of_the_storage() -> None:
     with pytest.raises((StorageError, ConfigurationError)) as caught:
-        yogadl.open_storage("/proc/self/caches")
+        yogadl.open_storage("/proc/self/caches").submit([1], "d", "1")
     assert "/proc/self/caches" in str(caught.value)

@@ -495,7 +495,7 @@ OF_NO_RECORD = {
     "_format.table.MAX_RECORDS",
     "_format.manifest.MAX_MANIFEST_BYTES",
     "_format.selection._HEADER_BYTES",
-    "_format.manifest._MAX_DEPTH",
+    "_json.MAX_DEPTH",
     "_format.manifest._SMALL_BYTES",
     "_format.rows.PAGE_BYTES",
     "_format.window._MOST_BYTES",

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -584,3 +585,22 @@ def test_what_is_built_in_the_mirrors_scratch_is_never_evicted(bucket: LocalBuck
     open_cache(mirror, manifest_of(bucket, "a")).close()
     open_cache(mirror, manifest_of(bucket, "b")).close()
     assert part.exists()
+
+
+def test_a_limit_that_is_lowered_meanwhile_is_kept_by_who_fills_the_mirror(
+    bucket: LocalBucket, mirror: Mirror
+) -> None:
+    cache = mirror.hold(manifest_of(bucket, "a"))
+    lock = cache.try_to_fill()
+    assert lock is not None
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert cache.fill_in(0, pool, transfer.Total(0, None), lock)
+            mirror.location.set_limit(1)
+            with pytest.raises(StorageError, match="its limit is 1 B"):
+                cache.fill_in(1, pool, transfer.Total(0, None), lock)
+            mirror.location.set_limit(2**30)
+            assert cache.fill_in(1, pool, transfer.Total(0, None), lock)
+    finally:
+        os.close(lock)
+        cache.close()

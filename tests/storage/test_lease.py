@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from processes import wait_until
 from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, LeaseError
 from yogadl.storage import _names
-from yogadl.storage._buckets.bucket import read
+from yogadl.storage._buckets.bucket import Object, read
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._exclusion import LeaseLostError
 from yogadl.storage._leases import heartbeat
@@ -134,6 +135,62 @@ def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucke
         assert os.waitpid(pid, 0)[1] == 0
         assert not lease.is_lost()
         assert objects(bucket) == ["0000000001"]
+
+
+# Leases of others that can't be right.
+
+
+def test_a_lease_of_the_highest_term_is_named(leases: Leases, bucket: LocalBucket) -> None:
+    held_by_others(bucket, term=9_999_999_999)
+    bucket.put(_names.lease(KEY, 9_999_999_999) + _names.END, b"{}")
+    says = r"9999999999 has the highest number .*delete it, then build"
+    with pytest.raises(LeaseError, match=says), leases.held(KEY):
+        pass
+    with pytest.raises(LeaseError, match="highest number"), leases.held(KEY, lambda: False):
+        pass
+
+
+class Forgetful(LocalBucket):
+    """A store whose lists leave objects out."""
+
+    def list(self, below: str) -> Iterator[Object]:
+        return iter(())
+
+
+def test_a_lease_that_the_store_does_not_list_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    bucket = Forgetful(tmp_path / "bucket")
+    held_by_others(bucket)
+    says = r"0000000001 can't be written.* remove it, then build again"
+    with pytest.raises(LeaseError, match=says), Leases(bucket, LeasePolicy()).held(KEY):
+        pass
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b"[" * 100_000,
+        b'{"ttl_s": ' + b"9" * 5_000 + b"}",
+        b'{"started": 1e300, "ttl_s": NaN}',
+        b'{"started": [], "pid": {}, "host": 7, "ttl_s": "x"}',
+        b'{"started": 1e999, "ttl_s": -1}',
+        b"\xff",
+    ],
+)
+def test_a_lease_that_says_nonsense_is_taken_over_once_it_is_silent(
+    bucket: LocalBucket, content: bytes
+) -> None:
+    name = _names.lease(KEY, 1)
+    bucket.put(name, content)
+    bucket.put(name + _names.HEARTBEAT, content)
+    with Leases(bucket, LeasePolicy(ttl_s=1.0)).held(KEY) as lease:
+        assert lease is not None
+        assert lease.term == 2
 
 
 # Taking over.

@@ -16,9 +16,9 @@ from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundE
 from yogadl.storage import LFSConfigurations, LFSStorage
 
 
-def test_a_storage_is_made_if_missing(tmp_path):
+def test_a_storage_may_be_opened_before_it_is_there(tmp_path):
     storage = yogadl.open_storage(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
+    assert not (tmp_path / "a").exists()
     assert isinstance(storage, yogadl.Storage)
     assert str(tmp_path / "a" / "b") in repr(storage)
 
@@ -60,7 +60,7 @@ def test_a_file_is_no_storage(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigurationError, match="is a file, not a folder"):
         yogadl.open_storage(tmp_path / "file")
-    with pytest.raises(StorageError, match="can't make the folder"):
+    with pytest.raises(StorageError, match="can't open the folder"):
         yogadl.open_storage(tmp_path / "file" / "below")
 
 

@@ -1,6 +1,7 @@
 """Sources in partitions: the same cache however they are read, and each partition once."""
 
 import functools
+import os
 import pickle
 import threading
 import traceback
@@ -366,10 +367,88 @@ def test_another_source_is_another_build(storage, log):
         other.commit()
 
 
-def test_a_run_that_was_named_is_not_gone_on_with_by_tasks_that_read_other_data(storage, log):
-    storage.begin("d", "1", source=[1, 2, 3], partitions=2, run="job").write(0)
+def test_a_run_that_was_named_is_not_gone_on_with_by_tasks_that_read_other_data(storage, monkeypatch):
+    class Afar:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return int(os.environ["FIRST"]) + index
+
+    monkeypatch.setenv("FIRST", "1")
+    storage.begin("d", "1", source=Afar(), partitions=2, run="job").write(0)
+    monkeypatch.setenv("FIRST", "5")
     with pytest.raises(ConfigurationError, match=r"partition 0 of 2 \(records 0 to 0\) was written from"):
-        storage.begin("d", "1", source=[5, 6, 7], partitions=2, run="job").write(0)
+        storage.begin("d", "1", source=Afar(), partitions=2, run="job").write(0)
+
+
+class Scaled:
+    """Random access whose records its values decide."""
+
+    def __init__(self, factor, count=6):
+        self.factor, self.count = factor, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return index * self.factor
+
+
+def scaled_partitions(factor):
+    return yogadl.partitioned.of(range(3), functools.partial(one_scaled, factor))
+
+
+def one_scaled(factor, number):
+    return [2 * number * factor, (2 * number + 1) * factor]
+
+
+@pytest.mark.parametrize("source", [Scaled, scaled_partitions])
+def test_a_run_never_publishes_what_sources_of_other_values_have_written_together(storage, source, caplog):
+    def begun(factor):
+        return storage.begin("d", "1", source=source(factor), run="job", **count)
+
+    count = {"partitions": 3} if source is Scaled else {}
+    begun(1).write(0)
+    begun(10).write(1)
+    with pytest.raises(
+        ConfigurationError, match=r"1 of 3 partitions are not written yet, and 1 of 3 .* \[0, 2\], then"
+    ):
+        begun(10).commit()
+    begun(10).write(2)
+    for committer in (10, 1):
+        with pytest.raises(
+            ConfigurationError, match=r"written by other code, arguments or values than the commit has: \["
+        ):
+            begun(committer).commit()
+    assert storage.versions("d") == []
+    begun(10).write(0)
+    assert "partition 0 of 3" in caplog.text
+    assert "it is written again" in caplog.text
+    begun(10).commit()
+    assert storage.fetch("d", "1").gather(range(6)).tolist() == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_run_of_a_source_that_has_grown_is_not_the_one_before(storage):
+    storage.begin("d", "1", source=Scaled(1, 6), partitions=2, run="job").write(0)
+    grown = storage.begin("d", "1", source=Scaled(1, 8), partitions=2, run="job")
+    grown.write(1)
+    with pytest.raises(ConfigurationError, match=r"1 of 2 partitions were written by other .*: \[0\], then"):
+        grown.commit()
+    grown.write(0)
+    grown.commit()
+    assert list(storage.fetch("d", "1")) == list(range(8))
+
+
+def test_a_commit_without_the_source_refuses_partitions_of_sources_of_other_values(storage):
+    for number, factor in enumerate((1, 10)):
+        storage.begin("d", "1", source=Scaled(factor), partitions=2, run="job").write(number)
+    without = storage.begin("d", "1", partitions=2, run="job")
+    with pytest.raises(ConfigurationError, match=r"1 of 2 partitions were written by other .*: \[1\], then"):
+        without.commit()
+    storage.begin("d", "1", source=Scaled(1), partitions=2, run="job").write(1)
+    without.commit()
+    assert list(storage.fetch("d", "1")) == list(range(6))
 
 
 def test_a_source_that_nothing_certain_can_be_said_of_needs_a_run(storage, monkeypatch):

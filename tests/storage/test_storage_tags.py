@@ -10,7 +10,13 @@ import pytest
 from processes import in_child
 
 import yogadl
-from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, DatasetNotFoundError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    CursorError,
+    DatasetNotFoundError,
+    StorageError,
+)
 from yogadl.storage import _tags
 
 
@@ -373,6 +379,8 @@ def test_tags_are_no_datasets_versions_or_unfinished_builds(tagged):
         b'{"format": 1, "version": "1", "moved": NaN}',
         b'{"format": 1, "version": "1", "moved": 1e999}',
         b"[" * 4_000,
+        b'{"format": 1, "version": "1", "moved": ' + b"9" * 5_000 + b"}",
+        b'{"format": 1, "version": "1", "moved": ' + b"[" * 500 + b"]" * 500 + b"}",
         b"\xff\xfe",
         b" " * 9_000,
     ],
@@ -453,3 +461,24 @@ def test_the_log_names_damaged_versions_and_goes_on(tagged):
 def test_there_is_no_log_of_what_is_not_there(tagged):
     with pytest.raises(DatasetNotFoundError, match=r"no dataset 'e' .* datasets \['d'\]"):
         tagged.log("e")
+
+
+@pytest.mark.parametrize("do", [lambda s: s.tag("d", "stable", "2"), lambda s: s.untag("d", "stable")])
+def test_a_tag_file_of_the_highest_number_is_named_and_no_loop_without_end(tagged, do):
+    path = folder_of(tagged) / "9999999999.tag"
+    path.write_bytes((folder_of(tagged) / "0000000001.tag").read_bytes())
+    with pytest.raises(CacheFormatError, match=r"stable/9999999999\.tag has the highest number.*Delete it"):
+        do(tagged)
+    path.rename(folder_of(tagged) / "9999999998.tag")
+    do(tagged)
+    path.unlink()
+    do(tagged) if tagged.tags("d") else tagged.tag("d", "stable", "2")
+
+
+def test_what_takes_the_name_of_the_next_tag_and_is_none_is_named(tagged):
+    (folder_of(tagged) / "0000000002.tag").mkdir()
+    with pytest.raises(StorageError, match=r"stable/0000000002\.tag can't be written.* remove it"):
+        tagged.tag("d", "stable", "2")
+    (folder_of(tagged) / "0000000002.tag").rmdir()
+    tagged.tag("d", "stable", "2")
+    assert tagged.tags("d") == {"stable": "2"}

@@ -5,7 +5,6 @@ import json
 from dataclasses import field, replace
 from typing import Any, Final
 
-from yogadl._format.arrays import has_many_values
 from yogadl._format.table import (
     CODEC,
     CONTAINER,
@@ -16,6 +15,7 @@ from yogadl._format.table import (
 )
 from yogadl._frozen import frozen
 from yogadl._interfaces import Earlier
+from yogadl._json import MANY_DIGITS, has_many_values, parse_json
 from yogadl._key import DatasetKey, is_hash, is_version
 from yogadl._leaf import OBJECT
 from yogadl._spec import Spec
@@ -29,8 +29,6 @@ NEEDS_PICKLE: Final = "pickle"
 MAX_MANIFEST_BYTES: Final = 2**24
 # Of the versions that one begins with, so many are named: the newest.
 MOST_EARLIER: Final = 1000
-# Of its JSON. A spec is nested 64 deep at most, which is twice as many levels.
-_MAX_DEPTH: Final = 200
 _ANEW: Final = "delete this version and build it again"
 _SMALL_BYTES: Final = 2**16  # of what is said of a builder, if not all of it can be said
 
@@ -139,11 +137,9 @@ def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
     if _is_too_large(content):
         raise CacheFormatError(f"{where} is far larger than any manifest: {len(content)} bytes; {_ANEW}")
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(content, most_digits=MANY_DIGITS)
+    except ValueError as error:
         raise CacheFormatError(f"the manifest {where} is damaged: {error}; {_ANEW}") from error
-    if _is_deeper(document, _MAX_DEPTH):
-        raise CacheFormatError(f"{where} is no manifest: it is nested more than {_MAX_DEPTH} deep; {_ANEW}")
     if not isinstance(document, dict) or type(document.get("format")) is not int:
         raise CacheFormatError(f"{where} is no manifest of a cache; {_ANEW}")
     if document["format"] != FORMAT_VERSION:
@@ -252,17 +248,3 @@ def _has_sizes(manifest: Manifest) -> bool:
         and manifest.table_bytes
         <= most_table_bytes(len(manifest.spec.fields), manifest.parts, manifest.size_bytes)
     )
-
-
-def _is_deeper(document: Any, levels: int) -> bool:
-    """Return whether JSON is nested deeper than that; without recursion, which has an end of its own."""
-    inner = [document] if isinstance(document, dict | list) else []
-    while inner and levels:
-        levels -= 1
-        inner = [
-            item
-            for outer in inner
-            for item in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(item, dict | list)
-        ]
-    return bool(inner)

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from yogadl._printable import without_secrets
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import bucket_at, open_existing, refuse_needless
 from yogadl.cli._output import say, say_json
@@ -60,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     problems = sum(finding.state is Outcome.PROBLEM for finding in found)
     if arguments.json:
         checks = [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in found]
-        say_json(storage=arguments.storage, checks=checks, problems=problems)
+        shown = arguments.storage and without_secrets(arguments.storage)
+        say_json(storage=shown, checks=checks, problems=problems)
     else:
         say("All is well." if not problems else f"Problems found: {problems}.")
     return int(problems > 0)

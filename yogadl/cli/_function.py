@@ -5,7 +5,6 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import inspect
-import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from yogadl._json import MANY_DIGITS, parse_json
 from yogadl.cli._output import cut, error_line
 from yogadl.errors import ConfigurationError, YogaError
 
@@ -45,7 +45,7 @@ def parse_argument(text: str) -> tuple[str, Any]:
     if not separator or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"give name=value, as in count=1000, not {text!r}")
     try:
-        return name, json.loads(value)
+        return name, parse_json(value, most_digits=MANY_DIGITS)
     except ValueError:
         return name, value
 

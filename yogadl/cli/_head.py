@@ -15,10 +15,11 @@ import numpy as np
 
 from yogadl._dataref import RecordsRef
 from yogadl._leaf import OBJECT
+from yogadl._printable import printable
 from yogadl._spec import Spec
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
-from yogadl.cli._output import columns_of, counted, cut, note, plain, say, say_json, say_table, table, width
+from yogadl.cli._output import columns_of, counted, cut, note, say, say_json, say_table, table, width
 from yogadl.cli._values import json_of, names_of, text_of
 
 _RECORDS: Final = 5
@@ -88,10 +89,10 @@ def _show(spec: Spec, fully: list[list[str]], briefly: list[list[str]]) -> None:
         if max(map(columns_of, lines)) <= width():
             say_table(lines)
             return
-    shown = [cut(plain(name), _NAME_COLUMNS) for name in names]
+    shown = [cut(printable(name), _NAME_COLUMNS) for name in names]
     widest = max(map(columns_of, shown))
     for number, *texts in fully:
         say(f"record {number}")
         for name, text in zip(shown, texts, strict=True):
             space = " " * (widest - columns_of(name))
-            say(cut(f"  {name}{space}  {plain(text)}", width()))
+            say(cut(f"  {name}{space}  {printable(text)}", width()))

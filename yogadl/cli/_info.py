@@ -11,6 +11,7 @@ import argparse
 import math
 from typing import Any
 
+from yogadl._printable import printable
 from yogadl.cli._arguments import add_json, add_storage, add_tagged
 from yogadl.cli._location import open_version
 from yogadl.cli._output import (
@@ -19,7 +20,6 @@ from yogadl.cli._output import (
     cut,
     day_and_time,
     moment,
-    plain,
     say,
     say_json,
     say_table,
@@ -119,4 +119,4 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
 
 def _text(value: object) -> str:
     """Return a value as text, cut if it is long: a manifest may hold anything."""
-    return plain(f"{value!s:.1000}")
+    return printable(f"{value!s:.1000}")

@@ -2,16 +2,18 @@
 
 import argparse
 import itertools
-import json
 import os
 import shlex
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
+from urllib.parse import unquote
 
 from yogadl._dataref import RecordsRef
+from yogadl._json import MANY_DIGITS, parse_json
 from yogadl._key import RESERVED_NAMES
+from yogadl._printable import without_secrets
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._buckets.bucket import Bucket
@@ -33,8 +35,10 @@ def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
         ConfigurationError: if there is none.
     """
     location: str | None = arguments.storage
-    if location is not None and "://" not in location:
-        path = Path(location).expanduser()
+    refuse_needless(arguments, location or str(Path.cwd()), *others)
+    if location is not None and (location.startswith("file://") or "://" not in location):
+        is_url = location.startswith("file://")
+        path = Path(unquote(location.removeprefix("file://")) if is_url else location).expanduser()
         if not path.is_dir():
             what = "is a file, not a folder of caches" if path.exists() else "is not there"
             raise ConfigurationError(f"the storage {location} {what}; say which one with -s STORAGE")
@@ -125,7 +129,7 @@ def refuse_needless(arguments: argparse.Namespace, *locations: str) -> None:
     given = {name for name in (*_OF_FOLDER, *_OF_MIRROR, *_OF_BUCKET) if getattr(arguments, name)}
     needless = ", ".join(option_of(name) for name in sorted(given - known))
     if needless:
-        arguments.refuse(f"{needless}: no option of {' or '.join(locations)}")
+        arguments.refuse(f"{needless}: no option of {' or '.join(map(without_secrets, locations))}")
 
 
 def option_of(name: str) -> str:
@@ -184,8 +188,8 @@ def _root_of(folder: Path) -> Path | None:
     for file in itertools.islice(files, _MOST_MANIFESTS):
         try:
             content = Folder(folder).read(str(file.relative_to(folder)))
-            parts = PurePath(json.loads(content or b"")["id"]).parts
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            parts = PurePath(parse_json(content or b"", most_digits=MANY_DIGITS)["id"]).parts
+        except (OSError, ValueError, KeyError, TypeError):
             continue  # damaged, or no manifest
         if parts and folder.parts[-len(parts) :] == parts:
             return Path(*folder.parts[: -len(parts)])

@@ -7,13 +7,18 @@ Example:
 
 import argparse
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from yogadl._key import DatasetKey
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import open_existing
 from yogadl.cli._output import day_and_time, error_line, moment, note, say_json, say_table, size, table
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo
+from yogadl.storage._parts import open_table
+
+if TYPE_CHECKING:
+    from yogadl.storage import Unfinished
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,14 @@ class _Version:
     info: DatasetInfo | None
     tags: list[str]
     error: str | None = None
+    shared_bytes: int = 0
+    shared_with: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="?", help="list only the versions of this dataset")
+    parser.add_argument(
+        "id", metavar="ID", nargs="?", help="list only this dataset, and those below it (ID/...)"
+    )
     add_storage(parser)
     add_json(parser)
 
@@ -40,16 +49,22 @@ def run(arguments: argparse.Namespace) -> int:
     found = _find(storage, arguments.id, problems)
     for problem in problems:
         note(problem)
-    unfinished = storage.unfinished(arguments.id)
+    unfinished = _unfinished(storage, arguments.id)
     if arguments.id is not None and not found and not unfinished:
         raise storage._backend.catalogue.no_dataset(arguments.id)
     if arguments.json:
         held = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
         say_json(storage=storage.location, versions=[_to_json(one) for one in found], unfinished=held)
     elif found:
+        header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
         columns = 7 if any(one.tags for one in found) else 6
-        header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")[:columns]
-        say_table(table(header, [_row(one)[:columns] for one in found], right=(2, 3, 4)))
+        say_table(table(header[:columns], [_row(one)[:columns] for one in found], right=(2, 3, 4)))
+        for one in found:
+            if one.shared_bytes:
+                those = ", ".join(one.shared_with)
+                note(
+                    f"{one.id} {one.version} has {size(one.shared_bytes)} more, which it shares with {those}"
+                )
     else:
         note(f"there are no datasets in {storage.location}")
     there = {(one.id, one.version) for one in found}
@@ -68,8 +83,19 @@ def run(arguments: argparse.Namespace) -> int:
     return int(bool(problems))
 
 
+def _unfinished(storage: CacheStorage, dataset_id: str | None) -> "list[Unfinished]":
+    if dataset_id is None:
+        return storage.unfinished()
+    ids = {dataset_id, *storage._backend.catalogue.ids_with("builds", below=dataset_id)}
+    return [build for name in sorted(ids) for build in storage.unfinished(name)]
+
+
 def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) -> list[_Version]:
-    ids = storage.datasets() if dataset_id is None else [dataset_id]
+    if dataset_id is None:
+        ids = storage.datasets()
+    else:
+        DatasetKey(dataset_id, "any")
+        ids = storage._backend.catalogue.datasets(below=dataset_id) or [dataset_id]
     found = []
     for name in ids:
         named: dict[str, str] = {}
@@ -87,7 +113,32 @@ def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) ->
                 found.append(_Version(name, version, None, tags, problems[-1]))
             except DatasetNotFoundError:
                 pass  # deleted just now
-    return found
+    return _counted_once(storage, found, problems)
+
+
+def _counted_once(storage: CacheStorage, found: list[_Version], problems: list[str]) -> list[_Version]:
+    """Note how many bytes of a version belong to earlier ones of its dataset, too: those it continues."""
+    continued = {one.id for one in found if one.info is not None and one.info.earlier}
+    catalogue = storage._backend.catalogue
+    holders: dict[tuple[str, str], str] = {}  # of each part, by dataset: the first version that has it
+    shared: dict[tuple[str, str], _Version] = {}
+    for one in sorted(found, key=lambda one: one.info.created if one.info else 0.0):
+        if one.info is None or one.id not in continued:
+            continue
+        try:
+            manifest = catalogue.published(DatasetKey(one.id, one.version), one.info.digest).manifest
+            parts = open_table(catalogue.root, manifest)
+        except (CacheFormatError, DatasetNotFoundError) as error:
+            problems.append(error_line(error))
+            continue
+        size_bytes, those = 0, set()
+        for sha256, part_bytes in zip(parts.sha256, parts.size_bytes.tolist(), strict=True):
+            holder = holders.setdefault((one.id, sha256), one.version)
+            if holder != one.version:
+                size_bytes += part_bytes
+                those.add(holder)
+        shared[one.id, one.version] = replace(one, shared_bytes=size_bytes, shared_with=tuple(sorted(those)))
+    return [shared.get((one.id, one.version), one) for one in found]
 
 
 def _row(one: _Version) -> list[str]:
@@ -95,11 +146,20 @@ def _row(one: _Version) -> list[str]:
     if info is None:
         return [one.id, one.version, "damaged", "", "", "", tags]
     built = day_and_time(info.created)
-    return [one.id, one.version, f"{info.records:,}", size(info.size_bytes), f"{info.parts:,}", built, tags]
+    return [
+        one.id,
+        one.version,
+        f"{info.records:,}",
+        size(info.size_bytes - one.shared_bytes),
+        f"{info.parts:,}",
+        built,
+        tags,
+    ]
 
 
 def _to_json(one: _Version) -> dict[str, Any]:
     names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
     found = {name: getattr(one.info, name, None) for name in names}
     found["created"] = moment(found["created"])
+    found |= {"shared_bytes": one.shared_bytes, "shared_with": list(one.shared_with)}
     return {"id": one.id, "version": one.version, **found, "tags": one.tags, "error": one.error}

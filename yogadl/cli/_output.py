@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+from yogadl._printable import printable
 from yogadl._size import in_words
 from yogadl.cli._waiting import Waiting
 
@@ -41,13 +42,13 @@ def stop_waiting() -> None:
 def say(text: str = "", color: str = "") -> None:
     """Print a line for people, in which nothing can steer a terminal."""
     stop_waiting()
-    print(_colored(plain(text), color, sys.stdout))
+    print(_colored(printable(text), color, sys.stdout))
 
 
 def note(text: str, color: str = "") -> None:
     """Print a line on stderr, where scripts do not read it; `color` is that of our name before it."""
     stop_waiting()
-    print(f"{_colored('yogadl:', color, sys.stderr)} {plain(text)}", file=sys.stderr)
+    print(f"{_colored('yogadl:', color, sys.stderr)} {printable(text)}", file=sys.stderr)
 
 
 def say_table(lines: Sequence[str]) -> None:
@@ -69,13 +70,6 @@ def _colored(text: str, color: str, stream: TextIO) -> str:
     return f"\x1b[{_COLORS[color]}m{text}\x1b[0m"
 
 
-def plain(text: str) -> str:
-    """Return the text with everything but printable characters escaped: anyone may have written it."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def error_line(error: BaseException) -> str:
     """Return an error's message as one line, without the number that an OSError puts before it."""
     text = str(error)
@@ -91,7 +85,7 @@ def width() -> int:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
     """Return the lines of a table; the columns numbered in `right` are aligned to the right."""
-    cells = [[plain(cell) for cell in row] for row in (header, *rows)]
+    cells = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:

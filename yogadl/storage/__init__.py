@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from yogadl._interfaces import Earlier, Lineage
+from yogadl._printable import without_secrets
 from yogadl.errors import ConfigurationError
 from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
@@ -116,8 +117,8 @@ def open_storage(
     """Open the storage at a location, with a warning for a folder on a network that is not `shared`.
 
     Args:
-        location: A folder, made if missing; a read-only one can be read. Or a bucket's URL,
-            ``s3://bucket/prefix`` or ``gs://bucket/prefix``; no request is made yet.
+        location: A folder, made when something is first written; a read-only one can be read. Or a bucket's
+            URL, ``s3://bucket/prefix`` or ``gs://bucket/prefix``; no request is made yet.
         shared: Whether several machines build in this folder: then leases keep them apart, not file locks.
         mirror: The folder on a local disk where this machine keeps copies of a bucket's caches; made if
             missing. ``"auto"``: a folder in local temporary storage, if that has room. ``None``: no folder;
@@ -153,7 +154,7 @@ def open_storage(
 
     Raises:
         ConfigurationError: if it is no such location, or an option makes no sense there.
-        StorageError: if the folder can't be made.
+        StorageError: if the folder can't be opened.
 
     Example:
         >>> import yogadl
@@ -170,11 +171,13 @@ def open_storage(
     near = _NEAR_URL.match(text)
     if near:
         meant = f"{'gs' if near[1][0] in 'gG' else 's3'}://{text[near.end() :]}"
+        meant = without_secrets(meant)
+        text = near[0] + meant.partition("//")[2]
         raise ConfigurationError(f"no storage's location: {text!r}; did you mean {meant!r}?")
     policy = LeasePolicy(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
-            raise ConfigurationError(f"shared=True is for folders; {text} is shared as it is")
+            raise ConfigurationError(f"shared=True is for folders; {without_secrets(text)} is so as it is")
         from yogadl._prices import usual_prices
         from yogadl.storage._mirror.opening import open_mirror
         from yogadl.storage._remote_opening import remote_backend

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -181,6 +182,8 @@ class Catalogue:
     def not_found(self, key: DatasetKey) -> DatasetNotFoundError:
         """Return the error of a version that is not there, which says what is."""
         what = f"there is no {key} in {self.root.location}"
+        if not self.is_there():
+            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
         # What can't be listed or read is not to hide what is known.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
@@ -192,7 +195,18 @@ class Catalogue:
     def no_dataset(self, dataset_id: str) -> DatasetNotFoundError:
         """Return the error of a dataset that is not there, which says what is."""
         what = f"there is no dataset {dataset_id!r} in {self.root.location}"
+        if not self.is_there():
+            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
         return DatasetNotFoundError(f"{what}; {self.what_there_is()}")
+
+    def is_there(self) -> bool:
+        """Return whether there is such a folder; a bucket would have to be asked, and counts as there."""
+        location = self.root.location
+        if location.startswith("file://"):
+            from urllib.parse import unquote  # who only reads needs none of it
+
+            location = unquote(location.removeprefix("file://"))
+        return "://" in location or os.path.lexists(location)
 
     def what_there_is(self) -> str:
         """Say which datasets there are, for who has asked for one that is not there.
@@ -210,9 +224,14 @@ class Catalogue:
             )
         return f"it has, among others, the datasets {named}; `yogadl ls` looks at all"
 
-    def datasets(self) -> list[str]:
-        """Return the ids of all datasets that have a version, and that this user may list."""
-        return [dataset_id for dataset_id in self.ids_with("versions") if self._has_version(dataset_id)]
+    def datasets(self, below: str = "") -> list[str]:
+        """Return the ids of all datasets that have a version, and that this user may list.
+
+        Args:
+            below: Just the dataset of this id, and those below it, as if it were a folder.
+        """
+        found = self.ids_with("versions", below=below)
+        return [dataset_id for dataset_id in found if self._has_version(dataset_id)]
 
     def _has_version(self, dataset_id: str) -> bool:
         try:
@@ -222,9 +241,9 @@ class Catalogue:
                 return False
             raise
 
-    def ids_with(self, *names: str) -> list[str]:
+    def ids_with(self, *names: str, below: str = "") -> list[str]:
         """Return the ids that have one of these folders; a root may hold folders of others, too."""
-        return sorted(filter(is_dataset_id, self.root.folders_with(*names)[0]))
+        return sorted(filter(is_dataset_id, self.root.folders_with(*names, below=below)[0]))
 
     def tags(self, dataset_id: str) -> dict[str, str]:
         """Return which version each tag of a dataset names."""

@@ -18,20 +18,33 @@ from yogadl.storage._folder import translated
 
 _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.1
+_READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 _BUSY: Final = (errno.EWOULDBLOCK, errno.EACCES)
 # How often the holder of a claim touches its lock file.
 _TOUCH_EVERY_S: Final = 1.0
 
 
-def open_lock(path: Path) -> int:
+def open_lock(path: Path, *, reads: bool = False) -> int:
     """Open a lock's file, making it and its folder if missing; the caller closes the descriptor.
+
+    Args:
+        path: The file.
+        reads: Whether the lock will be shared alone, for which a file that may only be read is good, too.
 
     Raises:
         StorageError: if it can't be made.
     """
     with translated(f"can't make the lock {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if not reads or error.errno not in _READ_ONLY:
+                raise
+            try:
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                raise error from None
 
 
 def try_lock(descriptor: int, path: Path, *, exclusive: bool) -> bool:
@@ -71,7 +84,7 @@ def wait_for_lock(descriptor: int, path: Path, *, exclusive: bool, limit_s: floa
 @contextlib.contextmanager
 def locked(path: Path, *, exclusive: bool, limit_s: float) -> Iterator[None]:
     """Hold a lock for a short while."""
-    descriptor = open_lock(path)
+    descriptor = open_lock(path, reads=not exclusive)
     try:
         wait_for_lock(descriptor, path, exclusive=exclusive, limit_s=limit_s)
         try:

@@ -176,13 +176,16 @@ class Folder(Root):
                 found = os.lstat(self.path(name))
                 yield Entry(name, found.st_size, changed(found))
 
-    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
         """Return every folder that has a folder of one of these names inside, and whether all was looked at.
 
         What this user may not list is left out: others may keep folders here, too.
         """
         found, count = [], 0
-        for folder, folders, files in os.walk(self.root, onerror=_refuse_unless_forbidden):
+        top = checked_path(self.root, f"{below}/") if below else self.root
+        for folder, folders, files in os.walk(top, onerror=_refuse_unless_forbidden):
             if not set(names).isdisjoint(folders):
                 found.append(os.path.relpath(folder, self.root))
             count += len(folders) + len(files)

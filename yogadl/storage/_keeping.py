@@ -85,6 +85,8 @@ def prune(
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise ConfigurationError(f"grace_s must be a number of seconds, at least 0, not {given!r:.100}")
     root, catalogue = backend.root, backend.catalogue
+    if not catalogue.is_there():
+        return Pruned((), 0)
     gone: list[Entry] = []
     failed: dict[str, StorageError | LeaseError] = {}
     with root.with_room(dry_run):

@@ -1,6 +1,7 @@
 """Keep caches in a folder: of one machine, or shared by several."""
 
 import os
+import stat
 import warnings
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class FolderOpener(Opener):
 
 def local_backend(path: Path, mapped: bool = True) -> Backend:
     """Return a storage's backend in a folder of this machine; on a network file system it gets a warning."""
-    folder = _made_folder(path)
+    folder = _folder_at(path)
     _warn_of_network(folder.root)
     return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), FileLocks(folder))
 
@@ -73,27 +74,30 @@ def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Back
     from yogadl.storage._leases.lease import Leases
     from yogadl.storage._shared_root import SharedRoot
 
-    folder = _made_folder(path)
+    folder = _folder_at(path)
     root = SharedRoot(folder)
     coordinator = LeaseCoordinator(root, Leases(LocalBucket(folder.root), policy))
     return Backend(Catalogue(root, FolderOpener(root, folder, mapped)), coordinator)
 
 
-def _made_folder(path: Path) -> Folder:
-    """Return a storage's folder, made if missing; a read-only one is good for reading.
+def _folder_at(path: Path) -> Folder:
+    """Return a storage's folder, which is made when something is first written there.
 
     Raises:
         ConfigurationError: if it is a file.
-        StorageError: if it can't be made.
+        StorageError: if there can't be such a folder.
     """
     root = path.expanduser().absolute()
     try:
-        root.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ConfigurationError(f"{root} is a file, not a folder for caches") from error
+        is_folder = stat.S_ISDIR(os.stat(root).st_mode)
+    except FileNotFoundError:
+        if root.is_symlink():
+            raise ConfigurationError(f"{root} is a link to a folder that is not there") from None
+        return Folder(root)
     except OSError as error:
-        if not os.path.isdir(root):  # a Path raises where it may not look
-            raise storage_error(error, f"can't make the folder {root}") from error
+        raise storage_error(error, f"can't open the folder {root}") from error
+    if not is_folder:
+        raise ConfigurationError(f"{root} is a file, not a folder for caches")
     return Folder(root)
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from yogadl._frozen import frozen
+from yogadl._json import parse_json
 from yogadl._key import DatasetKey
-from yogadl.errors import StorageError
+from yogadl._printable import printable
+from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._links import checked_path
@@ -168,11 +170,11 @@ class FileLocks:
         from yogadl.storage._leases.waiting import if_this_process
 
         try:
-            holder = json.loads(self.folder.read(self._holder_name(key)) or b"")
+            holder = parse_json(self.folder.read(self._holder_name(key)) or b"")
             since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
             who = f"process {holder['pid']} on {holder['host']} (since {since}) builds"
-            return who + if_this_process(holder)
-        except (ValueError, KeyError, TypeError):
+            return printable(who) + if_this_process(holder)
+        except (ValueError, KeyError, TypeError, OverflowError, OSError, CacheFormatError):
             return "another process builds"
 
 

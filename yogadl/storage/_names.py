@@ -18,6 +18,7 @@ _OURS: Final = (
 )
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
+MAX_NUMBER: Final = 10**10 - 1  # of what is numbered in names: leases and tags
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 SELECTION_SUFFIX: Final = ".selection"
@@ -110,6 +111,8 @@ def split_trashed(name: str) -> tuple[str, int]:
         ValueError: if it is no such name.
     """
     version, _, stamp = name.removesuffix(MANIFEST_SUFFIX).rpartition("@")
+    if re.fullmatch("[0-9]{1,20}", stamp) is None or int(stamp) >= 2**63:
+        raise ValueError(f"no time in nanoseconds: {stamp!r:.80}")
     return version, int(stamp)
 
 

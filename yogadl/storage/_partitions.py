@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import logging
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,15 +27,16 @@ from yogadl.storage._build import Build, content_of, describe_machine, note_vers
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._keeping import clear_spent
-from yogadl.storage._parts import read_sealed
+from yogadl.storage._partition_receipts import WrittenPartition, missing_and_foreign, not_complete
 from yogadl.storage._publish import Content, clear_attempt, publish, put_aside
-from yogadl.storage._receipts import Receipt, Receipts, samples_from, samples_to_json
+from yogadl.storage._receipts import Receipt, Receipts
 from yogadl.storage._shares import Only, Shares
 
 _log = logging.getLogger("yogadl")
 
 # Receipts are read so many at a time from a bucket, where each takes a few round trips.
 _READERS: Final = 16
+_DIGITS: Final = 32  # of a hash in a receipt
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,16 @@ class Partitions:
         assert self.shares is not None
         share = self.shares[partition]
         found = self._read(partition)
-        if found is not None:
-            stamp, receipts = found
-            if stamp == share.stamp and (not share.can_compare or self._agree(receipts, share.source())):
-                return receipts
+        is_other = found is not None and found.made_by != self._made_by
+        if found is not None and is_other:
+            _log.warning(
+                "yogadl: %s: %s was written by other code, arguments or values: it is written again",
+                self.key, self.described(partition),
+            )  # fmt: skip
+        elif found is not None:
+            is_like = not share.can_compare or self._agree(found.receipts, share.source())
+            if found.stamp == share.stamp and is_like:
+                return found.receipts
             if not self.is_shared_out:
                 raise ConfigurationError(
                     f"{self.key}: {self.described(partition)} was written from other records than this task "
@@ -99,7 +107,7 @@ class Partitions:
             self.backend.root.remove(self._receipt(partition))
         try:
             stamp = share.stamp  # before it is opened: whoever changes it meanwhile is found out
-            return self.write(partition, share.source(), stamp, part_bytes, progress)
+            return self.write(partition, share.source(), stamp, part_bytes, progress, replaces=is_other)
         except Exception as error:
             error.add_note(f"in {self.described(partition)}")
             raise
@@ -124,6 +132,8 @@ class Partitions:
         stamp: str,
         part_bytes: int | None,
         progress: Progress | None,
+        *,
+        replaces: bool = False,
     ) -> list[Receipt]:
         """Write a partition, whatever is there; the first to end counts.
 
@@ -133,6 +143,7 @@ class Partitions:
             stamp: What its share says of itself.
             part_bytes: How large one file may get.
             progress: As for a build.
+            replaces: Whether its receipt takes the place of one that is there.
         """
         receipts: list[Receipt] = []
         root = self.backend.root
@@ -141,12 +152,8 @@ class Partitions:
             receipts = Build(root, self.key, part_bytes, progress, noted=self._noted).run(source, where)
         else:
             note_version(root, self.key)
-        parts = [
-            [r.part.sha256, r.part.index_sha256, r.spec.to_json(), samples_to_json(r.samples)]
-            for r in receipts
-        ]
-        document = {"stamp": stamp, "parts": parts}
-        root.write_if_absent(self._receipt(partition), json.dumps(document).encode())
+        put = root.write if replaces else root.write_if_absent
+        put(self._receipt(partition), WrittenPartition(self._made_by, stamp, receipts).to_bytes())
         if source is not None:
             root.remove_folder(where)  # only now: what no receipt names would never be found
         return receipts
@@ -174,20 +181,9 @@ class Partitions:
         else:
             with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
                 written = list(pool.map(self._read, range(self.count)))
-        missing = [k for k, found in enumerate(written) if found is None]
-        if missing:
-            others = self.others()
-            if others:
-                others = (
-                    "; other partitions of this version were written by tasks of other code, arguments or "
-                    f"source, or another run: {others}"
-                )
-            what = f"{len(missing)} of {self.count} partitions are not written yet: {self._by_name(missing)}"
-            if len(missing) == self.count:
-                what = f"none of {self.count} partitions is written yet"
-            raise ConfigurationError(f"{self.key}: {what}{others}")
+        self._require_all(written)
         self._check(written, stamps)
-        receipts = list(itertools.chain.from_iterable(found[1] for found in written if found is not None))
+        receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
         if not receipts:
             raise UnsupportedDataError(f"{self.key}: no partition has any records")
@@ -195,6 +191,30 @@ class Partitions:
             Receipt(first, receipt.part, receipt.spec)
             for first, receipt in zip(firsts, receipts, strict=False)
         ]
+
+    def _require_all(self, written: Sequence[WrittenPartition | None]) -> None:
+        """Refuse to publish without a partition, or with one of other code, arguments or values.
+
+        Raises:
+            ConfigurationError: names what has to be written again.
+        """
+        missing, foreign = missing_and_foreign(written, self._made_by)
+        if not missing and not foreign:
+            return
+        named = self._by_name(sorted(missing + foreign))
+        others = self.others() if missing else ""
+        raise ConfigurationError(f"{self.key}: {not_complete(self.count, missing, foreign, named, others)}")
+
+    @property
+    def _made_by(self) -> str:
+        """The hash of what decides the records, where the run's name does not tell; empty if it is not known.
+
+        With the bounds of the shares: they are other ones once the source has another length.
+        """
+        if not self.is_named or self.shares is None or isinstance(self.shares, Only):
+            return ""
+        described = [self.origin, self.shares.terms()]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
 
     def note_tasks(self, count: int) -> None:
         """Note that so many tasks write every so-manieth partition each, for who is told what is missing."""
@@ -207,15 +227,15 @@ class Partitions:
 
     def _by_name(self, partitions: Sequence[int]) -> str:
         """Name partitions, or the tasks that write them, if it is known how many there are."""
-        found = self.backend.root.read(self._tasks) or b""
+        found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(self._tasks) or b"")
         names = list(map(str, partitions))
-        if found.isdigit():
-            count = int(found)
+        if found:
+            count = int(found[0])
             names = [f"{k + 1}/{count}" for k in sorted({number % count for number in partitions})]
         shown = ", ".join(names[:10]) + (", ..." if names[10:] else "")
-        return f"run the tasks {shown}" if found.isdigit() else f"[{shown}]"
+        return f"run the tasks {shown}" if found else f"[{shown}]"
 
-    def _check(self, written: Sequence[tuple[str, list[Receipt]] | None], stamps: Sequence[str]) -> None:
+    def _check(self, written: Sequence[WrittenPartition | None], stamps: Sequence[str]) -> None:
         """Refuse partitions that do not fit together, or whose files have changed since.
 
         Raises:
@@ -225,11 +245,12 @@ class Partitions:
         anew = "" if self.is_shared_out else "; with another run all partitions are written again"
         first: Spec | None = None
         for number, found in enumerate(written):
-            stamp, receipts = found or ("", [])
+            if found is None:
+                continue
             what = f"{self.key}: {self.described(number)} has"
-            if stamps and stamps[number] not in ("", stamp):
+            if stamps and stamps[number] not in ("", found.stamp):
                 raise ConfigurationError(f"{what} changed since it was written{anew}")
-            for receipt in receipts:
+            for receipt in found.receipts:
                 first = first or receipt.spec
                 require_like(first, receipt.spec, what, anew)
 
@@ -242,23 +263,15 @@ class Partitions:
         others = sorted(run for run in runs if _names.is_partitioned(run) and not self.where.endswith(run))
         return ", ".join(others[:3])
 
-    def _read(self, partition: int) -> tuple[str, list[Receipt]] | None:
-        """Return stamp and receipts of a partition; ``None`` if it is to be written, or written anew."""
+    def _read(self, partition: int) -> WrittenPartition | None:
+        """Return the receipt of a partition; ``None`` if it is to be written, or written anew."""
         root, name = self.backend.root, self._receipt(partition)
         content = root.read(name)
         if content is None:
             return None
         try:
-            document = json.loads(content)
-            receipts, first = [], 0
-            for sha256, index_sha256, spec, samples in document["parts"]:
-                part = read_sealed(root, self.key.id, sha256, index_sha256)
-                receipts.append(
-                    Receipt(first, part, Spec.from_json(spec), samples_from(samples), self.origin)
-                )
-                first += part.index.records
-            return document["stamp"], receipts
-        except (CacheFormatError, ValueError, KeyError, TypeError) as error:
+            return WrittenPartition.from_bytes(content, root, self.key.id, self.origin)
+        except (ValueError, CacheFormatError) as error:
             # A prune with a short grace may have taken them; with the receipt, none would be written again.
             _log.warning("yogadl: %s: partition %d must be written again: %s", self.key, partition, error)
             root.remove(name)

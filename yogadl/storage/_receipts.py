@@ -13,6 +13,7 @@ from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
+from yogadl._json import MANY_DIGITS, parse_json
 from yogadl._key import DatasetKey
 from yogadl._leaf import OBJECT
 from yogadl._sources import Resumable, Source
@@ -147,7 +148,7 @@ class Receipts:
     def _read(self, name: str) -> Receipt | None:
         content = self.root.read(name)
         try:
-            document = json.loads(content or b"")
+            document = parse_json(content or b"", most_digits=MANY_DIGITS)
             if any(document[term] != value for term, value in self.terms.items()):
                 return None
             sha256, index_sha256 = document["sha256"], document["index_sha256"]
@@ -186,7 +187,12 @@ def samples_to_json(samples: Sequence[Sample]) -> list[list[int]]:
 
 def samples_from(document: Any) -> tuple[Sample, ...]:
     """Return the samples in a note."""
-    return tuple(Sample(start, RunHash(records, value)) for start, records, value in document)
+    found = tuple(Sample(start, RunHash(records, value)) for start, records, value in document)
+    for one in found:
+        numbers: tuple[object, ...] = one.start, one.run.records, one.run.value
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise ValueError(f"not a sample of records: {one!r:.200}")
+    return found
 
 
 def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:

@@ -101,9 +101,11 @@ class BucketRoot:
         """Yield what killed writers may have left below a folder, if this is one: a store never shows it."""
         return self._bucket.unfinished(below) if isinstance(self._bucket, LocalBucket) else iter(())
 
-    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
         found, count = set(), 0
-        every = itertools.chain(self._bucket.list(), self._unfinished(""))
+        every = itertools.chain(self._bucket.list(f"{below}/" if below else ""), self._unfinished(below))
         for entry in itertools.islice(every, most_files):
             count += 1
             segments = entry.name.split("/")[:-1]

@@ -79,12 +79,15 @@ class Root(Protocol):
     def entries(self, below: str) -> Iterator[Entry]:
         """Yield what is known of all files below a folder, the unfinished ones, too."""
 
-    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
         """Return every folder, at any depth, that has a folder of one of these names inside.
 
         Args:
             names: Of the folders inside.
             most_files: How many files and folders are looked at, at most; ``None`` for all.
+            below: The folder that is looked into, which may be one of them; empty for all.
 
         Returns:
             The folders, in order, and whether all was looked at.

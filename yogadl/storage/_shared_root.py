@@ -58,8 +58,10 @@ class SharedRoot(BucketRoot, Root):
     def adopt(self, files: Mapping[str, Path]) -> None:
         self._folder.adopt(files)
 
-    def folders_with(self, *names: str, most_files: int | None = None) -> tuple[list[str], bool]:
-        return self._folder.folders_with(*names, most_files=most_files)
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
+        return self._folder.folders_with(*names, most_files=most_files, below=below)
 
     def remove_folder(self, name: str) -> None:
         self._folder.remove_folder(name)

@@ -6,6 +6,7 @@ the other, without a lock.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import re
@@ -14,8 +15,9 @@ from typing import Any, Final
 
 from yogadl._format.manifest import read_manifest
 from yogadl._frozen import frozen
+from yogadl._json import parse_json
 from yogadl._key import DatasetKey, check_name, is_version, new_key
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._root import Root
@@ -25,6 +27,7 @@ _log = logging.getLogger("yogadl")
 # No version's name takes more, however it is escaped.
 MAX_TAG_BYTES: Final = 2**13
 _FORMAT: Final = 1
+_MOST_REFUSALS: Final = 20  # of one number, where the list of files is read each time
 
 
 @frozen
@@ -104,10 +107,24 @@ def _check_tag(dataset_id: str, tag: str) -> None:
 
 
 def _move(root: Root, dataset_id: str, move: TagMove) -> None:
-    while True:
-        number = max(_numbers(root, dataset_id, move.tag), default=0) + 1
-        if root.write_if_absent(_names.tag(dataset_id, move.tag, number), move.to_bytes()):
+    refused: list[int] = []
+    while refused.count(max(refused, default=0)) < _MOST_REFUSALS:
+        newest = max(_numbers(root, dataset_id, move.tag), default=0)
+        if newest >= _names.MAX_NUMBER:
+            where = root.where(_names.tag(dataset_id, move.tag, newest))
+            raise CacheFormatError(
+                f"{where} has the highest number that there is, which no moves of a tag come to: somebody "
+                "else has put it there. Delete it, then tag again"
+            )
+        name = _names.tag(dataset_id, move.tag, newest + 1)
+        if root.write_if_absent(name, move.to_bytes()):
             return
+        refused.append(newest + 1)  # another process was faster, and then the number grows
+    raise StorageError(
+        errno.EEXIST,
+        f"{root.where(name)} can't be written, for there is something of that name, which no list of files "
+        "shows: remove it, then tag again",
+    )
 
 
 def version_of(root: Root, key: DatasetKey) -> str | None:
@@ -207,10 +224,10 @@ def _read(root: Root, dataset_id: str, tag: str, number: int) -> TagMove:
     name = _names.tag(dataset_id, tag, number)
     content = root.read(name, MAX_TAG_BYTES)
     try:
-        document: Any = json.loads(content or b"")
+        document: Any = parse_json(content or b"")
         version, moved = document["version"], document["moved"]
         is_newer = document["format"] != _FORMAT
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         is_newer, version, moved = False, "", None
     if is_newer:
         raise CacheFormatError(f"{root.where(name)} is of a newer kind of tags: upgrade yogadl")

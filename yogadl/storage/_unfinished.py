@@ -5,11 +5,11 @@ good for: see `yogadl.storage._names`.
 """
 
 import contextlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from yogadl._json import MANY_DIGITS, parse_json
 from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
@@ -86,8 +86,8 @@ def _named(root: Root, dataset_id: str, name: str) -> set[str]:
     """Return the files that a note names: that of a part, or of all parts of a partition."""
     found: set[str] = set()
     # One that was cut short or is foreign names nothing that anybody could go on with.
-    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError, CacheFormatError):
-        document: Any = json.loads(root.read(name) or b"[]")
+    with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):
+        document: Any = parse_json(root.read(name) or b"[]", most_digits=MANY_DIGITS)
         if isinstance(document, dict):
             document = document.get("parts", [[document.get("sha256"), document.get("index_sha256")]])
         for sha256, index_sha256, *_ in document:

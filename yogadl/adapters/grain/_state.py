@@ -12,6 +12,7 @@ from typing import Any, Final
 import grain
 
 from yogadl._arguments import whole
+from yogadl._json import MANY_DIGITS, parse_json
 from yogadl._stream import Numbering, walk
 from yogadl.adapters.grain._assignment import Assignment, Effect, effect_of
 from yogadl.adapters.grain._items import StreamMapDataset
@@ -68,7 +69,7 @@ def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or t
     state = iterator_or_state
     if isinstance(state, bytes | str):
         try:
-            state = json.loads(state)
+            state = parse_json(state, most_digits=MANY_DIGITS)
         except ValueError:
             raise CursorError(f"this is no state of Grain's, which would be JSON: {state[:60]!r}") from None
     numbering, effect = _sampled(state)
@@ -144,7 +145,7 @@ def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
             f"the order is that of {sampler[:80]}: a cursor needs yogadl's own, which make_dataloader takes"
         )
     try:
-        described = json.loads(text[:-1])
+        described = parse_json(text[:-1], most_digits=MANY_DIGITS)
         numbering = from_json(described)
         if kind == "yogadl.Sampler":
             return numbering, None

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from yogadl._arguments import whole
+from yogadl._json import MANY_DIGITS, parse_json
 from yogadl.adapters.keras._changes import changes
 from yogadl.adapters.keras._loader import PyDataset
 from yogadl.errors import CacheFormatError, ConfigurationError
@@ -246,7 +247,7 @@ def read_state(path: Path) -> dict[str, Any]:
     """Return the state that `replace_by` added, or raise a CacheFormatError."""
     try:
         with zipfile.ZipFile(path) as archive:
-            state = json.loads(archive.read(_MEMBER))
+            state = parse_json(archive.read(_MEMBER), most_digits=MANY_DIGITS)
         return {name: state[name] for name in ("cursor", "epoch", "step", "steps_per_epoch", "seeds")}
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise CacheFormatError(

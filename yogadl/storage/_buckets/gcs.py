@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from yogadl._printable import without_secrets
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
@@ -118,7 +119,7 @@ def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any
         raise  # credentials may appear later: an error of this attempt only
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
-            f"google-cloud-storage can't make a client with these options: {error}"
+            f"google-cloud-storage can't make a client with these options: {without_secrets(str(error))}"
         ) from error
     session = client._http
     session.headers.update(options.get("extra_headers", {}))

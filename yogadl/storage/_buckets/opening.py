@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from yogadl._printable import without_secrets
 from yogadl.errors import ConfigurationError
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.gcs import GCSBucket
@@ -29,12 +30,17 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
     """
     scheme, separator, rest = url.partition("://")
     name, _, prefix = rest.partition("/")
+    if separator and scheme in _STORES and ("@" in name or set("?#") & set(name + prefix)):
+        raise ConfigurationError(
+            f"a bucket's URL has no user, password or query: {without_secrets(url)!r}; give credentials as "
+            "the store takes them: in the environment, by a profile, or in client_options"
+        )
     if separator and scheme == "file" and name in ("", "localhost"):
         return _opened(LocalBucket, url, (Path("/" + unquote(prefix)),), options, others)
     if separator and scheme in _STORES and name:
         return _opened(_STORES[scheme], url, (name, prefix), options, others)
     known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
-    raise ConfigurationError(f"no bucket's URL: {url!r}; give {known} or file:///folder")
+    raise ConfigurationError(f"no bucket's URL: {without_secrets(url)!r}; give {known} or file:///folder")
 
 
 def _opened(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from yogadl._printable import without_secrets
 from yogadl._version import library_version
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
@@ -135,7 +136,9 @@ def _client(
         session = boto3.session.Session(profile_name=profile)
         return session.client("s3", **{**options, "config": config})
     except (BotoCoreError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"boto3 can't make a client with these options: {error}") from error
+        raise ConfigurationError(
+            f"boto3 can't make a client with these options: {without_secrets(str(error))}"
+        ) from error
 
 
 class _Client(NamedTuple):

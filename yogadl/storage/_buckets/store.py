@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from yogadl._lock import ProcessLock
+from yogadl._printable import printable
 from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object, replaced
 from yogadl.storage._buckets.store_errors import Refusal, Verb, refused
@@ -205,16 +206,27 @@ def checked_endpoint(url: Any) -> str | None:  # whatever the caller took for a 
     if url is None:
         return None
     text = str(url)
+    shown = printable(re.sub(r"[?#].*", "?***", re.sub(r"(//|^).*@", r"\1***@", text)))
     try:
         parts = urlsplit(text)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
+    if is_url and ("@" in parts.netloc or parts.query or parts.fragment):
+        raise ConfigurationError(
+            f"endpoint_url is not just where a store answers: {shown}; a password or a key in it would come "
+            "into logs and checkpoints. Give scheme, host and port alone, and credentials as the store takes "
+            "them: in the environment, by a profile, or in client_options"
+        )
     if is_url and not re.search(r"\s", text):
         return text
-    near = f"http://{text} or https://{text}" if text and "://" not in text else "http://minio:9000"
+    near = (
+        f"http://{shown} or https://{shown}"
+        if text and shown == text and "://" not in text
+        else "http://minio:9000"
+    )
     raise ConfigurationError(
-        f"endpoint_url is not where a store answers: {text!r}; give scheme, host and port, such as {near}"
+        f"endpoint_url is not where a store answers: {shown!r}; give scheme, host and port, such as {near}"
     )
 
 

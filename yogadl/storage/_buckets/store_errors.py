@@ -4,6 +4,7 @@ import enum
 import errno
 from typing import Final
 
+from yogadl._printable import printable, without_secrets
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.retry import TransientError
 
@@ -78,5 +79,5 @@ def is_transient(status: int) -> bool:
 
 
 def _short(detail: str) -> str:
-    line = " ".join(detail.split())
+    line = printable(without_secrets(" ".join(detail.split())))
     return line if len(line) <= _MOST_DETAIL else line[: _MOST_DETAIL - 3] + "..."

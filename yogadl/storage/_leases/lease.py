@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from yogadl._key import DatasetKey
-from yogadl.errors import StorageError
+from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, Object
 from yogadl.storage._exclusion import LeaseLostError
@@ -32,6 +32,7 @@ from yogadl.storage._leases.waiting import (
 
 _log = logging.getLogger("yogadl")
 
+_MOST_REFUSALS: Final = 20  # of one term, where the leases are listed each time
 _MAX_INTERVAL_S: Final = 20.0
 _MAX_MESSAGE_CHARS: Final = 500
 
@@ -125,6 +126,7 @@ class Leases:
         self, key: DatasetKey | _names.WholeDataset, unless: Callable[[], bool] | None
     ) -> "BuildLease | None":
         waiting = LeaseWaiter(self.bucket, self.policy, key, takes_turns=unless is None)
+        refused: list[int] = []
         while True:
             requested_s = time.monotonic()
             state = self._state(key)
@@ -140,6 +142,13 @@ class Leases:
                 lease = self._try_acquire(key, state)
                 if lease is not None:
                     return lease
+                refused.append(state.term + 1)
+                if refused.count(state.term + 1) > _MOST_REFUSALS:
+                    raise LeaseError(
+                        f"{self.bucket.url}/{_names.lease(key, state.term + 1)} can't be written, for "
+                        "there is something of that name, which the store does not list: remove it, then "
+                        f"{verbs(key)[0]} again"
+                    )
                 waiting.rest()
                 continue
             waiting.pause(state)
@@ -166,6 +175,12 @@ class Leases:
 
     def _try_acquire(self, key: DatasetKey | _names.WholeDataset, state: LeaseState) -> "BuildLease | None":
         """Put the lease of the term after `state`, unless another process does so first."""
+        if state.term >= _names.MAX_NUMBER:
+            raise LeaseError(
+                f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest number that there is, "
+                "which no leases come to: somebody else has put it there. Make sure that nobody builds, "
+                f"delete it, then {verbs(key)[0]} again"
+            )
         term, token = state.term + 1, secrets.token_hex(16)
         holder = {
             "token": token,

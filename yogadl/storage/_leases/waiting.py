@@ -1,7 +1,6 @@
 """Wait for a builder, judge whether it is alive, and describe it in messages."""
 
 import contextlib
-import json
 import logging
 import os
 import random
@@ -10,7 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from yogadl._json import parse_json
 from yogadl._key import DatasetKey
+from yogadl._printable import printable
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read
@@ -123,7 +124,7 @@ class LeaseWaiter:
                     self._key,
                     self._participle,
                     self._describe(state),
-                    failed,
+                    printable(str(failed)),
                 )
             self._holder = 0, {}
 
@@ -221,9 +222,9 @@ class LeaseWaiter:
         heartbeat = read_body(self._bucket, _names.lease(self._key, state.term) + _names.HEARTBEAT)
         progress = heartbeat.get("progress")
         if isinstance(progress, dict) and isinstance(progress.get("records"), int):
-            of = f" of {progress['total']}" if progress.get("total") is not None else ""
+            of = f" of {progress['total']}" if isinstance(progress.get("total"), int) else ""
             who += f", {progress['records']}{of} records so far"
-        return who + ")"
+        return printable(f"{who})")
 
 
 def verbs(key: DatasetKey | _names.WholeDataset) -> tuple[str, str]:
@@ -248,8 +249,8 @@ def if_this_process(holder: dict[str, Any]) -> str:
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
     """Return the JSON object in a lease's object; an empty one if it is gone or has no such content."""
     try:
-        document = json.loads(read(bucket, name, 0, _MAX_BODY_BYTES) or b"{}")
-    except (ValueError, RecursionError):
+        document = parse_json(read(bucket, name, 0, _MAX_BODY_BYTES) or b"{}")
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from yogadl._json import parse_json
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._flock import locked
 from yogadl.storage._folder import Folder, storage_error
@@ -91,7 +92,7 @@ class MirrorLocation:
     def limit_bytes(self) -> int | None:
         """Return how many bytes the mirror may hold; ``None`` where only the disk limits it."""
         try:
-            settings = json.loads(Folder(self.root).read(_SETTINGS) or b"")
+            settings = parse_json(Folder(self.root).read(_SETTINGS) or b"")
         except ValueError:
             return self.given_bytes  # damaged, or gone
         found = settings.get("limit_bytes") if isinstance(settings, dict) else self.given_bytes

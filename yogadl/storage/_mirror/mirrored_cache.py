@@ -69,7 +69,8 @@ class MirroredCache:
         self._table_name = _names.table(manifest.key.id, manifest.table_sha256)
         self._lock_path = location.reader_lock(self._table_name)
         self._lock = ProcessLock()
-        self._room_bytes = 0  # that may be filled before it is looked for again
+        self._room_bytes = 0  # that may be filled before it is looked for again, under this limit
+        self._room_limit_bytes: int | None = None
         self._release = self._hold()
         try:
             self.table = self._open_table()
@@ -142,14 +143,15 @@ class MirroredCache:
         """
         one = self._part(number)
         size_bytes = one.size_bytes or 0
-        is_room_known = size_bytes <= self._room_bytes
+        limit_bytes = self._location.limit_bytes()  # which may have been lowered since
+        is_room_known = size_bytes <= self._room_bytes and limit_bytes == self._room_limit_bytes
         with self._location.gate(exclusive=not is_room_known):
             if is_room_known:
                 self._room_bytes -= size_bytes
             else:
-                what, limit_bytes = str(self._manifest.key), self._location.limit_bytes()
+                what = str(self._manifest.key)
                 room_bytes = evict_for(self._location, {one.name: size_bytes}, limit_bytes, what)
-                self._room_bytes = room_bytes // _ROOM_SHARE
+                self._room_bytes, self._room_limit_bytes = room_bytes // _ROOM_SHARE, limit_bytes
             os.ftruncate(lock, 0)
             os.pwrite(lock, one.name.encode(), 0)
         fetch_one(self._bucket, one, ranges, total)
@@ -219,11 +221,12 @@ class MirroredCache:
     def _hold(self) -> Callable[[], object]:
         """Register as a reader; return the function that ends that."""
         with self._location.gate(exclusive=False):
-            descriptor = open_lock(self._lock_path)
+            descriptor = open_lock(self._lock_path, reads=True)
             release = weakref.finalize(self, os.close, descriptor)
             release.atexit = False  # the process's end closes it
             wait_for_lock(descriptor, self._lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
-            os.utime(descriptor)  # when it was used last
+            with contextlib.suppress(OSError):  # where it may only be read, nothing is evicted from here
+                os.utime(descriptor)  # when it was used last
         return release
 
     def _open_table(self) -> PartTable:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._format.window import NO_FILE
+from yogadl._json import parse_json
 from yogadl.errors import StorageError
 from yogadl.storage._flock import is_at, try_lock
 
@@ -213,12 +214,12 @@ def _locked(descriptor: int, path: Path) -> bool:
 def _noted(notes: Path) -> dict[tuple[int, int], str]:
     """Return the ranges noted since the last boot, but for a truncated last line."""
     found = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+    with contextlib.suppress(OSError, ValueError, TypeError):
         with open(os.open(notes, _FLAGS | os.O_RDONLY), "rb") as file:
             lines = file.read(_MOST_NOTED_BYTES).split(b"\n")[:-1]  # the last one may be cut off
-        if lines and json.loads(lines[0]) == boot():
+        if lines and parse_json(lines[0]) == boot():
             for line in lines[1:]:
-                start, stop, tag = json.loads(line)
+                start, stop, tag = parse_json(line)
                 found[operator.index(start), operator.index(stop)] = str(tag)
     return found
 
