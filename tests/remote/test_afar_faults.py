@@ -1,6 +1,7 @@
 """Streams that read by range when store, network or people fail: the right data, or one clear error."""
 
 import errno
+import gc
 import itertools
 import threading
 import time
@@ -16,14 +17,17 @@ from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refus
 
 import yogadl
 from yogadl._dataref import RecordsRef
+from yogadl._stream import block_ahead
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _remote_opening
 from yogadl.storage._buckets.bucket import ReplacedError
 from yogadl.storage._buckets.retry import RetryPolicy
+from yogadl.storage._ranges import Ranges
 
 COUNT = 300
 BOUND_S = 60
 BLOCKS = yogadl.Blocks(records=10, window=5, lanes=3)
+SMALL_BLOCKS = yogadl.Blocks(records=5, window=5, lanes=3)
 COLUMNS = {
     "id": np.arange(COUNT),
     "x": np.random.default_rng(0).integers(0, 255, (COUNT, 5000), np.uint8),
@@ -105,10 +109,12 @@ def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: di
 
 
 @pytest.mark.parametrize("name", ["reset", "stall", "503"])
-@pytest.mark.parametrize("shuffle", [True, BLOCKS], ids=["records", "blocks"])
+@pytest.mark.parametrize("shuffle", [True, SMALL_BLOCKS], ids=["records", "blocks"])
 def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
-    broken: Broken, tmp_path: Path, name: str, shuffle: Any
+    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shuffle: Any
 ) -> None:
+    # Two windows are brought ahead: were they the epoch, all of it might be here before the store is gone.
+    monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", 1)
     place, proxy = broken
     held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": 1_700_000}
     ref = opened(place, total_s=3.0, **held)
@@ -125,6 +131,37 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
     assert found == ref.stream(shuffle=shuffle).indices(0).tolist()
     for batch in seen:
         np.testing.assert_array_equal(batch["x"], COLUMNS["x"][batch["id"]])
+
+
+@pytest.mark.parametrize("way", [None, {}, {"threads": 2}, {"workers": 2}], ids=str)
+def test_an_error_is_told_once_and_what_failed_ahead_is_asked_for_anew(
+    broken: Broken, way: dict[str, int] | None
+) -> None:
+    place, proxy = broken
+    stream = opened(place).stream(shuffle=True)
+    batches = stream.map(dict).batch(16)  # without a function, many small batches are one read
+    iterator = iter(batches if way is None else batches.prefetch(2, **way))
+    seen = [next(iterator)]
+    is_google = place.url.startswith("gs:")
+    proxy.breaks(of_a_part, refuses(403, "Forbidden") if is_google else refuses(400, "ExpiredToken"))
+    with pytest.raises(StorageError, match=r"credentials (are not allowed to|have expired)"):
+        seen.extend(iterator)
+    nothing_is_on_its_way(proxy)
+    proxy.rules.clear()  # renewed
+    seen.extend(iterator)
+    assert np.concatenate([batch["id"] for batch in seen]).tolist() == stream.indices(0).tolist()
+
+
+def nothing_is_on_its_way(proxy: StoreProxy) -> None:
+    """Wait until each range that was asked for ahead has come, or failed."""
+    here = [found for found in gc.get_objects() if isinstance(found, Ranges)]
+    wait_until(
+        lambda: (
+            proxy.answering == 0
+            and all(one.is_done for ranges in here for one in list(ranges._rows.values()))
+        ),
+        "that nothing is on its way",
+    )
 
 
 def test_a_store_that_comes_back_is_waited_for(broken: Broken) -> None:
