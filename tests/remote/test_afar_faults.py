@@ -27,6 +27,7 @@ from yogadl.storage._ranges import Ranges
 COUNT = 300
 BOUND_S = 60
 BLOCKS = yogadl.Blocks(records=10, window=5, lanes=3)
+ROOM_BYTES = 1_500_000  # not for all of the cache: its parts would come to the mirror, not its blocks
 SMALL_BLOCKS = yogadl.Blocks(records=5, window=5, lanes=3)
 COLUMNS = {
     "id": np.arange(COUNT),
@@ -102,7 +103,7 @@ def test_nor_is_it_by_threads_or_workers(broken: Broken, way: dict[str, int]) ->
 @pytest.mark.parametrize("way", [{}, {"workers": 2}])
 def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: dict[str, int]) -> None:
     place, proxy = broken
-    ref = opened(place, mirror=tmp_path, mirror_limit=1_700_000)
+    ref = opened(place, mirror=tmp_path, mirror_limit=ROOM_BYTES)
     proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 3 == 0, cuts(2000), times=20)
     drained(ref, BLOCKS, **way)
     assert proxy.rules[0].times < 20
@@ -116,8 +117,9 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
     # Two windows are brought ahead: were they the epoch, all of it might be here before the store is gone.
     monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", 1)
     place, proxy = broken
-    held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": 1_700_000}
+    held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": ROOM_BYTES}
     ref = opened(place, total_s=3.0, **held)
+    assert ref.locality().bytes > ROOM_BYTES
     iterator = iter(ref.stream(shuffle=shuffle).batch(16))
     seen = [next(iterator)]
     proxy.breaks(of_a_part, PASSING[name])
