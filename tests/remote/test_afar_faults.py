@@ -256,6 +256,18 @@ def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(
         ref[200]
 
 
+def test_a_part_swapped_after_the_fetch_is_one_error_where_bytes_are_compared(
+    any_place: Place,
+) -> None:
+    ref = opened(any_place, verify="block")
+    bucket = any_place.open()
+    for found in list(bucket.list("set/parts/")):
+        if found.name.endswith(".mdb"):
+            bucket.put(found.name, bytes(found.size_bytes))
+    with pytest.raises(CacheFormatError, match="the bytes in part"):
+        drained(ref)
+
+
 def test_what_is_compared_is_right_though_requests_fail_now_and_then(broken: Broken) -> None:
     place, proxy = broken
     ref = opened(place, verify="block")
