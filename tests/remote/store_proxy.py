@@ -86,12 +86,14 @@ class StoreProxy:
         url: Where clients find it.
         rules: What it breaks; may be changed while it runs.
         requests: All that came.
+        answering: How many of them are being answered.
     """
 
     upstream: str
     url: str = ""
     rules: list[Rule] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    answering: int = 0
     _deciding: Any = field(default_factory=threading.Lock)
 
     def breaks(
@@ -107,11 +109,17 @@ class StoreProxy:
         """Return what happens to a request."""
         with self._deciding:
             self.requests.append(request)
+            self.answering += 1
             for rule in self.rules:
                 if rule.times > 0 and rule.takes(request):
                     rule.times -= 1
                     return rule.happens
         return Exchange.passes
+
+    def is_answered(self) -> None:
+        """Note that a request was answered."""
+        with self._deciding:
+            self.answering -= 1
 
 
 @dataclass
@@ -252,7 +260,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.end(is_reset=True)
             return
         request = Request(self.command, self.path, self.headers, size)
-        self.proxy.decide(request)(Exchange(request, body, self))
+        happens = self.proxy.decide(request)
+        try:
+            happens(Exchange(request, body, self))
+        finally:
+            self.proxy.is_answered()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = _handle
 

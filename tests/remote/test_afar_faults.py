@@ -1,6 +1,7 @@
 """Streams that read by range when store, network or people fail: the right data, or one clear error."""
 
 import errno
+import gc
 import itertools
 import threading
 import time
@@ -16,14 +17,18 @@ from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refus
 
 import yogadl
 from yogadl._dataref import RecordsRef
+from yogadl._stream import block_ahead
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _remote_opening
 from yogadl.storage._buckets.bucket import ReplacedError
 from yogadl.storage._buckets.retry import RetryPolicy
+from yogadl.storage._ranges import Ranges
 
 COUNT = 300
 BOUND_S = 60
 BLOCKS = yogadl.Blocks(records=10, window=5, lanes=3)
+ROOM_BYTES = 1_500_000  # not for all of the cache: its parts would come to the mirror, not its blocks
+SMALL_BLOCKS = yogadl.Blocks(records=5, window=5, lanes=3)
 COLUMNS = {
     "id": np.arange(COUNT),
     "x": np.random.default_rng(0).integers(0, 255, (COUNT, 5000), np.uint8),
@@ -98,20 +103,23 @@ def test_nor_is_it_by_threads_or_workers(broken: Broken, way: dict[str, int]) ->
 @pytest.mark.parametrize("way", [{}, {"workers": 2}])
 def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: dict[str, int]) -> None:
     place, proxy = broken
-    ref = opened(place, mirror=tmp_path, mirror_limit=1_700_000)
+    ref = opened(place, mirror=tmp_path, mirror_limit=ROOM_BYTES)
     proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 3 == 0, cuts(2000), times=20)
     drained(ref, BLOCKS, **way)
     assert proxy.rules[0].times < 20
 
 
 @pytest.mark.parametrize("name", ["reset", "stall", "503"])
-@pytest.mark.parametrize("shuffle", [True, BLOCKS], ids=["records", "blocks"])
+@pytest.mark.parametrize("shuffle", [True, SMALL_BLOCKS], ids=["records", "blocks"])
 def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
-    broken: Broken, tmp_path: Path, name: str, shuffle: Any
+    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shuffle: Any
 ) -> None:
+    # Two windows are brought ahead: were they the epoch, all of it might be here before the store is gone.
+    monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", 1)
     place, proxy = broken
-    held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": 1_700_000}
+    held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": ROOM_BYTES}
     ref = opened(place, total_s=3.0, **held)
+    assert ref.locality().bytes > ROOM_BYTES
     iterator = iter(ref.stream(shuffle=shuffle).batch(16))
     seen = [next(iterator)]
     proxy.breaks(of_a_part, PASSING[name])
@@ -125,6 +133,37 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
     assert found == ref.stream(shuffle=shuffle).indices(0).tolist()
     for batch in seen:
         np.testing.assert_array_equal(batch["x"], COLUMNS["x"][batch["id"]])
+
+
+@pytest.mark.parametrize("way", [None, {}, {"threads": 2}, {"workers": 2}], ids=str)
+def test_an_error_is_told_once_and_what_failed_ahead_is_asked_for_anew(
+    broken: Broken, way: dict[str, int] | None
+) -> None:
+    place, proxy = broken
+    stream = opened(place).stream(shuffle=True)
+    batches = stream.map(dict).batch(16)  # without a function, many small batches are one read
+    iterator = iter(batches if way is None else batches.prefetch(2, **way))
+    seen = [next(iterator)]
+    is_google = place.url.startswith("gs:")
+    proxy.breaks(of_a_part, refuses(403, "Forbidden") if is_google else refuses(400, "ExpiredToken"))
+    with pytest.raises(StorageError, match=r"credentials (are not allowed to|have expired)"):
+        seen.extend(iterator)
+    nothing_is_on_its_way(proxy)
+    proxy.rules.clear()  # renewed
+    seen.extend(iterator)
+    assert np.concatenate([batch["id"] for batch in seen]).tolist() == stream.indices(0).tolist()
+
+
+def nothing_is_on_its_way(proxy: StoreProxy) -> None:
+    """Wait until each range that was asked for ahead has come, or failed."""
+    here = [found for found in gc.get_objects() if isinstance(found, Ranges)]
+    wait_until(
+        lambda: (
+            proxy.answering == 0
+            and all(one.is_done for ranges in here for one in list(ranges._rows.values()))
+        ),
+        "that nothing is on its way",
+    )
 
 
 def test_a_store_that_comes_back_is_waited_for(broken: Broken) -> None:
@@ -215,6 +254,18 @@ def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(
     assert int(ref[0]["id"]) == 0
     with pytest.raises(CacheFormatError, match="field 'x'"):
         ref[200]
+
+
+def test_a_part_swapped_after_the_fetch_is_one_error_where_bytes_are_compared(
+    any_place: Place,
+) -> None:
+    ref = opened(any_place, verify="block")
+    bucket = any_place.open()
+    for found in list(bucket.list("set/parts/")):
+        if found.name.endswith(".mdb"):
+            bucket.put(found.name, bytes(found.size_bytes))
+    with pytest.raises(CacheFormatError, match="the bytes in part"):
+        drained(ref)
 
 
 def test_what_is_compared_is_right_though_requests_fail_now_and_then(broken: Broken) -> None:

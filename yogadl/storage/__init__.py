@@ -141,9 +141,9 @@ def open_storage(
         wait_s: How long to wait for a builder that is alive, before a `LeaseError`; ``None``: for ever. Only
             for buckets and `shared` folders; in other folders, a builder is waited for as long as its process
             lives.
-        patience_s: How long each operation retries while the bucket's store does not answer; 120 s if not
-            given. A store that has never answered, such as one with a mistyped endpoint, is an error within
-            10 s in any case.
+        patience_s: How long each operation on a bucket goes on while less than 64 KiB of it arrives or is
+            sent; 120 s if not given. A store that has never answered, such as one with a mistyped endpoint,
+            is an error within 10 s in any case.
         exclusive: Whether to refuse to build in a store that can't keep two builders apart. If ``False``, you
             must make sure that only one machine builds at a time.
         mapped: Whether files may be memory-mapped, which is the fastest way to read. If a mapped file is cut

@@ -90,7 +90,7 @@ class Ranges:
         new = [
             number
             for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
-            if key not in self._rows or self._rows[key].stop < stop
+            if self._known(key, stop) is None
         ]
         for found, members in self._asked(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
             mine = {keys[new[member]] for member in members}
@@ -191,7 +191,9 @@ class Ranges:
         for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
             one = taken.get(key)
             if one is None or one.stop < stop:
-                one = self._take(key, stop) if takes else self._rows.get(key)
+                one = self._known(key, stop)
+                if one is not None and takes:
+                    self._forget(key, one)
                 if one is None:
                     new.append(number)
                 else:
@@ -202,16 +204,23 @@ class Ranges:
                 found[new[member]] = one
         return found
 
-    def _take(self, key: int, stop: int) -> Range | None:
-        """Return what was announced there, unless it is shorter; it is given once."""
+    def _known(self, key: int, stop: int) -> Range | None:
+        """Return what was announced there, unless it is shorter, or has failed: then it is asked for anew.
+
+        So an error is told to those who wait for it, and to nobody later, when its cause may be gone.
+        """
         found = self._rows.get(key)
-        if found is None or found.stop < stop:
+        if found is not None and found.has_failed:
+            self._forget(key, found)
             return None
+        return None if found is None or found.stop < stop else found
+
+    def _forget(self, key: int, found: Range) -> None:
+        """Let go of what was announced there: it is given once."""
         del self._rows[key]
         self._left[found] -= 1
         if not self._left[found]:
             self._drop(found)
-        return found
 
     def _drop(self, found: Range) -> None:
         del self._left[found]
@@ -226,7 +235,8 @@ class Ranges:
 
     def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Range]:
         """Return what has each of these pages, and ask for those that are not here."""
-        new = np.array([number for number in numbers if number not in self._pages], np.int64)
+        missing = [n for n in numbers if n not in self._pages or self._pages[n].has_failed]
+        new = np.array(missing, np.int64)
         parts = np.searchsorted(self._first_page, new, side="right") - 1
         starts = (new - self._first_page[parts]) * PAGE_BYTES
         stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])

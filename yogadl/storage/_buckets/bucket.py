@@ -116,9 +116,7 @@ class Bucket(Protocol):
             ReplacedError: if `tag` is given and the object has another by now.
         """
         with self.get(name, start, stop, tag=tag) as body:
-            if body is None:
-                return None
-            return FetchedRange(memoryview(b"".join(body.chunks)), body.object)
+            return None if body is None else whole(body)
 
     def put(self, name: str, content: bytes | Path) -> Object:
         """Write an object, replacing any other of that name; a path's file is sent as it is.
@@ -141,6 +139,11 @@ class Bucket(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove an object, if it is there."""
+
+
+def whole(body: Body) -> FetchedRange:
+    """Return all that arrives."""
+    return FetchedRange(memoryview(b"".join(body.chunks)), body.object)
 
 
 def read(

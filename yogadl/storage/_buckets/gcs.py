@@ -20,6 +20,7 @@ from yogadl.storage._buckets.store import (
     CONNECT_TIMEOUT_S,
     CONNECTIONS,
     BadResponseError,
+    CountedFile,
     Page,
     PerProcess,
     Sdk,
@@ -177,11 +178,12 @@ class _GCS:
             read = partial(answer.raw.read, chunk_bytes, decode_content=False)
             yield Body(found, _SDK.chunks(self._what(name), read))
 
-    def put(self, name: str, content: bytes | Path) -> Object:
+    def put(self, name: str, content: bytes | Path, sent: Callable[[int], None]) -> Object:
         with _SDK.translated(Verb.WRITE, self._what(name)):
             if isinstance(content, Path):
                 blob = self._blob(name)
-                blob.upload_from_filename(str(content), **_AS_IT_IS, **self._once)
+                with CountedFile(content, sent) as file:
+                    blob.upload_from_file(file, size=content.stat().st_size, **_AS_IT_IS, **self._once)
             else:
                 blob = self._write(name, content)
         return _object(blob)
@@ -291,7 +293,8 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     status = error.code or 0
     detail = f"{status} {_message(error)}"
     if is_transient(status):
-        return transient(verb, what, detail)
+        headers = getattr(error.response, "headers", None) or {}
+        return transient(verb, what, detail, retry_after=headers.get("Retry-After"))
     if status == 403:
         return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
     refusals = {404: Refusal.NO_BUCKET, 401: Refusal.WRONG_SECRET}

@@ -5,6 +5,7 @@ what the SDK would: with options that it has no equal of it is not tried, and wh
 asked for again by the SDK, whose answer counts.
 """
 
+import errno
 import functools
 import logging
 import os
@@ -29,21 +30,31 @@ _MOST_REFUSALS: Final = 3
 # obstore asks for credentials anew five minutes before they expire: so, once a minute. When they really do is
 # for the SDK to know, which renews them.
 _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
-# What obstore allows a whole body; a silence ends it sooner.
+# What obstore allows a whole body where chunks tell of progress; a silence ends it sooner.
 _LONGEST_BODY: Final = timedelta(days=1)
+# With these a store may say when it is to be asked again, which obstore does not tell: the SDK asks at once.
+_BUSY: Final = (429, 503)
 # obstore's errors have no more than a text.
 _STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
 _PASSING: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
 
 
 class _Client(NamedTuple):
-    """A store of obstore's, ``None`` if the SDK is to be asked, and what it calls an object's tag.
+    """A store of obstore's, ``None`` if the SDK is to be asked. Never pickled: it has secrets.
 
-    Never pickled: it has secrets.
+    Attributes:
+        store: Reads bodies of any length.
+        tag: What it calls an object's tag.
+        brief: The same, but gives up an answer that is not whole within the patience.
     """
 
     store: Any
     tag: str = ""
+    brief: Any = None
+
+
+class BusyError(TransientError):
+    """The store is busy, and obstore does not tell until when: the SDK is to be asked."""
 
 
 class ObstoreRanges:
@@ -51,10 +62,12 @@ class ObstoreRanges:
 
     Args:
         sdk: The store by its SDK.
+        patience_s: How long `fetch` may take.
     """
 
-    def __init__(self, sdk: Store) -> None:
+    def __init__(self, sdk: Store, patience_s: float) -> None:
         self._sdk = sdk
+        self._patience_s = patience_s
         self._client = PerProcess(self._connected)
         self._refusals = 0
         _forked_beside_obstore()
@@ -65,12 +78,16 @@ class ObstoreRanges:
         return self._sdk.url
 
     def fetch(self, name: str, start: int, stop: int, tag: str | None) -> FetchedRange | None:
-        """Return a range that begins inside its object, all at once; ``None`` if `open` is to be asked."""
+        """Return a range that begins inside its object, all at once; ``None`` if `open` is to be asked.
+
+        Raises:
+            BusyError: if the SDK is to be asked.
+        """
         client = self._client()
         if client.store is None:
             return None
         try:
-            result = _get(client, name, start, stop, tag)
+            result = _get(client, client.brief, name, start, stop, tag)
             content = memoryview(result.buffer())
         except _errors() as error:
             self._raise_passing(error, name)
@@ -90,18 +107,22 @@ class ObstoreRanges:
         """Open a range that begins inside its object; its chunks may break off, as `Store.open` says."""
         client = self._client()
         result = found = None
+        is_busy = False
         if client.store is not None and stop is not None:
             try:
-                result = _get(client, name, start, stop, tag)
+                result = _get(client, client.store, name, start, stop, tag)
                 found = _object(client, name, result.meta)
             except _errors() as error:
-                self._raise_passing(error, name)
+                try:
+                    self._raise_passing(error, name)
+                except BusyError:
+                    is_busy = True
         if result is not None and found is not None:
             self._refusals = 0
             yield Body(found, self._chunks(result.stream(chunk_bytes), name))
             return
         with self._sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
-            if body is not None:
+            if body is not None and not is_busy:
                 self._note_refusal(client)
             yield body
 
@@ -116,7 +137,7 @@ class ObstoreRanges:
         try:
             if _forked_beside_obstore():
                 raise NotCarriedOverError("a fork of a process that has loaded it, where it would hang")
-            return _connected(self._sdk.transport())
+            return _connected(self._sdk.transport(), self._patience_s)
         except StorageError:
             raise  # such as that there are no credentials: there may be some later
         except ImportError:
@@ -145,6 +166,8 @@ class ObstoreRanges:
     def _raise_passing(self, error: Exception, name: str) -> None:
         """Raise our error of one of obstore's if it may pass; what else it is the SDK is to say."""
         status = _STATUS.search(_said(error))
+        if status is not None and int(status[1]) in _BUSY:
+            raise BusyError(errno.EAGAIN, _said(error)) from error
         if _PASSING.search(str(error)) if status is None else is_transient(int(status[1])):
             raise self._passing(error, name) from error
 
@@ -155,14 +178,13 @@ class ObstoreRanges:
         )
 
 
-def _connected(transport: Transport) -> _Client:
+def _connected(transport: Transport, patience_s: float) -> _Client:
     from obstore import store
 
     options: dict[str, Any] = {
         "allow_http": True,
         "connect_timeout": timedelta(seconds=transport.timeouts_s[0]),
         "read_timeout": timedelta(seconds=transport.timeouts_s[1]),
-        "timeout": _LONGEST_BODY,
         "default_headers": dict(transport.headers),
         "user_agent": f"{transport.user_agent} obstore",
     }
@@ -176,28 +198,32 @@ def _connected(transport: Transport) -> _Client:
         with open(transport.verify, "rb") as file:
             options["root_certificate"] = file.read()
     options["allow_invalid_certificates"] = transport.verify is False
-    made = getattr(store, transport.kind)(
-        config=dict(transport.config),
-        client_options=options,
-        retry_config={"max_retries": 0},  # retries are made above
-        credential_provider=transport.credentials and functools.partial(_credentials, transport.credentials),
+    made, brief = (
+        getattr(store, transport.kind)(
+            config=dict(transport.config),
+            client_options={**options, "timeout": limit},
+            retry_config={"max_retries": 0},  # retries are made above
+            credential_provider=transport.credentials
+            and functools.partial(_credentials, transport.credentials),
+        )
+        for limit in (_LONGEST_BODY, min(_LONGEST_BODY, timedelta(seconds=patience_s)))
     )
-    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag")
+    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag", brief)
 
 
 def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return {**find(), "expires_at": datetime.now(UTC) + _CREDENTIALS_LIFE}
 
 
-def _get(client: _Client, name: str, start: int, stop: int, tag: str | None) -> Any:
+def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
     import obstore
 
-    options: dict[str, Any] = {"range": (start, stop)}
+    options: Any = {"range": (start, stop)}
     if tag is not None and client.tag == "version":
         options["version"] = tag
     elif tag is not None:
         options["if_match"] = f'"{tag}"'
-    return obstore.get(client.store, name, options=options)
+    return obstore.get(by, name, options=options)
 
 
 def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:

@@ -1,5 +1,10 @@
-"""Repeat operations on a store that failed for a passing reason, with backoff and a limit in time."""
+"""Repeat operations on a store that failed for a passing reason, with backoff and a limit in time.
 
+An SDK's limits in time are between two bytes: one that comes a second keeps a request alive for ever. So
+attempts are made in threads of their own, and are left alone where too little comes of them.
+"""
+
+import errno
 import logging
 import math
 import random
@@ -19,12 +24,22 @@ _LONGEST_DELAY_S: Final = 10.0
 _LOG_AFTER_S: Final = 5.0
 # A refused port or an unknown host is most likely a mistyped endpoint, until the store has answered once.
 _MISTAKEN_S: Final = 4.0
+# An operation goes on as long as so much of it arrives, or is sent, within its patience.
+PROGRESS_BYTES: Final = 2**16
+# The last attempt has so long, however little of the patience is left.
+_LEAST_ATTEMPT_S: Final = 1.0
 
 Result = TypeVar("Result")
 
 
 class TransientError(StorageError):
-    """A failure after which a new attempt may succeed: a reset connection, a stall, a 500 or 503."""
+    """A failure after which a new attempt may succeed: a reset connection, a stall, a 500 or 503.
+
+    Attributes:
+        after_s: When the store wants to be asked again: its answer's Retry-After.
+    """
+
+    after_s: float = 0.0
 
 
 class UnreachableError(TransientError):
@@ -41,8 +56,8 @@ class RetryPolicy:
 
     Args:
         silence_s: A connection on which nothing arrives for so long is closed, and the request repeated.
-        total_s: One operation is repeated for so long, counted from its first failure since it last made
-            progress; only for some seconds while no connection could ever be made to this store.
+        total_s: One operation goes on for so long without progress, which is 64 KiB of it; only for some
+            seconds while no connection could ever be made to this store.
 
     Raises:
         ConfigurationError: if either is not above 0.
@@ -112,6 +127,42 @@ class Retrier:
         self.policy = policy
         self.presence = Presence()
 
+    def call(self, attempt: Callable[[], Result], what: str = "use the store") -> Result:
+        """Return what `attempt` returns; see `Attempts.call`."""
+        return Attempts(self, what).call(attempt)
+
+
+class Attempts:
+    """The attempts at one operation. One thread makes them; any may say that they make progress.
+
+    Args:
+        retrier: How long to go on.
+        what: What is to be done, for messages.
+    """
+
+    def __init__(self, retrier: Retrier, what: str = "use the store") -> None:
+        self._retrier = retrier
+        self._policy = retrier.policy
+        self._what = what
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the failures so far, since the operation has made progress."""
+        self._failures = 0
+        self._last: TransientError | None = None
+        self._bytes = 0
+        self._begun = time.monotonic()
+
+    def moved(self, size_bytes: int) -> None:
+        """Note that so many bytes have arrived, or were sent."""
+        self._bytes += size_bytes
+        if self._bytes >= PROGRESS_BYTES:
+            self.restart()
+
+    def answered(self) -> None:
+        """Note that the store did what it was asked for."""
+        self._retrier.presence.is_here()
+
     def call(self, attempt: Callable[[], Result]) -> Result:
         """Return what `attempt` returns, called again while it raises `TransientError`.
 
@@ -119,32 +170,53 @@ class Retrier:
             UnavailableError: if the policy's time is over.
             StorageError: any other that `attempt` raises.
         """
-        attempts = Attempts(self)
         while True:
             try:
-                result = attempt()
+                result = self.run(attempt)
             except TransientError as error:
-                attempts.failed(error)
+                self.failed(error)
             else:
-                self.presence.is_here()
+                self.answered()
                 return result
 
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Return what `work` returns, made in a thread, which is left alone if it makes no progress.
 
-class Attempts:
-    """The attempts at one operation. Not for several threads."""
+        Raises:
+            UnavailableError: if the policy's time is over.
+        """
+        done = threading.Event()
+        results: list[Result] = []
+        errors: list[BaseException] = []
 
-    def __init__(self, retrier: Retrier) -> None:
-        self._retrier = retrier
-        self._policy = retrier.policy
-        self.restart()
+        def call() -> None:
+            try:
+                results.append(work())
+            except BaseException as error:  # noqa: BLE001  (who waits raises it, whatever it is)
+                errors.append(error)
+            done.set()
 
-    def restart(self) -> None:
-        """Forget the failures so far, since the operation has made progress."""
-        self._failures = 0
-        self._begun = time.monotonic()
+        try:
+            threading.Thread(target=call, name="yogadl-request", daemon=True).start()
+        except RuntimeError:  # there may be no more threads, or the interpreter shuts down
+            return work()
+        least_s = time.monotonic() + _LEAST_ATTEMPT_S
+        while not done.is_set():
+            left_s = max(self._begun + self._policy.total_s, least_s) - time.monotonic()
+            if left_s <= 0:
+                raise self._unavailable()
+            done.wait(left_s)
+        if errors:
+            try:
+                raise errors[0]
+            finally:
+                errors.clear()  # or the traceback would hold itself
+        return results[0]
 
     def failed(self, error: TransientError) -> None:
         """Sleep before the next attempt, longer each time; at random, so that clients do not return in step.
+
+        Not less than the store asks for. If that is longer than the policy's time, there is one attempt more.
 
         Raises:
             UnavailableError: if the policy's time is over.
@@ -152,24 +224,30 @@ class Attempts:
         if not isinstance(error, UnreachableError):
             self._retrier.presence.answered.set()
         has_answered = self._retrier.presence.answered.is_set()
-        if self._failures == 0:
-            self._first_failed = time.monotonic()
         longest = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
         delay = random.uniform(longest / 4, longest)
         self._failures += 1
-        now = time.monotonic()
-        waited = now - self._first_failed
-        # Counted from the beginning of the attempt: to fail to connect may itself take long.
-        is_mistaken = not has_answered and now - self._begun + delay > _MISTAKEN_S
-        if is_mistaken or waited + delay > self._policy.total_s:
-            advice = "see whether the store is up and can be reached, then try again"
-            if not has_answered:
-                advice = (
-                    f"nothing has ever answered there: check the endpoint, its http:// or https://, {advice}"
-                )
-            raise UnavailableError(
-                error.errno, f"{error.strerror} (tried {self._failures} times; {advice})"
-            ) from error
+        self._last = error
+        waited = time.monotonic() - self._begun
+        left_s = self._policy.total_s - waited
+        if error.after_s > delay:
+            most_s = left_s - min(_LEAST_ATTEMPT_S, self._policy.total_s / 4)
+            delay = min(error.after_s, most_s) if most_s > 0 else error.after_s
+        # An attempt to connect may itself take long.
+        is_mistaken = not has_answered and waited + delay > _MISTAKEN_S
+        if is_mistaken or delay > left_s:
+            raise self._unavailable() from error
         if waited > _LOG_AFTER_S:
-            self._retrier.presence.is_away(self._first_failed, error, self._policy.total_s)
+            self._retrier.presence.is_away(self._begun, error, self._policy.total_s)
         time.sleep(delay)
+
+    def _unavailable(self) -> UnavailableError:
+        advice = "see whether the store is up and can be reached, then try again"
+        if not self._retrier.presence.answered.is_set():
+            advice = f"nothing has ever answered there: check the endpoint, its http:// or https://, {advice}"
+        if self._last is not None:
+            number, said = self._last.errno, self._last.strerror
+        else:
+            least = f"less than {PROGRESS_BYTES // 1024} KiB in {self._policy.total_s:g} s, its patience_s"
+            number, said = errno.EAGAIN, f"can't {self._what}: {least}, came or went"
+        return UnavailableError(number, f"{said} (tried {max(1, self._failures)} times; {advice})")

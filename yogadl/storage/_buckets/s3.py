@@ -18,6 +18,7 @@ from yogadl.storage._buckets.s3_transport import prepared_get, transport_of
 from yogadl.storage._buckets.store import (
     CONNECT_TIMEOUT_S,
     CONNECTIONS,
+    CountedBytes,
     Page,
     PerProcess,
     Sdk,
@@ -28,7 +29,14 @@ from yogadl.storage._buckets.store import (
     size_of_whole,
 )
 from yogadl.storage._buckets.store_bucket import StoreBucket
-from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient
+from yogadl.storage._buckets.store_errors import (
+    Refusal,
+    Verb,
+    is_transient,
+    refused,
+    retry_after_s,
+    transient,
+)
 
 # The SDK retries the parts of a file, each by itself; all else is retried above, in one place.
 _ATTEMPTS_PER_PART: Final = 6
@@ -96,7 +104,7 @@ class S3Bucket(StoreBucket):
         patience: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         options = dict(client_options or {}, endpoint_url=checked_endpoint(endpoint_url))
-        connect = partial(_client, profile, anonymous, options, patience.silence_s)
+        connect = partial(_client, profile, anonymous, options, patience)
         super().__init__(
             _S3(bucket, connect, dict(extra_args or {})),
             bucket,
@@ -111,7 +119,7 @@ class S3Bucket(StoreBucket):
 
 
 def _client(
-    profile: str | None, anonymous: bool, options: Mapping[str, Any], silence_s: float, attempts: int
+    profile: str | None, anonymous: bool, options: Mapping[str, Any], patience: RetryPolicy, attempts: int
 ) -> Any:
     import boto3
     from botocore import UNSIGNED
@@ -120,8 +128,8 @@ def _client(
 
     config = Config(
         user_agent_extra=f"yogadl/{library_version()}",
-        connect_timeout=min(CONNECT_TIMEOUT_S, silence_s),
-        read_timeout=silence_s,
+        connect_timeout=min(CONNECT_TIMEOUT_S, patience.silence_s),
+        read_timeout=patience.silence_s,
         max_pool_connections=CONNECTIONS,
         retries={"mode": "standard", "total_max_attempts": attempts},
         # Contents are checked by sha256 elsewhere, and many stores refuse checksums that trail a body.
@@ -134,11 +142,23 @@ def _client(
         config = config.merge(given)
     try:
         session = boto3.session.Session(profile_name=profile)
-        return session.client("s3", **{**options, "config": config})
+        client = session.client("s3", **{**options, "config": config})
     except (BotoCoreError, ValueError, TypeError) as error:
         raise ConfigurationError(
             f"boto3 can't make a client with these options: {without_secrets(str(error))}"
         ) from error
+    if attempts > 1:
+        client.meta.events.register_first(
+            "needs-retry.s3", partial(_wanted_pause, attempts, patience.total_s)
+        )
+    return client
+
+
+def _wanted_pause(most: int, most_s: float, response: Any, attempts: int, **_: Any) -> float | None:
+    """Return how long the store wants the SDK to wait before it tries again; ``None`` if it does not say."""
+    if response is None or response[0].status_code < 400 or attempts >= most:
+        return None
+    return min(retry_after_s(response[0].headers.get("retry-after")), most_s) or None
 
 
 class _Client(NamedTuple):
@@ -205,11 +225,12 @@ class _S3:
                 found = Object(name, size, _tag(answer), answer["LastModified"].timestamp())
             yield Body(found, _SDK.chunks(self._what(name), partial(answer["Body"].read, chunk_bytes)))
 
-    def put(self, name: str, content: bytes | Path) -> Object:
+    def put(self, name: str, content: bytes | Path, sent: Callable[[int], None]) -> Object:
         if isinstance(content, Path):
-            return self._put_file(name, content)
+            return self._put_file(name, content, sent)
         with _SDK.translated(Verb.WRITE, self._what(name)):
-            answer = self._call("put_object", Key=name, Body=content, ContentMD5=_md5(content))
+            body = CountedBytes(content, sent)
+            answer = self._call("put_object", Key=name, Body=body, ContentMD5=_md5(content))
             written = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
             return Object(name, len(content), _tag(answer), written.timestamp())
 
@@ -251,14 +272,14 @@ class _S3:
         refuse_range(answer.status, self.url, name, start)
         return answer.content
 
-    def _put_file(self, name: str, path: Path) -> Object:
+    def _put_file(self, name: str, path: Path, sent: Callable[[int], None]) -> Object:
         from boto3.s3.transfer import S3Transfer
 
         extra = {
             key: value for key, value in self._extra_args.items() if key in S3Transfer.ALLOWED_UPLOAD_ARGS
         }
         with _SDK.translated(Verb.WRITE, self._what(name)):
-            self._uploader().upload_file(str(path), self._bucket, name, ExtraArgs=extra)
+            self._uploader().upload_file(str(path), self._bucket, name, ExtraArgs=extra, Callback=sent)
         found = self.head(name)
         if found is None:
             raise transient(Verb.WRITE, f"{self.url}/{name}", "the store accepted it, but it is not there")
@@ -334,7 +355,8 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
     status, code = _status(error), _code(error)
     detail = f"{status} {code}: {error.response.get('Error', {}).get('Message', '')}"
     if code in _TRANSIENT or is_transient(status):
-        return transient(verb, what, detail)
+        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return transient(verb, what, detail, retry_after=headers.get("retry-after"))
     if code in _REFUSALS:
         return refused(_REFUSALS[code], verb, what, "", detail)
     if status in (401, 403):

@@ -1,6 +1,7 @@
 """Declare a store, which makes one attempt at each verb, and write once what the SDKs of all stores need."""
 
 import errno
+import io
 import json
 import os
 import re
@@ -95,8 +96,8 @@ class Store(Protocol):
     ) -> AbstractContextManager[Body | None]:
         """Open an object, or a range that begins inside it; its chunks may break off or end too early."""
 
-    def put(self, name: str, content: bytes | Path) -> Object:
-        """Write an object."""
+    def put(self, name: str, content: bytes | Path, sent: Callable[[int], None]) -> Object:
+        """Write an object; `sent` is called with how many bytes were sent, from any thread."""
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object unless there is one; return whether there was none."""
@@ -167,6 +168,34 @@ class Sdk:
         with self.translated(Verb.READ, what):
             while chunk := read():
                 yield chunk
+
+
+class CountedBytes(io.BytesIO):
+    """Bytes to be sent that tell how many were read of them."""
+
+    def __init__(self, content: bytes, sent: Callable[[int], None]) -> None:
+        super().__init__(content)
+        self._sent = sent
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes."""
+        found = super().read(size)
+        self._sent(len(found))
+        return found
+
+
+class CountedFile(io.FileIO):
+    """A file to be sent that tells how many bytes were read of it."""
+
+    def __init__(self, path: Path, sent: Callable[[int], None]) -> None:
+        super().__init__(path)
+        self._sent = sent
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes."""
+        found = super().read(size) or b""
+        self._sent(len(found))
+        return found
 
 
 class PerProcess(Generic[Value]):

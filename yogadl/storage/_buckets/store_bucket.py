@@ -1,8 +1,10 @@
 """Make a bucket of a store: retries, resumed reads, names and pickling are written once, here."""
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,21 +19,26 @@ from yogadl.storage._buckets.bucket import (
     checked_prefix,
     is_own,
     replaced,
+    whole,
 )
-from yogadl.storage._buckets.obstore_ranges import ObstoreRanges
+from yogadl.storage._buckets.obstore_ranges import BusyError, ObstoreRanges
 from yogadl.storage._buckets.retry import (
     DEFAULT_RETRY,
     HURRIED_RETRY,
+    PROGRESS_BYTES,
     Attempts,
+    Result,
     Retrier,
     RetryPolicy,
     TransientError,
+    UnavailableError,
 )
 from yogadl.storage._buckets.store import Page, PastEndError, Store
 
-_CHUNK_BYTES: Final = 2**20
-# A connection that is reset loses the chunk that it was in: after a first reset, chunks are small.
-_SMALL_CHUNK_BYTES: Final = 2**16
+# A connection that is reset loses the chunk that it was in, and each tells that there is progress.
+_CHUNK_BYTES: Final = PROGRESS_BYTES
+# So much is read by a thread before it is handed on.
+_AT_ONCE_BYTES: Final = 2**20
 
 
 class StoreBucket(Bucket):
@@ -49,7 +56,7 @@ class StoreBucket(Bucket):
         self, store: Store, name: str, prefix: str, *, patience: RetryPolicy, **options: Any
     ) -> None:
         self._store = store
-        self._ranges = ObstoreRanges(store)
+        self._ranges = ObstoreRanges(store, patience.total_s)
         self._root = f"{checked_name(prefix.strip('/'))}/" if prefix.strip("/") else ""
         self._retrier = Retrier(patience)
         self._exists = False
@@ -91,7 +98,14 @@ class StoreBucket(Bucket):
         check_range(name, start, stop)
         # What is read whole is small, and what machines agree by: the SDKs' answers to that are well known.
         source = self._store if stop is None else self._ranges
-        reading = ResumedRead(source, self._key(name), tag, self._retrier)
+        attempts = Attempts(self._retrier, f"read {self.url}/{name}")
+        with self._read(ResumedRead(source, self._key(name), tag, attempts), name, start, stop, tag) as body:
+            yield body
+
+    @contextmanager
+    def _read(
+        self, reading: "ResumedRead", name: str, start: int, stop: int | None, tag: str | None
+    ) -> Iterator[Body | None]:
         try:
             found = None if start == stop else reading.open(start, stop)
         except PastEndError:
@@ -113,11 +127,19 @@ class StoreBucket(Bucket):
     def fetch_range(self, name: str, start: int, stop: int, *, tag: str | None = None) -> FetchedRange | None:
         check_range(name, start, stop)
         key = self._key(name)
-        if start < stop:
+        # What is larger may take longer than the patience: it is read chunk by chunk.
+        if 0 < stop - start <= PROGRESS_BYTES:
+            attempts = Attempts(self._retrier, f"read {self.url}/{name}")
             try:
                 found = self._ranges.fetch(key, start, stop, tag)
             except TransientError as error:
-                Attempts(self._retrier).failed(error)  # waits; the next attempt goes on where one broke off
+                source: Store | ObstoreRanges = self._store
+                if not isinstance(error, BusyError):
+                    attempts.failed(error)  # waits
+                    source = self._ranges
+                reading = ResumedRead(source, key, tag, attempts)
+                with self._read(reading, name, start, stop, tag) as body:
+                    return None if body is None else whole(body)
             else:
                 if found is not None:
                     self._retrier.presence.is_here()
@@ -126,17 +148,19 @@ class StoreBucket(Bucket):
 
     def put(self, name: str, content: bytes | Path) -> Object:
         key = self._key(name)
-        return self._below_root(self._retrier.call(lambda: self._store.put(key, content)))
+        attempts = Attempts(self._retrier, f"write {self.url}/{name}")
+        return self._below_root(attempts.call(lambda: self._store.put(key, content, attempts.moved)))
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         key = self._key(name)
         # The object may be there because an earlier attempt of ours, or one repeated by a proxy, succeeded
         # although its answer was lost.
-        return self._retrier.call(lambda: self._store.create(key, content)) or is_own(self, name, content)
+        is_new = self._retrier.call(lambda: self._store.create(key, content), f"write {self.url}/{name}")
+        return is_new or is_own(self, name, content)
 
     def head(self, name: str) -> Object | None:
         key = self._key(name)
-        found = self._retrier.call(lambda: self._store.head(key))
+        found = self._retrier.call(lambda: self._store.head(key), f"read {self.url}/{name}")
         if found is None:
             self._check_bucket(key)
             return None
@@ -155,10 +179,11 @@ class StoreBucket(Bucket):
 
     def delete(self, name: str) -> None:
         key = self._key(name)
-        self._retrier.call(lambda: self._store.delete(key))
+        self._retrier.call(lambda: self._store.delete(key), f"delete {self.url}/{name}")
 
     def _page(self, prefix: str, mark: str | None) -> Page:
-        return self._retrier.call(lambda: self._store.page(prefix, mark))
+        what = f"list {self._store.url}/{prefix}"
+        return self._retrier.call(lambda: self._store.page(prefix, mark), what)
 
     def _check_bucket(self, missing: str) -> None:
         """Make sure that an object is missing by itself, not with its bucket: stores answer 404 to both."""
@@ -195,22 +220,21 @@ class ResumedRead:
         store: Where it is, and how to open it.
         name: Its whole name.
         tag: The tag it must have; ``None`` for that which is there now.
-        retrier: How long to go on without progress.
+        attempts: At reading it.
     """
 
-    def __init__(self, store: Store | ObstoreRanges, name: str, tag: str | None, retrier: Retrier) -> None:
+    def __init__(self, store: Store | ObstoreRanges, name: str, tag: str | None, attempts: Attempts) -> None:
         self._store = store
         self._name = name
         self._tag = tag
-        self._retrier = retrier
-        self._attempts = Attempts(retrier)
+        self._attempts = attempts
         self._connection = ExitStack()
         self._at = self._stop = 0
 
     def open(self, start: int, stop: int | None) -> Object | None:
         """Begin to read; return the object, ``None`` if there is none."""
         self._at = start
-        body = self._open_again(stop, _CHUNK_BYTES)
+        body = self._open_again(stop)
         if body is None:
             return None
         self._body = body
@@ -220,19 +244,43 @@ class ResumedRead:
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """Yield the bytes."""
-        safe = self._at  # up to where progress has been counted
         while self._at < self._stop:
+            arrived: list[bytes | memoryview] = []
+            error = self._run(partial(self._more, self._body.chunks, arrived))
+            for chunk in arrived:
+                self._at += len(chunk)
+                yield chunk
             try:
-                for chunk in self._body.chunks:
-                    self._at += len(chunk)
-                    if self._at - safe >= _SMALL_CHUNK_BYTES:
-                        safe = self._at
-                        self._attempts.restart()
-                    yield chunk
-                self._check_end()
-            except TransientError as error:
-                self._attempts.failed(error)
+                if error is not None:
+                    raise error
+                if not arrived or self._at > self._stop:
+                    self._check_end()
+            except TransientError as failed:
+                self._attempts.failed(failed)
                 self._body = self._reopened()
+
+    def _more(
+        self, chunks: Iterator[bytes | memoryview], arrived: list[bytes | memoryview]
+    ) -> TransientError | None:
+        """Add what comes next, and return the error after it, if there was one."""
+        size_bytes = 0
+        try:
+            while size_bytes < _AT_ONCE_BYTES and (chunk := next(chunks, None)) is not None:
+                arrived.append(chunk)
+                size_bytes += len(chunk)
+                self._attempts.moved(len(chunk))
+        except TransientError as error:
+            return error
+        return None
+
+    def _run(self, work: Callable[[], Result]) -> Result:
+        try:
+            return self._attempts.run(work)
+        except UnavailableError:
+            # A thread may still read there, and to close it would wait for that.
+            left, self._connection = self._connection, ExitStack()
+            threading.Thread(target=left.close, name="yogadl-request", daemon=True).start()
+            raise
 
     def close(self) -> None:
         """Return the connection to the pool, or close it if it has more to send."""
@@ -240,24 +288,24 @@ class ResumedRead:
 
     def _reopened(self) -> Body:
         try:
-            body = self._open_again(self._stop, _SMALL_CHUNK_BYTES)
+            body = self._open_again(self._stop)
         except PastEndError:
             body = None
         if body is None:
             raise replaced(self._store.url, self._name)
         return body
 
-    def _open_again(self, stop: int | None, chunk_bytes: int) -> Body | None:
+    def _open_again(self, stop: int | None) -> Body | None:
         self._connection.close()
         while True:
+            opened = self._store.open(self._name, self._at, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES)
             try:
-                body = self._connection.enter_context(
-                    self._store.open(self._name, self._at, stop, tag=self._tag, chunk_bytes=chunk_bytes)
-                )
+                body = self._attempts.run(opened.__enter__)
             except TransientError as error:
                 self._attempts.failed(error)
                 continue
-            self._retrier.presence.is_here()
+            self._connection.push(opened)
+            self._attempts.answered()
             # Some stores ignore If-Match.
             if body is not None and self._tag not in (None, body.object.tag):
                 raise replaced(self._store.url, self._name)

@@ -2,6 +2,8 @@
 
 import enum
 import errno
+import time
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from yogadl._printable import printable, without_secrets
@@ -47,6 +49,7 @@ class CredentialsError(StorageError):
 _OF_CREDENTIALS: Final = (Refusal.NO_CREDENTIALS, Refusal.WRONG_SECRET, Refusal.EXPIRED)
 # Longer answers are a proxy's web page.
 _MOST_DETAIL: Final = 300
+_MOST_DIGITS: Final = 9
 
 
 def refused(refusal: Refusal, verb: Verb, what: str, mend: str, detail: str) -> StorageError:
@@ -67,15 +70,33 @@ def refused(refusal: Refusal, verb: Verb, what: str, mend: str, detail: str) -> 
 
 
 def transient(
-    verb: Verb, what: str, detail: str, kind: type[TransientError] = TransientError
+    verb: Verb,
+    what: str,
+    detail: str,
+    kind: type[TransientError] = TransientError,
+    *,
+    retry_after: str | None = None,
 ) -> TransientError:
-    """Make the error of what may succeed at the next attempt."""
-    return kind(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+    """Make the error of what may succeed at the next attempt, after what the answer's Retry-After says."""
+    error = kind(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+    error.after_s = retry_after_s(retry_after)
+    return error
 
 
 def is_transient(status: int) -> bool:
     """Return whether a request that was answered with this HTTP status may succeed at the next attempt."""
     return status in (408, 409, 429) or (status >= 500 and status != 501)
+
+
+def retry_after_s(retry_after: str | None) -> float:
+    """Return in how many seconds to ask again: that number, or a date, is what the header has."""
+    text = (retry_after or "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:_MOST_DIGITS])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
 
 
 def _short(detail: str) -> str:

@@ -1,0 +1,184 @@
+"""A store of which too little comes, or that asks to be left alone: the patience bounds what it costs."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import Place
+from store_proxy import Answer, Exchange, Request, StoreProxy, stalls
+
+import yogadl
+from yogadl.errors import StorageError
+from yogadl.storage._buckets.bucket import Bucket, read
+from yogadl.storage._buckets.retry import PROGRESS_BYTES, RetryPolicy
+
+SIZE_BYTES = 3 * PROGRESS_BYTES
+CONTENT = bytes(range(256)) * (SIZE_BYTES // 256)
+PATIENCE_S = 4.0
+PATIENT = RetryPolicy(30, PATIENCE_S)
+# Beside what is promised, for a busy machine.
+BOUND_S = PATIENCE_S + 2 + 6
+
+Broken = tuple[Place, StoreProxy]
+
+
+def delays(exchange: Exchange) -> None:
+    """Answer after 30 seconds, if the client is still there."""
+    exchange.handler.connection.settimeout(30)
+    try:
+        exchange.handler.connection.recv(1)
+    except TimeoutError:
+        exchange.passes()
+    else:
+        exchange.close()
+
+
+def trickles(exchange: Exchange, after: int = 0) -> None:
+    """Send the head and some of the body, then a byte a moment, which keeps the connection alive."""
+    answer = exchange.ask()
+    exchange.send(answer, after)
+    pause = threading.Event()
+    for place in range(after, len(answer.body)):
+        exchange.handler.connection.sendall(answer.body[place : place + 1])
+        pause.wait(0.2)
+    pause.wait(60)
+
+
+def promises_much(exchange: Exchange) -> None:
+    """Send the answer as if 2^50 bytes were to follow, and go silent."""
+    answer = exchange.ask()
+    headers = [(name, value) for name, value in answer.headers if name.lower() != "content-length"]
+    exchange.send(Answer(answer.status, [*headers, ("Content-Length", str(2**50))], answer.body[:100]))
+    exchange.stall()
+
+
+SILENCES: dict[str, Callable[[Exchange], None]] = {
+    "delay": delays,
+    "stall": stalls(),
+    "stall in the body": stalls(100),
+    "a byte a moment": trickles,
+    "2^50 bytes": promises_much,
+}
+OPERATIONS: dict[str, Callable[[Bucket, Path], object]] = {
+    "get": lambda bucket, _: read(bucket, "name"),
+    "range": lambda bucket, _: bucket.fetch_range("name", 0, 1000),
+    "large range": lambda bucket, _: bucket.fetch_range("name", 0, SIZE_BYTES),
+    "head": lambda bucket, _: bucket.head("name"),
+    "list": lambda bucket, _: list(bucket.list()),
+    "put": lambda bucket, _: bucket.put("other", CONTENT),
+    "put of a file": lambda bucket, path: bucket.put("other", path),
+    "put if absent": lambda bucket, _: bucket.put_if_absent("other", b"token"),
+    "delete": lambda bucket, _: bucket.delete("name"),
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "silence"),
+    [
+        (operation, silence)
+        for operation in OPERATIONS
+        for silence in SILENCES
+        if operation in ("get", "range", "large range", "list") or silence in ("delay", "stall")
+    ],
+)
+def test_an_operation_of_which_too_little_comes_ends(
+    broken: Broken, tmp_path: Path, operation: str, silence: str
+) -> None:
+    place, proxy = broken
+    place.open().put("name", CONTENT)
+    path = tmp_path / "file"
+    path.write_bytes(CONTENT)
+    bucket = place.open(patience=PATIENT)
+    proxy.breaks(lambda _: True, SILENCES[silence])
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=r"can't (read|write|list|delete) .*tried \d+ times"):
+        OPERATIONS[operation](bucket, path)
+    assert time.monotonic() - begun < BOUND_S
+
+
+def test_what_trickles_after_some_of_it_came_ends(broken: Broken) -> None:
+    place, proxy = broken
+    place.open().put("name", CONTENT)
+    proxy.breaks(of_name, lambda exchange: trickles(exchange, PROGRESS_BYTES + 1))
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=r"can't read .*less than 64 KiB in 4 s"):
+        place.open(patience=PATIENT).fetch_range("name", 0, SIZE_BYTES)
+    assert time.monotonic() - begun < BOUND_S
+
+
+@pytest.mark.parametrize("stop", [None, SIZE_BYTES])
+def test_what_is_slow_takes_as_long_as_it_needs(broken: Broken, stop: int | None) -> None:
+    place, proxy = broken
+    place.open().put("name", CONTENT)
+    gaps = threading.Event()
+
+    def slowly(exchange: Exchange) -> None:
+        answer = exchange.ask()
+        exchange.send(answer, 0)
+        for start in range(0, len(answer.body), PROGRESS_BYTES):
+            gaps.wait(0.5 * PATIENCE_S)
+            exchange.handler.connection.sendall(answer.body[start : start + PROGRESS_BYTES])
+
+    proxy.breaks(of_name, slowly)
+    begun = time.monotonic()
+    assert read(place.open(patience=PATIENT), "name", 0, stop) == CONTENT
+    assert time.monotonic() - begun > PATIENCE_S
+
+
+def test_a_fetch_from_a_silent_store_ends(broken: Broken) -> None:
+    place, proxy = broken
+    yogadl.open_storage(place.url, **place.options, mirror=None).submit([1, 2], "set", "1")
+    storage = yogadl.open_storage(place.url, **place.options, mirror=None, patience_s=PATIENCE_S)
+    proxy.breaks(lambda _: True, delays)
+    begun = time.monotonic()
+    with pytest.raises(StorageError):
+        storage.fetch("set", "1")
+    assert time.monotonic() - begun < BOUND_S
+
+
+def of_name(request: Request) -> bool:
+    return request.is_of_bytes and "/name" in request.name
+
+
+def busy(after: str, status: int) -> Callable[[Exchange], None]:
+    headers = [("Retry-After", after), ("Content-Length", "0")]
+    return lambda exchange: exchange.send(Answer(status, headers, b""))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("operation", ["get", "range", "large range", "list", "put", "put of a file"])
+def test_a_store_is_asked_again_when_it_wants_to_be(
+    broken: Broken, tmp_path: Path, operation: str, status: int
+) -> None:
+    place, proxy = broken
+    place.open().put("name", CONTENT)
+    path = tmp_path / "file"
+    path.write_bytes(CONTENT)
+    bucket = place.open(patience=RetryPolicy(30, 60))
+    times: list[float] = []
+
+    def takes(request: Request) -> bool:
+        if request.path.startswith("/storage/") and "/o" not in request.path:
+            return False  # Google's SDK looks at the bucket first, and does not mind what it is told
+        times.append(time.monotonic())
+        return True
+
+    by_obstore = operation in ("range", "large range")  # which does not tell, so that the SDK asks, too
+    proxy.breaks(takes, busy("2", status), times=2 if by_obstore else 1)
+    OPERATIONS[operation](bucket, path)
+    assert time.monotonic() - times[0] >= 2
+
+
+def test_a_store_that_wants_to_be_left_alone_for_a_day_is_asked_once_more(broken: Broken) -> None:
+    place, proxy = broken
+    place.open().put("name", CONTENT)
+    bucket: Any = place.open(patience=PATIENT)
+    proxy.breaks(of_name, busy("100000", 429))
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match="tried 2 times"):
+        read(bucket, "name")
+    assert time.monotonic() - begun < BOUND_S
+    assert sum(map(of_name, proxy.requests)) == 2
