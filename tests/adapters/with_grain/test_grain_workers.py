@@ -1,5 +1,6 @@
 """Streams in Grain's worker processes: the same elements, in the same order, as without."""
 
+import itertools
 import subprocess
 import sys
 
@@ -172,7 +173,7 @@ def test_workers_read_consecutive_parts_if_asked_for(options, workers, drain):
     found, iterator = drain(read)
     size, more = divmod(len(whole), workers)
     starts = [number * size + min(number, more) for number in range(workers + 1)]
-    parts = [whole[first:last] for first, last in zip(starts, starts[1:], strict=False)]
+    parts = [whole[first:last] for first, last in itertools.pairwise(starts)]
     turns = [part[turn] for turn in range(size + 1) for part in parts if turn < len(part)]
     assert_same(found, turns)
     if workers > 1:

@@ -113,7 +113,7 @@ class RecordItems:
         return described("Records", self._run.source)
 
     def element_spec(self) -> Any:
-        """Return the tree of a record, with shape and dtype of each leaf; an object if the rank is unknown."""
+        """Return the tree of a record, with shape and dtype of each leaf; object if the rank is unknown."""
         spec = with_padding(self._run.spec, self._padding_field)
         leaves = [field.leaf for field in spec.fields]
         return spec.assemble(
