@@ -123,6 +123,11 @@ class Workers:
         number, code = _MESSAGE.unpack(found)
         return number, how_it_ended(code)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether they were ended by `end`, or at this interpreter's exit."""
+        return not self._end.alive
+
     def end(self) -> None:
         """End all of them now; they are gone when this returns."""
         self._end()

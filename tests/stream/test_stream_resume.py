@@ -87,6 +87,44 @@ def test_what_remains_to_be_dropped_is_an_empty_epoch_unless_it_is_skipped():
     assert len(list(loader)) == 15
 
 
+def test_an_empty_rest_of_an_epoch_is_told_once_and_names_the_option(caplog):
+    at_the_end = stream_of(10).cursor(10)
+    for make in (
+        lambda: stream_of(10, cursor=at_the_end),
+        lambda: stream_of(10, cursor=at_the_end).batch(3),
+        lambda: stream_of(10, cursor=at_the_end).batch(3, across_epochs=True),
+        lambda: stream_of(10, cursor=stream_of(10).cursor(9)).batch(3, drop_remainder=True),
+        lambda: stream_of(10, cursor=at_the_end).batch(3).prefetch(2, threads=2),
+    ):
+        caplog.clear()
+        loader = make()
+        assert not caplog.records  # nothing was read yet
+        assert [len(list(loader)) > 0 for _ in range(3)] == [False, True, True]
+        (told,) = caplog.records
+        assert (told.levelname, told.name) == ("WARNING", "yogadl")
+        assert "of epoch 0" in told.message
+        assert "skip_finished_epoch=True" in told.message
+    caplog.clear()
+    iterator = iter(stream_of(10).batch(3))
+    iterator.load_state_dict(at_the_end)
+    assert list(iterator) == []
+    assert "skip_finished_epoch=True" in caplog.text
+
+
+def test_where_something_is_left_nothing_is_told(caplog):
+    at_the_end = stream_of(10).cursor(10)
+    for loader in (
+        stream_of(10).batch(3),
+        stream_of(10, cursor=stream_of(10).cursor(9)).batch(3),
+        stream_of(10, cursor=at_the_end).batch(3, skip_finished_epoch=True),
+        stream_of(10, cursor=at_the_end).batch(3, epochs=2),
+        stream_of(10, cursor=stream_of(10).cursor(0, epoch=1)).batch(3),
+    ):
+        assert all(len(list(loader)) for _ in range(2))
+    assert list(stream_of(0).batch(3)) == []
+    assert not caplog.records
+
+
 def first_iteration(loader):
     return flat(batch_ids(loader))
 

@@ -94,16 +94,34 @@ class Cut:
         An item that any shard has is left: in the last row of an uneven epoch only some have one, and all
         must skip together or not at all.
         """
-        if not self.skip_finished_epoch or span.end is None or not span.start.position:
+        if not self.skip_finished_epoch or not self._is_finished(shard, span):
             return span
+        assert span.end is not None
+        return self.span(Point(span.end, 0))
+
+    def warn_if_finished(self, shard: Shard, span: Span) -> None:
+        """Log that a span which resumes within an epoch has no item: a trainer may take that for its end."""
+        if self._is_finished(shard, span):
+            import logging  # loads much, and is seldom needed
+
+            epoch = span.start.epoch
+            logging.getLogger("yogadl").warning(
+                "nothing is left to read of epoch %d, where the cursor stands, so this iteration is empty. A "
+                "loop that counts its epochs by the cursor expects that. For a trainer that counts by itself "
+                "pass skip_finished_epoch=True to what makes the loader, or start at "
+                "stream.cursor(0, epoch=%d)",
+                epoch, span.end,
+            )  # fmt: skip
+
+    def _is_finished(self, shard: Shard, span: Span) -> bool:
+        """Return whether a span that begins within an epoch has no item, on any shard."""
+        if span.end is None or not span.start.position:
+            return False
         epoch, position = span.start
         rows, more, full = shard.rows(position), span.end - epoch - 1, shard.rows(0)
-        left = (
-            self.items(rows + more * full)
-            if self.across_epochs
-            else self.items(rows) + more * self.items(full)
-        )
-        return span if left else self.span(Point(span.end, 0))
+        if self.across_epochs:
+            return not self.items(rows + more * full)
+        return not self.items(rows) + more * self.items(full)
 
     def items(self, rows: int) -> int:
         """Count the items that so many rows of this shard make."""

@@ -79,6 +79,8 @@ class StreamIterator(Iterator[Item_co]):
         if span is None:
             assert self._claims is not None
             span = self._claims.claim(progress)
+        if self._claims is not None and not progress.items:
+            self._recipe.cut.warn_if_finished(self._recipe.run.shard, span)
         self._items = self._recipe.open(self._recipe.reach(progress), span.end, progress.waits)
         return self._items
 

@@ -31,6 +31,7 @@ class NumberedBatches:
     Attributes:
         stream: Whose records, from the start on.
         numbering: Which batches there are.
+        padding_field: The name of the field that says what is padding, if there is one.
 
     Raises:
         ConfigurationError: if the arguments make no sense.
@@ -58,11 +59,11 @@ class NumberedBatches:
         self._run = run = stream.run
         self.numbering = run.numbering(cut)
         self._finish = Batches(run, padding_field=padding_field).finish()
-        self._padding_field = padding_field
+        self.padding_field = padding_field
         self._blocks = RowBlocks(run, self.size)
 
     def __reduce__(self) -> Any:
-        make = partial(NumberedBatches, padding_field=self._padding_field)
+        make = partial(NumberedBatches, padding_field=self.padding_field)
         return make, (self.stream, self.size, self.numbering.cut.drop_remainder)
 
     def count(self, epoch: int) -> int:

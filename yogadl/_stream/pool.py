@@ -98,6 +98,11 @@ class WorkerPool:
         self._is_all = True
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the processes were ended, by `end` or at the interpreter's exit."""
+        return self._processes.has_ended
+
+    @property
     def is_ours(self) -> bool:
         """Whether this process started them."""
         return self._processes.pid == os.getpid()

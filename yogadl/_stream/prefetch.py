@@ -95,13 +95,13 @@ def _delivered(
             items, error = feed.take()
             waits.waited_s += time.perf_counter() - asked
             yield from items
+            if isinstance(error, _EndError):
+                return  # not by `except`, whose name is gone where the interpreter closes this
             if error is not None:
                 try:
                     raise error
                 finally:
                     del error  # or the traceback would hold itself
-    except _EndError:
-        return
     finally:
         feed.stop()
 
@@ -208,8 +208,8 @@ class _Feed:
 
     def stop(self) -> None:
         """Tell the threads to end after what they are reading, and forget what they read."""
-        if self._is_over:
-            return  # by `_exit`: later, the modules that this needs are gone
+        if self._is_over or not self._running:
+            return  # by `_exit`, or there are no threads: at the interpreter's exit modules may be gone
         self._is_over = True
         if os.getpid() != self._pid:
             atexit.unregister(self._exit)

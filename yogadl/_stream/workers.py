@@ -246,7 +246,9 @@ class InWorkers:
             raise
         finally:
             is_reusable = (is_reusable and options.is_persistent) or pool.was_interrupted
-            if is_reusable and pool.can_begin():
+            if pool.has_ended:
+                pass  # at the interpreter's exit, too, when modules may be gone
+            elif is_reusable and pool.can_begin():
                 self._idle_pools[:] = [pool]
             else:
                 pool.end()

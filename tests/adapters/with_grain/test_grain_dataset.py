@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, golden, ids, numbered, sizes
 
+import yogadl
 from yogadl.adapters import grain as yogadl_grain
 from yogadl.errors import ConfigurationError
 
@@ -160,3 +161,28 @@ def test_what_has_no_such_element_is_an_error():
         yogadl_grain.map_dataset(REF[:0].stream())[-1]
     with pytest.raises(TypeError, match="integer"):
         yogadl_grain.map_dataset(shuffled())[1.5]
+
+
+def test_grain_is_told_what_the_elements_are_without_reading():
+    records = [
+        {"image": np.zeros((4, n), np.uint8), "name": "a", "pair": (n, np.float32(n))} for n in (1, 2, 3)
+    ]
+    stream = yogadl.from_source(records).stream()
+    make = yogadl_grain.map_dataset
+
+    def spec_of(dataset):
+        found = grain.experimental.get_element_spec(dataset)
+        leaves = [found["image"], found["name"], *found["pair"]]
+        return [(leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves]
+
+    one = [((4, None), "uint8"), ((), "object"), ((), "int64"), ((), "float32")]
+    assert spec_of(make(stream)) == one
+    assert spec_of(make(stream).shuffle(seed=1).to_iter_dataset()) == one
+    many = [((2,), "object"), ((2,), "object"), ((2,), "int64"), ((2,), "float32")]
+    assert spec_of(make(stream, 2, drop_remainder=True)) == many
+    assert [shape[0] for shape, _ in spec_of(make(stream, 2))] == [None] * 4
+    padded = yogadl.from_source(np.zeros((3, 2))).stream()
+    assert grain.experimental.get_element_spec(make(padded)).shape == (2,)
+    batched = make(yogadl.from_source({"x": np.zeros((3, 2))}).stream(), padding_field="p").batch(2)
+    found = grain.experimental.get_element_spec(batched)
+    assert (found["x"].shape, found["p"].shape, found["p"].dtype) == ((None, 2), (None,), np.dtype(bool))

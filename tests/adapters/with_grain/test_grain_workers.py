@@ -1,5 +1,6 @@
 """Streams in Grain's worker processes: the same elements, in the same order, as without."""
 
+import itertools
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, ids, numbere
 from placed import PADDED, check_places, placed
 
 from yogadl.adapters import grain as yogadl_grain
-from yogadl.errors import CursorError
+from yogadl.errors import ConfigurationError, CursorError
 
 RECORDS = 53
 REF = numbered(RECORDS)
@@ -159,3 +160,31 @@ def test_records_are_read_with_their_places(drain, size):
         stream, batch_size=size, epochs=2, padding_field="p", worker_count=2
     )
     check_places(stream, drain(loader)[0], (0, 1), "p")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_size": 6}, {"epochs": 3}], ids=["records", "batches", "epochs"]
+)
+def test_workers_read_consecutive_parts_if_asked_for(options, workers, drain):
+    whole = list(yogadl_grain.map_dataset(stream(start_offset=5), **options))
+    dataset = yogadl_grain.map_dataset(stream(start_offset=5), **options).map(dict).to_iter_dataset()
+    read = dataset.mp_prefetch(grain.MultiprocessingOptions(workers), sequential_slice=True)
+    found, iterator = drain(read)
+    size, more = divmod(len(whole), workers)
+    starts = [number * size + min(number, more) for number in range(workers + 1)]
+    parts = [whole[first:last] for first, last in itertools.pairwise(starts)]
+    turns = [part[turn] for turn in range(size + 1) for part in parts if turn < len(part)]
+    assert_same(found, turns)
+    if workers > 1:
+        with pytest.raises(CursorError, match="sequential_slice"):
+            yogadl_grain.cursor(iterator)
+
+
+def test_consecutive_parts_are_never_read_twice(drain):
+    endless = yogadl_grain.map_dataset(stream(), epochs=None).to_iter_dataset()
+    with pytest.raises(ConfigurationError, match="without end"):
+        drain(endless.mp_prefetch(WORKERS, sequential_slice=True))
+    repeated = yogadl_grain.map_dataset(stream()).repeat(2).to_iter_dataset()
+    with pytest.raises(Exception, match="Pass epochs= to map_dataset instead"):
+        drain(repeated.mp_prefetch(WORKERS, sequential_slice=True))

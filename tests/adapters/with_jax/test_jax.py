@@ -545,10 +545,12 @@ def test_a_run_stopped_at_any_batch_goes_on_with_what_is_left(ref, drop):
         assert found == left
 
 
-def test_a_finished_epoch_is_skipped_on_request(ref):
+def test_a_finished_epoch_is_skipped_on_request_and_told_of_else(ref, caplog):
     stream = shuffled(ref, cursor=shuffled(ref).cursor(80))
     options = {"batch_size": 40, "drop_remainder": True}
     assert ids_of(make_jax_iterator(stream, **options)) == []
+    (told,) = caplog.records
+    assert "skip_finished_epoch=True" in told.message
     found = ids_of(make_jax_iterator(stream, **options, skip_finished_epoch=True))
     assert found == shuffled(ref).indices(1)[:80].tolist()
 

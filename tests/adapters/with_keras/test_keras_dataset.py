@@ -433,3 +433,12 @@ def test_records_are_read_with_their_places(prefetch):
 def test_a_function_that_fails_is_an_error_after_the_batches_before_it():
     dataset = adapter.PyDataset(failing(), 16)
     check_error((dataset[number] for number in range(7)), 16)
+
+
+def test_a_dataset_that_ends_tells_that_nothing_is_left_of_the_cursors_epoch(caplog):
+    cursor = stream_of().cursor(RECORDS)
+    assert adapter.PyDataset(stream_of(cursor=cursor), 10).steps_left > 0
+    assert not caplog.records
+    assert adapter.PyDataset(stream_of(cursor=cursor), 10, epochs=1).num_batches == 0
+    (told,) = caplog.records
+    assert "stream.cursor(0, epoch=1)" in told.message

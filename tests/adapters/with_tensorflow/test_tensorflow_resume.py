@@ -283,14 +283,17 @@ def test_the_interpreter_exits_while_iterators_read_ahead():
 
 
 @pytest.mark.parametrize(("size", "drop", "position"), [(None, False, 100), (16, False, 100), (16, True, 96)])
-def test_a_cursor_that_leaves_nothing_of_its_epoch_goes_on_with_the_next(size, drop, position):
+def test_a_cursor_that_leaves_nothing_of_its_epoch_goes_on_with_the_next(size, drop, position, caplog):
     ref = yogadl.from_source({"id": np.arange(100)})
     stream = ref.stream(shuffle=True, cursor=ref.stream(shuffle=True).cursor(position))
     kept = position if drop else 100
     assert flat(adapter.make_tf_dataset(stream, size, drop).repeat(2)) == stream.indices(1)[:kept].tolist()
+    (told,) = caplog.records
+    assert "skip_finished_epoch=True" in told.message
     dataset = adapter.make_tf_dataset(stream, size, drop, skip_finished_epoch=True)
     found = flat(dataset.repeat().take(100 if size is None else 7 - drop))
     assert found == stream.indices(1)[:kept].tolist()
     within = ref.stream(shuffle=True, cursor=stream.cursor(40, epoch=2))
     rest = flat(adapter.make_tf_dataset(within, size, drop, skip_finished_epoch=True))
     assert rest == within.indices(2)[: 48 if drop else 60].tolist()
+    assert len(caplog.records) == 1

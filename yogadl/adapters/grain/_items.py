@@ -6,14 +6,18 @@ All of them are safe to use from any number of threads and after a fork, and pic
 import operator
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import grain
+import numpy as np
 
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._interfaces import RandomAccess
 from yogadl._stream import INDICES, Ahead, NumberedBatches, Numbering, Point, RecordStream, Rows
+from yogadl.adapters._trees import with_padding
 from yogadl.adapters.grain._numbering import length_of
+from yogadl.errors import ConfigurationError
 
 # The size of one read ahead: so much is still in the CPU's cache when Grain uses it, at some 20 us a record.
 _AHEAD_BYTES: Final = 1_000_000
@@ -108,6 +112,19 @@ class RecordItems:
     def __repr__(self) -> str:
         return described("Records", self._run.source)
 
+    def element_spec(self) -> Any:
+        """Return the tree of a record, with shape and dtype of each leaf; object if the rank is unknown."""
+        spec = with_padding(self._run.spec, self._padding_field)
+        leaves = [field.leaf for field in spec.fields]
+        return spec.assemble(
+            [
+                ElementSpec((), np.dtype(object))
+                if leaf.shape is None
+                else ElementSpec(leaf.shape, leaf.numpy_dtype)
+                for leaf in leaves
+            ]
+        )
+
     def __getitem__(self, number: Any) -> Any:  # benchmarks/grain_loader.py: once a record
         thread = self._thread
         step = number - thread.last
@@ -157,6 +174,20 @@ class BatchItems:
     def __repr__(self) -> str:
         return described("Batches", self._batches.stream.source)
 
+    def element_spec(self) -> Any:
+        """Return the tree of a batch, with shape and dtype of each leaf; a list is an array of objects."""
+        cut, spec = self._numbering.cut, with_padding(self._batches.stream.spec, self._batches.padding_field)
+        leaves = [field.leaf for field in spec.fields]
+        size = cut.size if cut.drop_remainder else None
+        return spec.assemble(
+            [
+                ElementSpec((size, *(leaf.shape or ())), leaf.numpy_dtype)
+                if leaf.is_fixed
+                else ElementSpec((size,), np.dtype(object))
+                for leaf in leaves
+            ]
+        )
+
     def __getitem__(self, number: Any) -> Any:
         return self._batches.batch(*self._numbering.locate(number))
 
@@ -181,6 +212,14 @@ class ItemsOrNone:
         return None if number == self._empty else self._source[number]
 
 
+@dataclass(frozen=True)  # not a tuple: to Grain that would be a tree of its own
+class ElementSpec:
+    """The shape and dtype of one leaf: Grain's `ShapeDtypeStructProtocol`."""
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+
+
 class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain has no annotations
     """Give a stream's items, records or batches; what `map_dataset` returns.
 
@@ -190,21 +229,53 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
 
     Attributes:
         numbering: Which items there are.
+        part: The numbers of those that it has, if that is one of several consecutive parts.
     """
 
     def __init__(self, numbering: Numbering, source: RecordItems | BatchItems) -> None:
         super().__init__()
         self.numbering = numbering
         self._source = source
+        self.part: range | None = None
 
     def __len__(self) -> int:
-        return length_of(self.numbering)
+        return length_of(self.numbering) if self.part is None else len(self.part)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.slice(index)
         number = operator.index(index)
-        return self._source[number if number >= 0 else self._from_the_end(number)]
+        if number < 0:
+            number = self._from_the_end(number)
+        if self.part is None:
+            return self._source[number]
+        if number >= len(self.part):
+            raise ConfigurationError(
+                f"element {number} was asked for in a part of {len(self.part)}: behind sequential_slice=True "
+                "Grain's repeat() would read the parts of others again. Pass epochs= to map_dataset instead "
+                "of calling repeat(), or leave sequential_slice out"
+            )
+        return self._source[self.part[number]]
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Keep part `sl.start` of `sl.step` consecutive ones: Grain calls this, on a copy for each worker.
+
+        Raises:
+            ConfigurationError: if the dataset has no end.
+        """
+        assert sequential_slice, "another slice is a dataset of Grain's"
+        if self.numbering.cut.epochs is None:
+            raise ConfigurationError(
+                "a dataset without end (epochs=None) has no consecutive parts: pass a number of epochs, or "
+                "leave sequential_slice out"
+            )
+        size, more = divmod(length_of(self.numbering), sl.step)
+        first = sl.start * size + min(sl.start, more)
+        self.part = range(first, first + size + (sl.start < more))
+
+    @property
+    def _element_spec(self) -> Any:  # a tree like the element
+        return self._source.element_spec()
 
     def _from_the_end(self, number: int) -> int:
         """Return the element that a negative index stands for, modulo the length as in Grain's sources."""

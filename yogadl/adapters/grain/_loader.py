@@ -135,6 +135,7 @@ def _items_of(
     cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     stream = stream.past_finished(cut)
     numbering = stream.run.numbering(cut)
+    cut.warn_if_finished(numbering.shard, cut.span(numbering.start))
     batches = NumberedBatches(
         stream, cut.size, drop_remainder, padding_field=padding_field
     )  # checks the field

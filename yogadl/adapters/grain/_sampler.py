@@ -77,6 +77,7 @@ class Sampler(_ShardPlaces):
     @takes_a_stream
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
         numbering = as_order(stream).run.numbering(Cut(epochs=epochs))
+        numbering.cut.warn_if_finished(numbering.shard, numbering.cut.span(numbering.start))
         super().__init__(numbering, length_of(numbering))
         self._batches = NumberedBatches(stream, _AT_ONCE)
         self._kept: tuple[int, int, list[int]] = (-1, 0, [])

@@ -180,6 +180,10 @@ def _of_dataset(iterator: Any) -> dict[str, Any]:
     delivered, size, is_in_step, is_short = None, 1, True, False
     for stage in _stages(iterator):
         name = type(stage).__name__
+        if getattr(stage, "_sequential_slice", False) or getattr(stage, "part", None) is not None:
+            raise CursorError(
+                f"with sequential_slice=True each worker reads a part of its own, no prefix of all: {_RESUME}"
+            )
         if isinstance(stage, StreamMapDataset):
             return _cursor(stage.numbering, delivered, is_in_step, is_short)
         if name in _FILTERS:

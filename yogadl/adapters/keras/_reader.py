@@ -30,6 +30,7 @@ class BatchReader:
         self.stream = stream = stream.past_finished(replace(cut, epochs=1))
         loader = stream.batch(cut.size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
         self.numbering = stream.run.numbering(cut)
+        cut.warn_if_finished(stream.shard, cut.span(stream.run.start))
         self.furthest = -1
         self._options = cut, padding_field, ahead
         self._loader = loader.prefetch(depth, threads=threads) if depth else loader

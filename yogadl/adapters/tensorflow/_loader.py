@@ -73,6 +73,8 @@ def make_tf_dataset(
         padding_field=padding_field,
         skip_finished_epoch=skip_finished_epoch,
     )
+    run, cut = numbered.stream.run, numbered.numbering.cut
+    cut.warn_if_finished(run.shard, cut.span(run.start))
     make = _batches if is_batched else _records
     return make(numbered, components, tree)
 

@@ -164,6 +164,9 @@ class ItemIterator(Iterator[Any]):
     def _begin(self) -> Point:
         if self._start is None:
             self._start = self._epochs.claim(self._id, self._number)
+            if not self._worker:
+                cut = self._items.cut
+                cut.warn_if_finished(self._items.stream.shard, cut.span(self._start))
         return self._start
 
     def _reach(self, start: Point, yielded: int) -> Point:
