@@ -2,22 +2,26 @@
 
 Usage: killed_saves.py SCRIPT RESULT WATCHED MODULES STEP [ARGUMENT ...], in a folder that has what the script
 reads. Each start is a fork of this process, which has loaded MODULES (comma-separated, or none), in a copy of
-that folder. It is killed at every STEP-th point: as the saves are alike, each of them has another one.
+that folder. It is killed at every STEP-th point (as the saves are alike, each of them has another one), and
+at one of each kind at least.
 
 A point of a save is where a file whose path begins with WATCHED is about to be opened for writing, has been
 opened and is still empty, or is about to be renamed or removed (folders, too). It is also where a function
-that writes in C++ is about to begin, has written half a file, or all of it. After each kill the script must
+that writes in C++ is about to begin, or has written half a file. After each kill the script must
 come to its end, and RESULT, an .npz file, must be that of a script that was not killed.
-Prints how many points there were.
+Prints each of these points.
 """
 
 import functools
 import importlib
 import os
+import re
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +35,22 @@ WRITERS = (  # and which argument is the file
     ("torch", "save", 1),
     ("torch._C", "PyTorchFileWriter", 0),
     ("safetensors.torch", "save_file", 1),
-    ("tensorflow.python.ops.gen_io_ops", "save_v2", None),
+    ("tensorflow.python.ops.io_ops", "save_v2", None),
     ("tensorflow.python.ops.gen_io_ops", "merge_v2_checkpoints", None),
     ("tensorflow.python.lib.io.file_io", "atomic_write_string_to_file", None),
     ("tensorflow.python.lib.io.file_io", "delete_file_v2", None),
 )
+
+VARIABLES = {  # one process, on a machine without a network
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "ACCELERATE_USE_CPU": "1",
+    "PL_TRAINER_ACCELERATOR": "cpu",
+    "PL_TRAINER_DEVICES": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
 
 
 class Points:
@@ -43,13 +58,15 @@ class Points:
 
     def __init__(self) -> None:
         self.watched: str | None = None
-        self.kill_at, self.count, self.is_inside = 0, 0, False
+        self.kill_at, self.is_inside = 0, False
+        self.reached: list[str] = []
 
-    def reach(self, before_the_end: Callable[[], object] = lambda: None) -> None:
-        self.count += 1
-        if self.count == self.kill_at:
+    def reach(self, point: str, before_the_end: Callable[[], object] = lambda: None) -> None:
+        self.reached.append(point)
+        if len(self.reached) == self.kill_at:
             self.is_inside = True
             before_the_end()
+            os.write(1, f"\nkilled at: {point}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
     def is_watched(self, path: Any) -> bool:
@@ -59,10 +76,10 @@ class Points:
 
     def audit(self, event: str, given: tuple[Any, ...]) -> None:
         if event == "open" and given[2] & WRITES and self.is_watched(given[0]):
-            self.reach()
-            self.reach(lambda: Path(os.fsdecode(given[0])).write_bytes(b""))
+            self.reach("no file")
+            self.reach("empty file", lambda: Path(os.fsdecode(given[0])).write_bytes(b""))
         elif event in CHANGES and any(self.is_watched(path) for path in given[:2]):
-            self.reach()
+            self.reach(event.removeprefix("os."))
 
     def wrap(self, module: str, name: str, place: int | None) -> None:
         """Make points of what a function in C++ does."""
@@ -76,11 +93,10 @@ class Points:
             path = args[place] if place is not None and place < len(args) else options.get("filename")
             if self.watched is None or (place is not None and not self.is_watched(path)):
                 return original(*args, **options)
-            self.reach()
+            self.reach(f"before {name}")
             found = original(*args, **options)
             if place is not None and os.path.isfile(path):
-                self.reach(lambda: os.truncate(path, os.path.getsize(path) // 2))
-            self.reach()
+                self.reach("half a file", lambda: os.truncate(path, os.path.getsize(path) // 2))
             return found
 
         if not isinstance(original, type):
@@ -100,6 +116,7 @@ def start(script: Path, folder: Path, watched: str, kill_at: int, arguments: lis
             sys.argv = [str(script), *arguments]
             POINTS.watched, POINTS.kill_at = str(folder / watched), kill_at
             runpy.run_path(str(script), run_name="__main__")
+            folder.with_suffix(".points").write_text("\n".join(POINTS.reached))
         except BaseException:  # noqa: BLE001  (whatever it is, this process ends here)
             traceback.print_exc()
             os._exit(1)
@@ -110,6 +127,43 @@ def start(script: Path, folder: Path, watched: str, kill_at: int, arguments: lis
 def weights_of(path: Path) -> list[np.ndarray]:
     with np.load(path) as file:
         return [file[name] for name in file.files]
+
+
+def chosen(points: list[str], step: int) -> list[int]:
+    """Return each STEP-th point, counted from 1, and one of each kind that is not among these."""
+    numbers = set(range(1, len(points) + 1, step))
+    for kind in set(points) - {points[number - 1] for number in numbers}:
+        same = [number for number, point in enumerate(points, 1) if point == kind]
+        numbers.add(same[len(same) // 2])
+    return sorted(numbers)
+
+
+def killed(
+    folder: Path,
+    script: str | Path,
+    arguments: list[str] | None = None,
+    *,
+    result: str,
+    watched: str,
+    modules: list[str],
+    step: int,
+) -> set[str]:
+    """Kill a script (a file, or its text) in copies of a folder; return at what kinds of points."""
+    if isinstance(script, str):
+        text, script = script, folder.with_name("script.py")
+        script.write_text(textwrap.dedent(text))
+    command = [sys.executable, "-W", "ignore", __file__, script, result, watched, ",".join(modules), step]
+    done = subprocess.run(
+        [*map(str, command), *(arguments or [])],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+        env=os.environ | VARIABLES | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return set(re.findall(r"^killed at: (.*)$", done.stdout, re.M))
 
 
 def main(script: str, result: str, watched: str, modules: str, step: str, *arguments: str) -> None:
@@ -126,19 +180,14 @@ def main(script: str, result: str, watched: str, modules: str, step: str, *argum
     whole = fresh("whole")
     assert start(code, whole, watched, 0, list(arguments)) == 0, "the script fails without a kill"
     expected = weights_of(whole / result)
-    count, kill_at = 0, 1
-    while True:
+    for kill_at in chosen(whole.with_suffix(".points").read_text().splitlines(), int(step)):
         folder = fresh(f"killed-{kill_at}")
         code_of_death = start(code, folder, watched, kill_at, list(arguments))
-        if code_of_death == 0:  # there is no such point
-            break
         assert code_of_death == -signal.SIGKILL, f"{code_of_death} at point {kill_at}"
         assert start(code, folder, watched, 0, list(arguments)) == 0, f"no restart after point {kill_at}"
         found = weights_of(folder / result)
         assert all(map(np.array_equal, found, expected)), f"other weights after point {kill_at}"
         shutil.rmtree(folder)
-        count, kill_at = count + 1, kill_at + int(step)
-    print(count, "points")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import numpy as np
 import pytest
-from example_jobs import Job, Printed, largest_difference
+from example_jobs import EXAMPLES, Job, Printed, largest_difference
+from killed_saves import killed
 
 # Gradients of two halves or of three thirds of a batch are added up in another order: some units in the last
 # place of float32, 1e-7 of weights of about 1. `with_torch` shows how much more one wrong record is.
@@ -42,6 +43,9 @@ class ExampleContract:
     """
 
     script: str
+    modules: tuple[str, ...]  # that it loads, and that may be loaded before a fork
+    points: tuple[str, ...]  # of its saves: "half a file", "rename" and so on, as killed_saves.py calls them
+    each = 5  # of these points, it is killed at every fifth
     whole_ranks = 2
     last_ranks = 1
     stops = (Stop(2, save_every=STEPS), Stop(3, save_every=4))
@@ -86,6 +90,25 @@ class ExampleContract:
             for epoch, found in part.epochs.items():
                 if epoch in runs.whole.epochs:
                     assert found == pytest.approx(runs.whole.epochs[epoch], abs=0.01)
+
+    def test_killed_inside_its_saves_it_goes_on_with_weights_and_cursor_of_one_step(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = Job(self.script, Path(), ranks=1, epochs=1)
+        ((arguments, variables),) = job.places()
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "start").mkdir()
+        points = killed(
+            tmp_path / "start",
+            EXAMPLES / self.script,
+            [*job.arguments(), *arguments],
+            result="checkpoint/weights.npz",
+            watched="checkpoint",
+            modules=["sklearn.datasets", *self.modules],
+            step=self.each,
+        )
+        assert points >= set(self.points)
 
 
 class StoppableContract(ExampleContract):

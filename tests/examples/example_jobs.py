@@ -48,16 +48,19 @@ class Job:
                 options = {"coordinator": addresses[0], "processes": self.ranks, "process": rank}
                 yield [word for name, value in options.items() for word in (f"--{name}", str(value))], {}
 
-    def start(self) -> list["subprocess.Popen[bytes]"]:
-        """Start all processes, each in a session of its own; what they print goes to files."""
+    def arguments(self) -> list[str]:
+        """Return the arguments that all processes have."""
         options = {
             "data": self.folder / "data",
             "checkpoint": self.folder / "checkpoint",
             "epochs": self.epochs,
             "save-every": self.save_every,
         }
-        command = [sys.executable, str(EXAMPLES / self.script)]
-        command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+    def start(self) -> list["subprocess.Popen[bytes]"]:
+        """Start all processes, each in a session of its own; what they print goes to files."""
+        command = [sys.executable, str(EXAMPLES / self.script), *self.arguments()]
         started = []
         for rank, (arguments, variables) in enumerate(self.places()):
             with self.output(rank).open("wb") as output, self.errors(rank).open("wb") as errors:

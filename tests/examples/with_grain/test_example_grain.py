@@ -5,3 +5,6 @@ from example_contract import StoppableContract
 
 class TestGrain(StoppableContract):
     script = "train_grain.py"
+    modules = ("jax", "orbax.checkpoint", "yogadl.adapters.grain")
+    points = ("mkdir", "no file", "empty file", "rename")
+    each = 31

@@ -5,3 +5,6 @@ from example_contract import StoppableContract
 
 class TestJax(StoppableContract):
     script = "train_jax.py"
+    modules = ("jax", "orbax.checkpoint", "yogadl.adapters.jax")
+    points = ("mkdir", "no file", "empty file", "rename")
+    each = 31

@@ -10,6 +10,8 @@ import yogadl
 
 class TestPyTorch(StoppableContract):
     script = "train_pytorch.py"
+    modules = ("torch", "yogadl.adapters.torch")
+    points = ("before save", "half a file", "rename")
 
 
 def test_one_wrong_record_of_one_step_changes_the_weights_by_far_more_than_the_tolerance(tmp_path):
