@@ -1,6 +1,9 @@
 """Scripts of the pages about PyTorch, killed inside their saves, end with the weights of one that was not."""
 
+from pathlib import Path
+
 import numpy as np
+import pages
 import pytest
 from killed_saves import killed
 
@@ -46,4 +49,96 @@ def test_a_trainers_script_that_is_killed_inside_its_saves_goes_on(trainer, modu
     script = TRAINER.replace("{trainer}", trainer).replace("{model}", model)
     modules = ["torch", "torch._dynamo", "safetensors.torch", "yogadl.adapters.torch", module]
     points = killed(folder, script, result="weights.npz", watched="runs", modules=modules, step=step)
-    assert "rename" in points and points & {"half a file", "empty file"}
+    assert "rename" in points
+    assert points & {"half a file", "empty file"}
+
+
+DISTRIBUTED = """
+    import numpy as np
+    import pages, torch, yogadl
+    from yogadl.adapters import torch as yogadl_torch
+
+    stream = yogadl.open_storage("caches").fetch("digits", "1").stream(shuffle=True, shuffle_seed=7)
+    names = {"torch": torch, "loader": yogadl_torch.make_dataloader(stream, 64)}
+    names["resumed"] = yogadl_torch.make_dataloader(stream, 64)
+    (code,) = pages.blocks("howto/pytorch.md", "A loader is what `torch.distributed.checkpoint`")
+    names = pages.run("howto/pytorch.md", [code.split("model = torch")[0]], **names)
+    torch.manual_seed(0)
+    model, loader = torch.nn.Linear(64, 10), names["loader"]
+    names["restore"](model, loader)
+    for epoch in range(loader.state_dict()["epoch"], 2):
+        for batch in loader:
+            loss = model(batch["image"].flatten(1)).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight -= 0.1 * weight.grad
+                    weight.grad = None
+            at = loader.state_dict()
+            names["save"](at["epoch"] * 384 + at["position"], model, loader)
+    np.savez("weights.npz", *[weight.detach().numpy() for weight in model.parameters()])
+"""
+
+
+def test_a_save_of_torch_distributed_checkpoint_that_is_killed_is_not_loaded(folder):
+    modules = ["torch", "torch.distributed.checkpoint", "yogadl.adapters.torch"]
+    points = killed(
+        folder, DISTRIBUTED, result="weights.npz", watched="checkpoints", modules=modules, step=29
+    )
+    assert points >= {"mkdir", "no file", "empty file", "rename"}
+
+
+PAGES = {  # what makes them short, and where their weights are
+    "howto/preemption.md": ({"num_workers=2": "num_workers=0"}, "layer"),
+    "stories/images.md": ({"num_workers=2": "num_workers=0", "step % 10": "step % 2"}, "model"),
+    "stories/language_model.md": (
+        {'"s3://corpus/caches", mirror="mirror"': '"caches"', "step % 20": "step % 2"},
+        "model",
+    ),
+}
+RUN_ALONE = """
+    import sys
+    from pathlib import Path
+    import numpy as np
+
+    code, model, *ends = sys.argv[1:]
+    sys.argv = ["train.py", "run", "0", "SIGTERM"]
+    for end in ends or [""]:  # a script that saves as it stops is stopped after each epoch
+        names = {"__name__": "__main__"}
+        exec(compile(Path(code).read_text().replace("10_000", end), code, "exec"), names)
+    np.savez("weights.npz", *[weight.detach().numpy() for weight in names[model].parameters()])
+"""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, monkeypatch):
+    random = np.random.default_rng(0)
+    storage = yogadl.open_storage(folder / "caches")
+    images = random.integers(0, 256, (96, 32, 32), np.uint8)
+    files = [f"{number}.png" for number in range(96)]
+    storage.submit({"image": images, "label": np.arange(96) % 3, "file": files}, "pictures", "1")
+    for name in ("web", "code"):
+        storage.submit({"tokens": random.integers(1, 128, (80, 64), np.int32)}, name, "1")
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    shorter, model = PAGES[page]
+    (block,) = [one for one in pages.blocks(page) if 'Path("train.py").write_text' in one]
+    for text, other in shorter.items():
+        assert text in block
+        block = block.replace(text, other)
+    monkeypatch.chdir(folder)
+    pages.run(page, [block], Path=Path)
+    ends = ["1", "2", "3"] if "10_000" in block else []
+    watched = "checkpoint.pt" if ends else "run/new.pt"
+    modules = ["torch", "torch.nn.parallel", "yogadl.adapters.torch"]
+    points = killed(
+        folder,
+        RUN_ALONE,
+        ["train.py", model, *ends],
+        result="weights.npz",
+        watched=watched,
+        modules=modules,
+        step=7,
+    )
+    assert points >= {"before save", "half a file", "rename"}
