@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import keras
@@ -224,6 +225,38 @@ def evaluate_shards(root):
     return {**found, "whole": [means["loss"], means["mae"]]}
 
 
+class Fail(KillAfter):
+    """Raise an error instead."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise InterruptedError
+
+
+def backed_up(root, folder, save_freq):
+    """Train two epochs with Keras's own callback, stopped after six batches; count as `count` does."""
+    said = []
+    for others in ([Fail(6)], []):
+        model = make_counter(is_built=True)
+        dataset = adapter.PyDataset(stream(root), BATCH, fields=counted)
+        validation = adapter.PyDataset(few(root), BY, fields=counted, epochs=1)
+        backup = keras.callbacks.BackupAndRestore(folder, save_freq=save_freq)
+        options = {"callbacks": [backup, *others], "steps_per_epoch": STEPS, "epochs": 2, "verbose": 0}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                model.fit(dataset, validation_data=validation, **options)
+            except InterruptedError:
+                pass
+        said += [str(one.message) for one in caught if "BackupAndRestore" in str(one.message)]
+    return {
+        "counts": np.ravel(model.get_weights()[0]).tolist(),
+        "twice": stream(root).indices()[: 4 * BATCH].tolist(),
+        "said": said,
+    }
+
+
 class KeepEach(adapter.Checkpoint):
     """Keep a copy of every checkpoint that is saved."""
 
@@ -312,6 +345,7 @@ TASKS = {
         read_without_end,
         wrong_dataset,
         without_steps,
+        backed_up,
         stops,
     )
 }

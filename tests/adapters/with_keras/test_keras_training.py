@@ -55,6 +55,8 @@ class Runs:
             task("without end", "read_without_end"),
             task("wrong dataset", "wrong_dataset", path=str(folder / "wrong.keras")),
             task("without steps", "without_steps", path=str(folder / "endless.keras")),
+            task("backed up", "backed_up", folder=str(folder / "backup"), save_freq=4),
+            task("backed up at ends", "backed_up", folder=str(folder / "backup-2"), save_freq="epoch"),
             task("whole", "train", path=str(folder / "whole.keras"), epochs=EPOCHS),
         ]
         for number, stop in enumerate((4, 15, 20, None)):  # within an epoch, at its end, twice in all
@@ -109,6 +111,20 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(runs):
     assert runs["resumed"]["begun"] == [1, 5]  # 20 batches were saved, 22 done
     assert equal(runs["resumed"]["weights"], runs["whole"]["weights"])
     assert runs["resumed"]["cursor"] == runs["whole"]["cursor"]
+
+
+def test_keras_own_backup_within_an_epoch_reads_records_again_and_the_dataset_says_so(runs):
+    found = runs["backed up"]
+    expected = np.full(keras_job.RECORDS, 2)
+    expected[found["twice"]] += 1  # of the four batches whose weights were saved
+    assert found["counts"] == expected.tolist()
+    assert len(found["said"]) == 2  # in each fit, and not of what is validated
+    assert "every_batches=" in found["said"][0]
+
+
+def test_of_a_backup_at_epochs_ends_nothing_is_said(runs):
+    assert runs["backed up at ends"]["said"] == []
+    assert runs["backed up at ends"]["counts"] == [2] * keras_job.RECORDS  # none was saved
 
 
 def test_a_training_that_was_stopped_again_and_again_ends_with_the_same_weights(runs):

@@ -42,6 +42,35 @@ TRAIN = """
     print(json.dumps([weight.tolist() for weight in model.get_weights()]))
     """
 
+BACK_UP = """
+    import json, sys
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    import yogadl
+    from yogadl.adapters import tensorflow as adapter
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                raise InterruptedError
+
+    stream = yogadl.open_storage(sys.argv[1]).fetch("points", "1").stream(shuffle=True, shuffle_seed=3)
+    for others in ([Fail()], []):  # the model counts how often it was trained on each record
+        weights = keras.layers.Embedding(len(stream), 1, embeddings_initializer="zeros")
+        model = keras.Sequential([keras.Input([1]), weights, keras.layers.Flatten()])
+        model.compile(keras.optimizers.SGD(1.0), keras.losses.MeanAbsoluteError(reduction="sum"))
+        dataset = adapter.make_tf_dataset(stream, batch_size=16)
+        dataset = dataset.map(lambda r: (r["id"][:, None], tf.fill([tf.size(r["id"]), 1], 1e9)))
+        backup = keras.callbacks.BackupAndRestore(sys.argv[2], save_freq=4)
+        try:
+            model.fit(dataset, epochs=1, callbacks=[backup, *others], verbose=0)
+        except InterruptedError:
+            pass
+    counts = np.ravel(model.get_weights()[0]).tolist()
+    print(json.dumps([counts, stream.indices()[: 4 * 16].tolist()]))
+    """
+
 WORK = """
     import json, sys
     import tensorflow as tf
@@ -95,6 +124,13 @@ def test_a_training_that_stopped_within_an_epoch_ends_with_the_same_weights(root
     resumed = outcome(start(TRAIN, root, folders[1], 22, 40))
     for ours, theirs in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+
+
+def test_keras_own_backup_within_an_epoch_reads_records_again_as_the_page_says(root, tmp_path):
+    counts, again = outcome(start(BACK_UP, root, tmp_path / "backup"))
+    expected = np.ones(RECORDS)
+    expected[again] += 1  # of the four batches whose weights were saved
+    assert counts == expected.tolist()
 
 
 def free_ports(count):

@@ -2,7 +2,9 @@
 
 import operator
 import sys
+import warnings
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import keras
@@ -21,11 +23,17 @@ if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
         f"Keras {keras.__version__} loses batches of datasets that have no end: pip install 'keras>=3.7'"
     )
 
-_MOST_FRAMES: Final = 8  # to look at for Keras's call; in Keras 3.15 it is the third
+_MOST_FRAMES: Final = 8  # to look at for Keras's call; in Keras 3.15 it is the third, and `fit` the sixth
 _SHUFFLED: Final = (
     "Keras's fit shuffles the batches of a dataset that ends. Pass shuffle=False to train in the stream's "
     "order, the same in each epoch of Keras's. Or leave out epochs= and pass "
     "steps_per_epoch=dataset.steps_per_epoch: then each epoch is the next of the stream's, in its own order"
+)
+_BACKED_UP: Final = (
+    "keras.callbacks.BackupAndRestore(save_freq=<number>) does not know of the place in the data: after a "
+    "stop it goes on with the weights of the middle of an epoch, and with data from its start, so that some "
+    "records come twice. Use yogadl.adapters.keras.Checkpoint(path, dataset, every_batches=<number>) in its "
+    "place"
 )
 
 
@@ -134,6 +142,8 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
             )
         if call is not None and not is_endless and call.is_shuffled:
             raise ConfigurationError(_SHUFFLED)
+        if fit_backs_up_within_epochs(self):
+            warnings.warn(_BACKED_UP, UserWarning, stacklevel=1)  # a line of this file: once a process
         return 1
 
     @workers.setter
@@ -206,13 +216,28 @@ def reading_call() -> ReadingCall | None:
     Keras does not tell the dataset. So this looks at the arguments of `get_data_adapter`, which `fit` and its
     like call with the dataset, on every backend, before anything is read.
     """
-    frame = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame.f_code.co_name == "get_data_adapter":
-            given = frame.f_locals
-            if "shuffle" in given and "steps_per_epoch" in given:
-                return ReadingCall(bool(given["shuffle"]), given["steps_per_epoch"])
-        if frame.f_back is None:
+    given = given_to("get_data_adapter", "shuffle", "steps_per_epoch")
+    return None if given is None else ReadingCall(bool(given["shuffle"]), given["steps_per_epoch"])
+
+
+def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
+    """Return whether a `fit` that prepares to train on the dataset has such a callback of Keras's."""
+    given = given_to("fit", "x", "callbacks")
+    if given is None or given["x"] is not dataset:
+        return False
+    callbacks = getattr(given["callbacks"], "callbacks", given["callbacks"])  # of a CallbackList
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    kind = keras.callbacks.BackupAndRestore
+    return any(isinstance(one, kind) and one.save_freq != "epoch" for one in listed)
+
+
+def given_to(function: str, *names: str) -> Mapping[str, Any] | None:
+    """Return the arguments of the function that called this, at some distance, and has such arguments."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES + 1):
+        if frame is None:
             break
+        if frame.f_code.co_name == function and all(name in frame.f_locals for name in names):
+            return frame.f_locals
         frame = frame.f_back
     return None
