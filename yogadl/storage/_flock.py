@@ -110,6 +110,29 @@ def is_free(path: Path) -> bool:
         os.close(descriptor)
 
 
+def remove_free_lock(path: Path) -> bool:
+    """Remove a lock's file unless a process holds it; return whether this call did.
+
+    The lock is held meanwhile. So a process that opened the file before, and locks it afterwards, finds
+    that it has no name, and must take the lock anew.
+
+    Raises:
+        StorageError: if it can't be removed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False  # it is gone, or no lock
+    try:
+        if not (try_lock(descriptor, path, exclusive=True) and is_at(descriptor, path)):
+            return False
+        with translated(f"can't remove the lock {path}"):
+            path.unlink()
+        return True
+    finally:
+        os.close(descriptor)
+
+
 class Claim:
     """Lets one process at a time download a file, as long as it makes progress."""
 

@@ -15,6 +15,7 @@ from yogadl._key import DatasetKey
 from yogadl._printable import printable
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
+from yogadl.storage._flock import is_free
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._links import checked_path
 
@@ -61,7 +62,7 @@ class FileLocks:
                 self.wait_for_pruning(key.id)
                 yield BuildLock()
             finally:
-                self.folder.remove(self._holder_name(key))
+                self.folder.remove(_names.holder(key))
 
     def _prepare(self, key: DatasetKey) -> None:
         """Note which process builds, and make the folder of the trash while there is room for it.
@@ -73,7 +74,7 @@ class FileLocks:
             trash.mkdir(parents=True, exist_ok=True)
         this = {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
         try:
-            self.folder.write(self._holder_name(key), json.dumps(this).encode())
+            self.folder.write(_names.holder(key), json.dumps(this).encode())
         except StorageError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -108,7 +109,11 @@ class FileLocks:
         for name in self.folder.names(f"{dataset_id}/locks", ".lock"):
             if name == _names.lock(_names.WholeDataset(dataset_id)):
                 continue
-            lock = _file_lock(self.folder.path(name))
+            path = self.folder.path(name)
+            with contextlib.suppress(StorageError):  # without flock
+                if is_free(path):  # some versions of filelock would make the file young, by which prune goes
+                    continue
+            lock = _file_lock(path)
             try:
                 with lock.acquire(timeout=0):
                     pass
@@ -163,14 +168,11 @@ class FileLocks:
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
 
-    def _holder_name(self, key: DatasetKey) -> str:
-        return _names.lock(key).removesuffix(".lock") + ".holder"
-
     def _builder(self, key: DatasetKey) -> str:
         from yogadl.storage._leases.waiting import if_this_process
 
         try:
-            holder = parse_json(self.folder.read(self._holder_name(key)) or b"")
+            holder = parse_json(self.folder.read(_names.holder(key)) or b"")
             since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
             who = f"process {holder['pid']} on {holder['host']} (since {since}) builds"
             return printable(who) + if_this_process(holder)
@@ -179,6 +181,10 @@ class FileLocks:
 
 
 def _file_lock(path: Path) -> "FileLock":
+    """Return a lock that takes its file anew if `prune` has removed that since it was opened.
+
+    filelock sees to it: it takes no lock on a file that has no name any more.
+    """
     from filelock import FileLock
 
     return FileLock(path, is_singleton=False)

@@ -16,6 +16,7 @@ _OURS: Final = (
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?"
     r"|tags/.+/[0-9]{10}\.tag)"
 )
+_OF_LOCKS: Final = r"locks/[0-9a-f]{24}\.(lock|turn|holder)"
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
 MAX_NUMBER: Final = 10**10 - 1  # of what is numbered in names: leases and tags
@@ -188,6 +189,22 @@ def lock(key: DatasetKey | WholeDataset) -> str:
 def turn(key: DatasetKey) -> str:
     """Return the name of the lock on being the next to build this version."""
     return f"{key.id}/locks/{_short(key.version)}.turn"
+
+
+def holder(key: DatasetKey) -> str:
+    """Return the name of the file that says which process builds this version."""
+    return f"{key.id}/locks/{_short(key.version)}.holder"
+
+
+def is_lock(dataset_id: str, name: str) -> bool:
+    """Return whether a file below a dataset is a lock on one of its versions, or belongs to one."""
+    whole = lock(WholeDataset(dataset_id))
+    return name != whole and re.fullmatch(_OF_LOCKS, name[len(dataset_id) + 1 :]) is not None
+
+
+def hashed(name: str) -> str:
+    """Return the hash that stands for a version in the name of its lock, or of the folder of its builds."""
+    return name.rpartition("/")[2].partition(".")[0]
 
 
 def leases(key: DatasetKey | WholeDataset) -> str:

@@ -2,8 +2,9 @@
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from yogadl._format.manifest import read_manifest
@@ -12,7 +13,10 @@ from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion
+from yogadl.storage._flock import remove_free_lock
 from yogadl.storage._folder import Folder
+from yogadl.storage._links import checked_path
+from yogadl.storage._mounts import network_file_system
 from yogadl.storage._parts import open_table, part_files
 from yogadl.storage._root import Entry, Root
 from yogadl.storage._trash import trashed
@@ -53,7 +57,7 @@ class Pruning:
         self._now = now
         self._named: dict[bytes, set[str]] = {}  # by manifest, for it never changes what one names
 
-    def doomed(self, versions: Iterable[str]) -> list[Entry]:
+    def doomed(self, versions: Sequence[str]) -> list[Entry]:
         """Return the files that can go, manifests first.
 
         This holds for as long as nobody builds, deletes or brings back a version, which the right to prune
@@ -73,7 +77,24 @@ class Pruning:
                 doomed.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
-        return doomed + [entry for entry in found if self._can_go(entry, kept)]
+        locks = self._locks(versions, found)
+        return doomed + [e for e in found if e.name not in locks and self._can_go(e, kept)]
+
+    def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
+        """Return the locks that stay: of versions that there are, live, in the trash or begun.
+
+        In a bucket there are none. On a network file system all stay: a process that waits for a lock might
+        not notice there that its file has gone.
+        """
+        locks = {entry.name for entry in found if _names.is_lock(self._id, entry.name)}
+        if not locks or self._root.bucket is not None or network_file_system(Path(self._root.location)):
+            return locks
+        keys = [DatasetKey(self._id, version) for version in versions]
+        keys += [key for key, _, _ in trashed(self._root, self._id)]
+        begun = (entry.name for entry in found if entry.name.startswith(f"{self._id}/builds/"))
+        builds = {_names.split_attempt(self._id, name)[0] for name in begun}
+        used = {_names.hashed(name) for name in builds.union(map(_names.builds, keys))}
+        return {name for name in locks if _names.hashed(name) in used}
 
     def _of_tasks(self) -> set[str]:
         """Return what tasks may be writing just now, whatever the grace, and all parts that it names."""
@@ -159,7 +180,8 @@ class Pruning:
         is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
         if entry.name.startswith(f"{_names.tags(self._id)}/"):
             is_named = bool(kept)  # as long as there is any version, live or in the trash
-        return is_old and not is_named and _names.is_ours(self._id, entry.name)
+        is_ours = _names.is_ours(self._id, entry.name) or _names.is_lock(self._id, entry.name)
+        return is_old and not is_named and is_ours
 
     def _named_files(self, key: DatasetKey, name: str) -> set[str]:
         content = self._root.read(name)
@@ -191,7 +213,10 @@ class Pruning:
                 checked = time.monotonic()
             is_trash = "/trash/" in entry.name and not _names.is_unfinished(entry.name)
             if is_trash or self._root.age_s(entry.name, self._now) >= self._now - entry.modified:
-                self._root.remove(entry.name)
+                if not _names.is_lock(self._id, entry.name):
+                    self._root.remove(entry.name)
+                elif not remove_free_lock(Path(checked_path(Path(self._root.location), entry.name))):
+                    continue
                 yield entry
 
 

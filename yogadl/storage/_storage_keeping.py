@@ -97,7 +97,7 @@ class KeepingStorage:
         unfinished: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> "Pruned":
-        """Remove old files from the trash, and old files that no version uses.
+        """Remove old files from the trash, and old files that no version uses, locks among them.
 
         Files that are younger than `grace_s` stay, since a reader may open them late and a running build may
         use them at its end. A dataset is skipped while somebody builds, deletes or restores one of its

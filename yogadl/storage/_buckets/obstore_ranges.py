@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,8 @@ _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
 _LONGEST_BODY: Final = timedelta(days=1)
 # With these a store may say when it is to be asked again, which obstore does not tell: the SDK asks at once.
 _BUSY: Final = (429, 503)
+# Ranges that did not come within moments are likely to be followed by others.
+_SLOW_FOR_S: Final = 60.0
 # obstore's errors have no more than a text.
 _STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
 _PASSING: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
@@ -46,15 +49,21 @@ class _Client(NamedTuple):
         store: Reads bodies of any length.
         tag: What it calls an object's tag.
         brief: The same, but gives up an answer that is not whole within the patience.
+        swift: The same, within moments.
     """
 
     store: Any
     tag: str = ""
     brief: Any = None
+    swift: Any = None
 
 
 class BusyError(TransientError):
     """The store is busy, and obstore does not tell until when: the SDK is to be asked."""
+
+
+class OverdueError(TransientError):
+    """A range did not come within moments: it may be slow, and is read on without a limit for all of it."""
 
 
 class ObstoreRanges:
@@ -66,16 +75,17 @@ class ObstoreRanges:
     """
 
     def __init__(self, sdk: Store, patience_s: float) -> None:
-        self._sdk = sdk
+        self.sdk = sdk
         self._patience_s = patience_s
         self._client = PerProcess(self._connected)
         self._refusals = 0
+        self._slow_until = 0.0
         _forked_beside_obstore()
 
     @property
     def url(self) -> str:
         """The whole store."""
-        return self._sdk.url
+        return self.sdk.url
 
     def fetch(self, name: str, start: int, stop: int, tag: str | None) -> FetchedRange | None:
         """Return a range that begins inside its object, all at once; ``None`` if `open` is to be asked.
@@ -100,6 +110,38 @@ class ObstoreRanges:
             raise replaced(self.url, name)
         return FetchedRange(content, found)
 
+    def begin(self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int) -> Body | None:
+        """Open a range of which all comes within moments; ``None`` if `open` is to be asked. As `fetch`.
+
+        Raises:
+            OverdueError: if it does not, here or as its chunks are read: the rest is to be read by `open`.
+        """
+        client, begun = self._client(), time.monotonic()
+        if client.store is None or begun < self._slow_until:
+            return None
+        try:
+            result = _get(client, client.swift, name, start, stop, tag)
+        except _errors() as error:
+            self._raise_overdue(error, name, begun)
+            self._raise_passing(error, name)
+            return None
+        found = _object(client, name, result.meta)
+        return None if found is None else Body(found, self._swift_chunks(result, chunk_bytes, name, begun))
+
+    def _swift_chunks(self, result: Any, chunk_bytes: int, name: str, begun: float) -> Iterator[memoryview]:
+        try:
+            for chunk in result.stream(chunk_bytes):
+                yield memoryview(chunk)
+        except _errors() as error:
+            self._raise_overdue(error, name, begun)
+            raise self._passing(error, name) from error
+
+    def _raise_overdue(self, error: Exception, name: str, begun: float) -> None:
+        now = time.monotonic()
+        if now - begun >= 0.9 * swift_s(self._patience_s):
+            self._slow_until = now + _SLOW_FOR_S
+            raise OverdueError(errno.ETIMEDOUT, f"{self.url}/{name} is slow") from error
+
     @contextmanager
     def open(
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
@@ -121,7 +163,7 @@ class ObstoreRanges:
             self._refusals = 0
             yield Body(found, self._chunks(result.stream(chunk_bytes), name))
             return
-        with self._sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
+        with self.sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
             if body is not None and not is_busy:
                 self._note_refusal(client)
             yield body
@@ -137,7 +179,7 @@ class ObstoreRanges:
         try:
             if _forked_beside_obstore():
                 raise NotCarriedOverError("a fork of a process that has loaded it, where it would hang")
-            return _connected(self._sdk.transport(), self._patience_s)
+            return _connected(self.sdk.transport(), self._patience_s)
         except StorageError:
             raise  # such as that there are no credentials: there may be some later
         except ImportError:
@@ -178,6 +220,11 @@ class ObstoreRanges:
         )
 
 
+def swift_s(patience_s: float) -> float:
+    """Return within how many seconds a range comes as a rule; they are no part of the patience."""
+    return min(1.5, patience_s / 4)
+
+
 def _connected(transport: Transport, patience_s: float) -> _Client:
     from obstore import store
 
@@ -198,7 +245,7 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
         with open(transport.verify, "rb") as file:
             options["root_certificate"] = file.read()
     options["allow_invalid_certificates"] = transport.verify is False
-    made, brief = (
+    made, brief, swift = (
         getattr(store, transport.kind)(
             config=dict(transport.config),
             client_options={**options, "timeout": limit},
@@ -206,9 +253,13 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
             credential_provider=transport.credentials
             and functools.partial(_credentials, transport.credentials),
         )
-        for limit in (_LONGEST_BODY, min(_LONGEST_BODY, timedelta(seconds=patience_s)))
+        for limit in (
+            _LONGEST_BODY,
+            min(_LONGEST_BODY, timedelta(seconds=patience_s)),
+            timedelta(seconds=swift_s(patience_s)),
+        )
     )
-    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag", brief)
+    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag", brief, swift)
 
 
 def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from yogadl.storage._buckets.bucket import (
     replaced,
     whole,
 )
-from yogadl.storage._buckets.obstore_ranges import BusyError, ObstoreRanges
+from yogadl.storage._buckets.obstore_ranges import BusyError, ObstoreRanges, OverdueError
 from yogadl.storage._buckets.retry import (
     DEFAULT_RETRY,
     HURRIED_RETRY,
@@ -39,6 +39,8 @@ from yogadl.storage._buckets.store import Page, PastEndError, Store
 _CHUNK_BYTES: Final = PROGRESS_BYTES
 # So much is read by a thread before it is handed on.
 _AT_ONCE_BYTES: Final = 2**20
+# A range up to this that is wanted whole comes within moments, as a rule.
+_SWIFT_BYTES: Final = 2**21
 
 
 class StoreBucket(Bucket):
@@ -104,10 +106,21 @@ class StoreBucket(Bucket):
 
     @contextmanager
     def _read(
-        self, reading: "ResumedRead", name: str, start: int, stop: int | None, tag: str | None
+        self,
+        reading: "ResumedRead",
+        name: str,
+        start: int,
+        stop: int | None,
+        tag: str | None,
+        is_whole: bool = False,
     ) -> Iterator[Body | None]:
         try:
-            found = None if start == stop else reading.open(start, stop)
+            if start == stop:
+                found = None
+            elif stop is not None and stop - start <= _SWIFT_BYTES and is_whole:
+                found = reading.open_swiftly(start, stop)
+            else:
+                found = reading.open(start, stop)
         except PastEndError:
             found, stop = None, start
         try:
@@ -144,7 +157,9 @@ class StoreBucket(Bucket):
                 if found is not None:
                     self._retrier.presence.is_here()
                     return FetchedRange(found.content, self._below_root(found.object))
-        return super().fetch_range(name, start, stop, tag=tag)
+        reading = ResumedRead(self._ranges, key, tag, Attempts(self._retrier, f"read {self.url}/{name}"))
+        with self._read(reading, name, start, stop, tag, is_whole=True) as body:
+            return None if body is None else whole(body)
 
     def put(self, name: str, content: bytes | Path) -> Object:
         key = self._key(name)
@@ -230,17 +245,47 @@ class ResumedRead:
         self._attempts = attempts
         self._connection = ExitStack()
         self._at = self._stop = 0
+        self._is_swift = False
 
     def open(self, start: int, stop: int | None) -> Object | None:
         """Begin to read; return the object, ``None`` if there is none."""
         self._at = start
         body = self._open_again(stop)
+        return None if body is None else self._begun(body, stop)
+
+    def open_swiftly(self, start: int, stop: int) -> Object | None:
+        """Begin to read what comes within moments as a rule: until then, by no other thread.
+
+        A thread for each piece takes several times the processor's time of the read itself
+        (benchmarks/transfer.py). What is slower is read on in threads, with all of the patience.
+        """
+        self._at = start
+        body = None
+        if isinstance(self._store, ObstoreRanges):
+            try:
+                body = self._store.begin(self._name, start, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES)
+            except BusyError:
+                self._store = self._store.sdk
+            except TransientError as error:
+                self._failed(error)
         if body is None:
-            return None
+            return self.open(start, stop)
+        self._is_swift = True
+        self._attempts.answered()
+        return self._begun(body, stop)
+
+    def _begun(self, body: Body, stop: int | None) -> Object:
+        self._check_tag(body)
         self._body = body
         self._tag = body.object.tag
         self._stop = min(body.object.size_bytes, stop if stop is not None else body.object.size_bytes)
         return body.object
+
+    def _failed(self, error: TransientError) -> None:
+        if isinstance(error, OverdueError):
+            self._attempts.restart()
+        else:
+            self._attempts.failed(error)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """Yield the bytes."""
@@ -256,7 +301,7 @@ class ResumedRead:
                 if not arrived or self._at > self._stop:
                     self._check_end()
             except TransientError as failed:
-                self._attempts.failed(failed)
+                self._failed(failed)
                 self._body = self._reopened()
 
     def _more(
@@ -274,6 +319,8 @@ class ResumedRead:
         return None
 
     def _run(self, work: Callable[[], Result]) -> Result:
+        if self._is_swift:
+            return work()
         try:
             return self._attempts.run(work)
         except UnavailableError:
@@ -306,10 +353,14 @@ class ResumedRead:
                 continue
             self._connection.push(opened)
             self._attempts.answered()
-            # Some stores ignore If-Match.
-            if body is not None and self._tag not in (None, body.object.tag):
-                raise replaced(self._store.url, self._name)
+            self._is_swift = False
+            if body is not None:
+                self._check_tag(body)
             return body
+
+    def _check_tag(self, body: Body) -> None:
+        if self._tag not in (None, body.object.tag):  # some stores ignore If-Match
+            raise replaced(self._store.url, self._name)
 
     def _check_end(self) -> None:
         where = f"{self._store.url}/{self._name}"
