@@ -36,7 +36,7 @@ from yogadl.storage._mirror.transfer import (
     upload,
 )
 from yogadl.storage._parts import open_table, part_files
-from yogadl.storage._publish import check_parts, clear_attempt, replace
+from yogadl.storage._publish import clear_attempt, pin_parts, replace
 from yogadl.storage._root import MAX_READ_BYTES, Root
 from yogadl.storage._selections import missing_selections
 from yogadl.storage._storage import CacheStorage
@@ -86,7 +86,7 @@ def copy(
         there = _shared_with(backend.root, manifest) if is_new else None
         files.copy(files.missing(there), exclusion, progress)
         backend.root.write(name, _checked_bytes(root, name, manifest))
-        check_parts(backend.root, key, files.table)
+        pin_parts(backend.root, key, files.table, manifest.table_sha256, manifest.earlier)
         if is_new and replaces:
             replace(backend.root, key, content, exclusion)
         else:

@@ -11,7 +11,7 @@ from yogadl.errors import CacheFormatError
 
 # Compiled when they are first used: who only reads needs none of them.
 _OURS: Final = (
-    r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.parts|builds/[0-9a-f]{24}/.*"
+    r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?"
     r"|tags/.+/[0-9]{10}\.tag)"
@@ -77,6 +77,11 @@ def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
 def table(dataset_id: str, sha256: str) -> str:
     """Return a part table's name."""
     return f"{dataset_id}/tables/{_checked(sha256)}{TABLE_SUFFIX}"
+
+
+def pins(dataset_id: str, table_sha256: str) -> str:
+    """Return the name of what is known of the objects of the parts that a part table names."""
+    return f"{dataset_id}/tables/{_checked(table_sha256)}.pins"
 
 
 def selections(dataset_id: str, fingerprint: str) -> str:

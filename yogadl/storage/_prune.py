@@ -196,6 +196,7 @@ class Pruning:
                     return set()  # another process has pruned it just now
                 raise
             named = {_names.table(key.id, manifest.table_sha256), *part_files(key.id, table)}
+            named.add(_names.pins(key.id, manifest.table_sha256))
             named.add(_names.selections(key.id, manifest.fingerprint))  # and what is in that folder
             self._named[content] = named
         return self._named[content]

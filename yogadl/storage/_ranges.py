@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from yogadl._format.table import before
 from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._buckets.bucket import Bucket, replaced
+from yogadl.storage._buckets.bucket import Bucket, ReplacedError, replaced
+from yogadl.storage._pins import Pins
 from yogadl.storage._range import Range
 from yogadl.storage._spending import Spending
 from yogadl.storage._threads import DaemonThreads
@@ -45,6 +46,7 @@ class Ranges:
         name_of: Returns the name of a part's object.
         sizes: How large each part is.
         spending: Counts requests and bytes, and says when that is enough.
+        pins: Which objects were published; ``None`` if it does not matter.
 
     Attributes:
         requests: How many requests this process has made.
@@ -52,12 +54,19 @@ class Ranges:
     """
 
     def __init__(
-        self, bucket: Bucket, name_of: Callable[[int], str], sizes: Int64s, spending: Spending
+        self,
+        bucket: Bucket,
+        name_of: Callable[[int], str],
+        sizes: Int64s,
+        spending: Spending,
+        pins: Pins | None = None,
     ) -> None:
         self._bucket = bucket
         self._name_of = name_of
         self._sizes = sizes
         self._spending = spending
+        self._pins = pins
+        self._finding_out = ProcessLock()
         self._lock = ProcessLock()
         self._counting = ProcessLock()
         self._damage: dict[int, CacheFormatError] = {}
@@ -297,14 +306,37 @@ class Ranges:
                 f"{self._bucket!r} gave {len(piece.content)} bytes of the {wanted.size_bytes} of {name} from "
                 f"{wanted.start} on: try again; if it happens again, the store loses bytes",
             )
+        if tag is None:
+            self._check_published(part, name, piece.object.tag)
         # Requests before the first answer are made without a tag: all of them must name one.
         if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
             raise replaced(self._bucket.url, name)
-        self._spending.add_bytes(len(piece.content))
+        self._count(len(piece.content))
+        return piece.content
+
+    def _check_published(self, part: int, name: str, tag: str) -> None:
+        """Raise `ReplacedError` unless the part's object, which has this tag, has the bytes of the part."""
+        if self._pins is None or self._pins.is_published(part, tag):
+            return
+        with self._finding_out:
+            is_right = self._pins.is_published(part, tag)  # another thread may have found out
+            if is_right is None:
+                self._spending.take_request()
+                is_right = self._pins.find_out(part, tag)
+                self._count(int(self._sizes[part]))
+        if not is_right:
+            raise ReplacedError(
+                errno.ESTALE,
+                f"{name} in {self._bucket!r} is not the object that was published, and has other bytes than "
+                "its name says: it was replaced there; restore the object, or build the dataset again",
+            )
+
+    def _count(self, size_bytes: int) -> None:
+        """Count a request that was answered."""
+        self._spending.add_bytes(size_bytes)
         with self._counting:
             self.requests += 1
-            self.received_bytes += len(piece.content)
-        return piece.content
+            self.received_bytes += size_bytes
 
 
 def merged(spans: Sequence[Span], gap_bytes: int | None = None) -> list[tuple[Span, list[int]]]:

@@ -95,7 +95,7 @@ class BucketRoot:
 
     def entries(self, below: str) -> Iterator[Entry]:
         for found in itertools.chain(self._bucket.list(f"{below}/"), self._unfinished(below)):
-            yield Entry(found.name, found.size_bytes, found.modified)
+            yield Entry(found.name, found.size_bytes, found.modified, found.tag)
 
     def _unfinished(self, below: str) -> Iterator[Object]:
         """Yield what killed writers may have left below a folder, if this is one: a store never shows it."""

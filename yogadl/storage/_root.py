@@ -16,11 +16,12 @@ MAX_READ_BYTES: Final = 2**28
 
 
 class Entry(NamedTuple):
-    """A file below a root, and when it was last written, by the root's own clock."""
+    """A file below a root, and when it was last written, by the root's own clock; of an object, its tag."""
 
     name: str
     size_bytes: int
     modified: float
+    tag: str = ""
 
 
 class Root(Protocol):

@@ -21,6 +21,7 @@ from yogadl.storage._held import MOST_IN_MEMORY_BYTES, BlockStore, Holder
 from yogadl.storage._mirror.block_files import BlockFiles
 from yogadl.storage._mirror.filling import Filler, FillPolicy
 from yogadl.storage._mirror.mirrored_cache import MirroredCache
+from yogadl.storage._pins import Pins
 from yogadl.storage._ranges import Ranges
 from yogadl.storage._spending import Spending
 
@@ -69,7 +70,12 @@ class RangedCache:
         self.are_away: NDArray[np.bool_] = np.ones(len(table), bool) if mirrored is None else ~mirrored[1]
         sha256, dataset_id = table.sha256, manifest.key.id
         self._ranges = Ranges(
-            bucket, lambda part: _names.part(dataset_id, sha256[part]), table.size_bytes, spending
+            bucket,
+            lambda part: _names.part(dataset_id, sha256[part]),
+            table.size_bytes,
+            spending,
+            # Where blocks are compared, it does not matter which object they are of.
+            Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
         )
         self._reading = _comparing(self._ranges, sums)
         self._holder = Holder(self._ranges)

@@ -1,0 +1,402 @@
+"""Parts are the objects that were published: one that was swapped before its first range is an error."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from places import Place
+from processes import in_fork
+from store_proxy import StoreProxy, refuses
+
+import yogadl
+from yogadl._dataref import RecordsRef
+from yogadl.errors import CacheFormatError, SpendingError, StorageError
+from yogadl.storage import CacheStorage, _remote_opening
+from yogadl.storage._buckets import obstore_ranges
+from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError, read
+from yogadl.storage._buckets.retry import RetryPolicy
+from yogadl.storage._buckets.store import NotCarriedOverError
+from yogadl.storage._copy import copy
+
+COUNT = 211
+MORE = 53
+
+
+def columns(first: int = 0, count: int = COUNT) -> dict[str, Any]:
+    ids = np.arange(first, first + count)
+    return {"id": ids, "x": (ids[:, None] * 31 + np.arange(2000)).astype(np.uint16)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bring no cache to the mirror at once."""
+    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+
+
+@pytest.fixture
+def folder_place(tmp_path: Path) -> Place:
+    """A bucket in a folder, for what does not depend on the store."""
+    return Place(f"file://{tmp_path}/bucket")
+
+
+@pytest.fixture(params=["obstore", "sdk"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What ranges are read by."""
+    if request.param == "sdk":
+
+        def refuse(*arguments: Any) -> None:
+            raise NotCarriedOverError("this test")
+
+        monkeypatch.setattr(obstore_ranges, "_connected", refuse)
+    name: str = request.param
+    return name
+
+
+def storage_at(place: Place, **options: Any) -> CacheStorage:
+    return yogadl.open_storage(place.url, **place.options, **{"mirror": None, **options})
+
+
+def built(place: Place, **options: Any) -> CacheStorage:
+    storage = storage_at(place, **options)
+    storage.submit(columns(), "set", "1", part_bytes=200_000)
+    assert storage.info("set", "1").parts > 3
+    return storage
+
+
+def drained(ref: RecordsRef, shuffle: Any = True, **ahead: Any) -> None:
+    """Read an epoch, and compare all of it."""
+    seen = []
+    for batch in ref.stream(shuffle=shuffle).batch(16).prefetch(2, **ahead):
+        np.testing.assert_array_equal(batch["x"], columns(0, COUNT + MORE)["x"][batch["id"]])
+        seen += batch["id"].tolist()
+    assert sorted(seen) == list(range(len(ref)))
+
+
+def parts_of(place: Place) -> list[Object]:
+    return [found for found in place.open().list("set/parts/") if found.name.endswith(".mdb")]
+
+
+def swap(place: Place) -> None:
+    """Put other bytes of the same size in the place of each part."""
+    for found in parts_of(place):
+        place.open().put(found.name, bytes(found.size_bytes))
+
+
+def tag_of(bucket: Bucket, name: str) -> str:
+    found = bucket.head(name)
+    assert found is not None
+    return found.tag
+
+
+def put_again(place: Place) -> None:
+    """Put the same bytes in the place of each part, so that it has another tag."""
+    bucket = place.open()
+    for found in parts_of(place):
+        content = read(bucket, found.name)
+        assert content is not None
+        if place.url.startswith("gs:"):
+            bucket.put(found.name, content)
+        else:
+            put_in_pieces(place, found.name, content)
+        assert tag_of(bucket, found.name) != found.tag
+
+
+def put_in_pieces(place: Place, name: str, content: bytes) -> None:
+    """Put an object into S3 by an upload in pieces, though it is small."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=place.options["endpoint_url"], **place.options["client_options"])
+    bucket, _, root = place.url.removeprefix("s3://").partition("/")
+    of = {"Bucket": bucket, "Key": f"{root}/{name}"}
+    upload = client.create_multipart_upload(**of)["UploadId"]
+    tag = client.upload_part(**of, UploadId=upload, PartNumber=1, Body=content)["ETag"]
+    done = {"Parts": [{"PartNumber": 1, "ETag": tag}]}
+    client.complete_multipart_upload(**of, UploadId=upload, MultipartUpload=done)
+    client.close()
+
+
+def pins_of(place: Place) -> list[str]:
+    return [found.name for found in place.open().list("set/tables/") if found.name.endswith(".pins")]
+
+
+@pytest.mark.parametrize("ahead", [{}, {"threads": 2}, {"workers": 2}], ids=str)
+def test_a_part_swapped_after_the_publication_is_one_error(any_place: Place, ahead: dict[str, int]) -> None:
+    built(any_place)
+    swap(any_place)
+    with pytest.raises(ReplacedError, match="is not the object that was published, and has other bytes"):
+        drained(storage_at(any_place).fetch("set", "1"), **ahead)
+
+
+def test_a_part_swapped_after_the_fetch_is_one_error(any_place: Place, way: str) -> None:
+    built(any_place)
+    ref = storage_at(any_place).fetch("set", "1")
+    swap(any_place)
+    with pytest.raises(ReplacedError, match="is not the object that was published"):
+        drained(ref)
+    with pytest.raises(ReplacedError, match="is not the object that was published"):
+        ref[0]  # of a swapped part nothing is ever read
+
+
+def test_a_part_swapped_before_a_fork_reads_is_one_error_there(any_place: Place) -> None:
+    built(any_place)
+    ref = storage_at(any_place).fetch("set", "1")
+    ref[0]
+    swap(any_place)
+
+    def forked() -> bool:
+        with pytest.raises(ReplacedError, match="is not the object that was published"):
+            ref[1]
+        return True
+
+    assert in_fork(forked)
+
+
+@pytest.mark.parametrize(
+    "shuffle", [True, yogadl.Blocks(records=5, window=5, lanes=3)], ids=["records", "blocks"]
+)
+def test_a_part_swapped_before_a_mirror_has_it_is_one_error(
+    any_place: Place, tmp_path: Path, shuffle: Any
+) -> None:
+    built(any_place)
+    ref = storage_at(any_place, mirror=tmp_path, mirror_limit=300_000).fetch("set", "1")
+    swap(any_place)
+    with pytest.raises((ReplacedError, CacheFormatError), match=r"was published|name says"):
+        drained(ref, shuffle)
+
+
+def test_parts_that_were_put_again_with_the_same_bytes_are_read(any_place: Place, way: str) -> None:
+    built(any_place)
+    put_again(any_place)
+    drained(storage_at(any_place).fetch("set", "1"), threads=2)
+
+
+def test_so_they_are_by_workers(any_place: Place) -> None:
+    built(any_place)
+    put_again(any_place)
+    drained(storage_at(any_place).fetch("set", "1"), workers=2)
+
+
+def test_parts_that_were_put_again_are_read_once_as_a_whole(
+    any_place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    built(any_place)
+    ref = storage_at(any_place).fetch("set", "1")
+    drained(ref, False)
+    few = ref.locality().ranges
+    drained(ref, False)
+    more = ref.locality().ranges
+    put_again(any_place)
+    again = storage_at(any_place).fetch("set", "1")
+    with caplog.at_level("WARNING", "yogadl"):
+        drained(again, False)
+    assert caplog.text.count("put there again") == 1
+    parts = len(parts_of(any_place))
+    assert again.locality().ranges == few + parts
+    drained(again, False)
+    assert again.locality().ranges == more + parts
+    with pytest.raises(SpendingError):
+        drained(storage_at(any_place, max_requests=few).fetch("set", "1"), False)
+
+
+def test_where_blocks_are_compared_no_pin_is_looked_at(any_place: Place) -> None:
+    built(any_place)
+    ref = storage_at(any_place, verify="block").fetch("set", "1")
+    put_again(any_place)
+    drained(ref)
+    assert ref.locality().range_bytes < 2 * ref.locality().bytes
+
+
+def test_a_cache_without_pins_is_read(any_place: Place) -> None:
+    built(any_place)
+    [name] = pins_of(any_place)
+    any_place.open().delete(name)
+    put_again(any_place)
+    drained(storage_at(any_place).fetch("set", "1"))
+
+
+def test_a_reader_that_may_not_list_reads_a_cache_without_pins(broken: tuple[Place, StoreProxy]) -> None:
+    place, proxy = broken
+    built(place)
+    proxy.breaks(lambda request: ".pins" in request.name, refuses(403, "AccessDenied"))
+    drained(storage_at(place).fetch("set", "1"))
+
+
+def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken: tuple[Place, StoreProxy]) -> None:
+    place, proxy = broken
+    built(place)
+    proxy.breaks(lambda request: ".pins" in request.name, refuses(503, "SlowDown"))
+    ref = storage_at(place, patience=RetryPolicy(1.0, 2.0)).fetch("set", "1")
+    with pytest.raises(StorageError, match=r"can't read .*\.pins"):
+        drained(ref)
+    proxy.rules.clear()
+    drained(ref)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4000, b"\xff" * 100_000], ids=["empty", "other", "large"])
+def test_damaged_pins_are_one_error_that_says_what_to_do(folder_place: Place, content: bytes) -> None:
+    built(folder_place)
+    [name] = pins_of(folder_place)
+    folder_place.open().put(name, content)
+    ref = storage_at(folder_place).fetch("set", "1")
+    with pytest.raises(CacheFormatError, match=r"\.pins in .*, which may be removed,"):
+        drained(ref)
+    folder_place.open().delete(name)
+    drained(ref)
+
+
+def test_pins_of_another_part_table_are_refused(folder_place: Place) -> None:
+    built(folder_place)
+    storage_at(folder_place).submit(columns(), "set", "2", part_bytes=10**8)
+    one, other = pins_of(folder_place)
+    bucket = folder_place.open()
+    contents = [read(bucket, name) or b"" for name in (other, one)]
+    for name, content in zip((one, other), contents, strict=True):
+        bucket.put(name, content)
+    with pytest.raises(CacheFormatError, match=r"\.pins in .* is not about the \d+ parts"):
+        drained(storage_at(folder_place).fetch("set", "1"))
+
+
+def test_objects_copied_one_by_one_to_another_place_are_read(
+    any_place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    built(any_place)
+    other = Place(f"{any_place.url}/other", any_place.options)
+    bucket = any_place.open()
+    for found in list(bucket.list("set/")):
+        other.open().put(found.name, read(bucket, found.name) or b"")
+    put_again(other)
+    drained(storage_at(other).fetch("set", "1"))
+    assert "put there again" not in caplog.text
+
+
+def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place: Place, way: str) -> None:
+    source = built(any_place)
+    other = Place(f"{any_place.url}/other", any_place.options)
+    assert copy(source, storage_at(other), "set", "1")
+    assert len(pins_of(other)) == 1
+    ref = storage_at(other).fetch("set", "1")
+    drained(ref, False)
+    first = storage_at(any_place).fetch("set", "1")
+    drained(first, False)
+    assert ref.locality().ranges == first.locality().ranges
+    swap(other)
+    with pytest.raises(ReplacedError, match="is not the object that was published"):
+        drained(storage_at(other).fetch("set", "1"))
+    drained(storage_at(any_place).fetch("set", "1"))
+
+
+def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(any_place: Place, tmp_path: Path) -> None:
+    local = yogadl.open_storage(tmp_path / "caches")
+    local.submit(columns(), "set", "1", part_bytes=200_000)
+    copy(local, storage_at(any_place), "set", "1")
+    ref = storage_at(any_place).fetch("set", "1")
+    swap_one = parts_of(any_place)[0]
+    drained(ref)
+    copy(storage_at(any_place), yogadl.open_storage(tmp_path / "pulled"), "set", "1")
+    drained(yogadl.open_storage(tmp_path / "pulled").fetch("set", "1"))
+    assert not list((tmp_path / "pulled").rglob("*.pins"))
+    any_place.open().put(swap_one.name, bytes(swap_one.size_bytes))
+    with pytest.raises(ReplacedError, match="is not the object that was published"):
+        drained(storage_at(any_place).fetch("set", "1"))
+
+
+def test_parts_that_were_there_already_are_pinned(
+    any_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy leaves them as they are."""
+    local = yogadl.open_storage(tmp_path / "caches")
+    local.submit(columns(), "set", "1", part_bytes=200_000)
+    target = storage_at(any_place)
+    copy(local, target, "set", "1")
+    put_again(any_place)
+    for name in pins_of(any_place):
+        any_place.open().delete(name)
+    any_place.open().delete("set/versions/1.json")
+    copy(local, target, "set", "1")
+    drained(storage_at(any_place).fetch("set", "1"))
+    assert "put there again" not in caplog.text
+
+
+def test_a_build_that_is_gone_on_with_pins_what_an_earlier_process_put(
+    any_place: Place, tmp_path: Path
+) -> None:
+    code = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+from test_pins import columns
+import yogadl
+from yogadl.storage._remote import MirroredRoot
+
+adopt, adopted = MirroredRoot.adopt, []
+
+def adopt_few(root, files):
+    adopt(root, files)
+    adopted.append(files)
+    if len(adopted) == int(sys.argv[1]):
+        os._exit(9)
+
+MirroredRoot.adopt = adopt_few
+storage = yogadl.open_storage({any_place.url!r}, **{any_place.options!r}, mirror=None)
+storage.submit(columns(), "set", "1", part_bytes=200_000)
+"""
+    script = tmp_path / "build.py"
+    script.write_text(code)
+    assert subprocess.run([sys.executable, script, "2"], timeout=120, check=False).returncode == 9
+    assert parts_of(any_place)
+    for found in list(any_place.open().list("set/leases/")):
+        any_place.open().delete(found.name)  # as if that were long ago
+    subprocess.run([sys.executable, script, "0"], timeout=240, check=True)
+    ref = storage_at(any_place).fetch("set", "1")
+    drained(ref)
+    swap(any_place)
+    with pytest.raises(ReplacedError, match="is not the object that was published"):
+        drained(storage_at(any_place).fetch("set", "1"))
+
+
+def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(any_place: Place) -> None:
+    storage = built(any_place)
+    shared = parts_of(any_place)
+    storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
+    drained(storage_at(any_place).fetch("set", "2"))
+    any_place.open().put(shared[0].name, bytes(shared[0].size_bytes))
+    with pytest.raises(ReplacedError, match="is not the object that was published"):
+        drained(storage_at(any_place).fetch("set", "2"))
+    with pytest.raises(CacheFormatError, match="has other bytes than its name says"):
+        storage.append(columns(COUNT, MORE), "set", "3", base_version="1")
+
+
+def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_now(any_place: Place) -> None:
+    storage = built(any_place)
+    put_again(any_place)
+    storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
+    ref = storage_at(any_place).fetch("set", "2")
+    drained(ref, False)
+    storage.compact("set", "3", base_version="2")
+    compacted = storage_at(any_place).fetch("set", "3")
+    drained(compacted, False)
+    swap(any_place)
+    for version in ("1", "2", "3"):
+        with pytest.raises(ReplacedError, match="is not the object that was published"):
+            drained(storage_at(any_place).fetch("set", version))
+
+
+def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place: Place) -> None:
+    storage = built(folder_place)
+    storage.submit(columns(COUNT, MORE), "set", "2")
+    assert len(pins_of(folder_place)) == 2
+    storage.prune(grace_s=0)
+    assert len(pins_of(folder_place)) == 2
+    storage.delete("set", "1")
+    storage.prune(grace_s=0)
+    assert len(pins_of(folder_place)) == 1
+    assert len(storage.fetch("set", "2")) == MORE
+
+
+def test_a_shared_folder_and_a_local_one_have_none(tmp_path: Path) -> None:
+    for shared in (False, True):
+        root = tmp_path / str(shared)
+        yogadl.open_storage(root, shared=shared).submit(columns(), "set", "1", part_bytes=200_000)
+        assert not list(root.rglob("*.pins"))
