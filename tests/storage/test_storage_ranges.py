@@ -139,8 +139,6 @@ def test_a_look_that_fails_is_the_read_s_error_and_the_next_try_asks_again():
     with pytest.raises(StorageError, match="the store is ill"):
         ranges.read(*arrays([(0, 0, 9)]), keeps=False, takes=False)
     store.fails = lambda part, start, stop: None
-    with pytest.raises(StorageError, match="the store is ill"):
-        check(ranges, store, [(0, 0, 9)])
     check(ranges, store, [(0, 0, 9)])
 
 
