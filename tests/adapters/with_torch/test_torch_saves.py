@@ -50,7 +50,8 @@ def test_a_trainers_script_that_is_killed_inside_its_saves_goes_on(trainer, modu
     modules = ["torch", "torch._dynamo", "safetensors.torch", "yogadl.adapters.torch", module]
     points = killed(folder, script, result="weights.npz", watched="runs", modules=modules, step=step)
     assert "rename" in points
-    assert points & {"half a file", "empty file"}
+    if trainer != "Lightning":  # it writes in the folder of temporary files
+        assert points & {"half a file", "empty file"}
 
 
 DISTRIBUTED = """
