@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import traceback
 
 import pytest
 
@@ -83,16 +84,17 @@ def test_a_location_with_a_secret_is_refused_without_it(location, capsys, caplog
     assert SECRET not in shown.out + shown.err + caplog.text
 
 
-def test_an_endpoint_of_the_environment_does_not_show_its_secret(monkeypatch, caplog):
+def test_an_endpoint_of_the_environment_with_a_secret_is_refused_without_it(monkeypatch, caplog):
     pytest.importorskip("boto3")
     caplog.set_level(logging.INFO, "yogadl")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:{SECRET}@127.0.0.1:9/")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     storage = yogadl.open_storage("s3://bucket", mirror=None, patience_s=0.1)
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(ConfigurationError, match="endpoint_url is not just") as caught:
         storage.fetch("d", "1")
-    assert SECRET not in str(caught.value) + caplog.text + repr(storage)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET not in shown + caplog.text + repr(storage)
     assert SECRET.encode() not in pickle.dumps(storage)
 
 

@@ -55,14 +55,20 @@ def worker_pool(
         given: What each of them needs, pickled; `given_to_worker` returns it there.
         on_report: Called, from other threads, with what the workers give to `report`.
     """
+    from multiprocessing.util import Finalize
+
     require_main()
     pool = _Pool(workers, given, on_report)
+    # A build in a daemon thread does not end before the interpreter does, which waits for its children.
+    at_exit = Finalize(None, pool.kill, exitpriority=0)
     try:
         yield pool
         pool.shutdown()
     except BaseException:
         pool.kill()
         raise
+    finally:
+        at_exit.cancel()
 
 
 def require_main() -> None:

@@ -59,3 +59,52 @@ def test_nothing_is_printed_at_exit(kind, place, options, tmp_path):
     command = [sys.executable, *options, "-c", program, kind, place, str(tmp_path / "caches")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+# Builds that are still at work, in daemon threads: others are waited for.
+BUILDS = """
+    import sys, threading, types
+    keeper = sys.modules["keeper"] = types.ModuleType("keeper")
+    sys.keeper = keeper
+    import numpy as np
+    import yogadl
+
+    class Endless:
+        def __len__(self):
+            return 10**9
+
+        def __getitem__(self, index):
+            return index
+
+    def endless():
+        for number in range(10**9):
+            if number == 1000:
+                begun.set()
+            yield number
+
+    kind, shared, folder = sys.argv[1:]
+    begun = threading.Event()
+    storage = yogadl.open_storage(folder, shared=shared == "shared")
+    build = storage.begin("data", "tasks", partitions=3)
+    options = {"workers": 2, "part_bytes": 2**20, "progress": lambda *_: begun.set()}
+    work = {
+        "submit": lambda: storage.submit(endless, "data", "1"),
+        "workers": lambda: storage.submit(Endless(), "data", "1", **options),
+        "cacheable": storage.cacheable("data", "1")(endless),
+        "write": lambda: build.write(1, endless()),
+    }[kind]
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    keeper.held = [storage, build, work, thread, *(m for name, m in sys.modules.items() if "yogadl" in name)]
+    print("end")
+"""
+
+
+@pytest.mark.parametrize("shared", ["shared", "local"])
+@pytest.mark.parametrize("kind", ["submit", "workers", "cacheable", "write"])
+def test_nor_is_it_beside_a_build_and_that_ends(kind, shared, tmp_path):
+    program = textwrap.dedent(BUILDS)
+    command = [sys.executable, "-X", "dev", "-c", program, kind, shared, str(tmp_path / "caches")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

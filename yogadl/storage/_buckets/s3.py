@@ -147,6 +147,7 @@ def _client(
         raise ConfigurationError(
             f"boto3 can't make a client with these options: {without_secrets(str(error))}"
         ) from error
+    checked_endpoint(client.meta.endpoint_url)  # it may be that of the environment
     if attempts > 1:
         client.meta.events.register_first(
             "needs-retry.s3", partial(_wanted_pause, attempts, patience.total_s)
