@@ -45,7 +45,7 @@ def named(requirement):
 
 
 def test_all_that_an_environment_installs_is_locked(project, groups):
-    lines = pinned("locked.txt")
+    lines = pinned("locked.txt") | pinned("locked-spark.txt")
     assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", line) for line in lines)
     asked = [need for group in groups.values() for need in group if isinstance(need, str)]
     asked += [need for extra in project["optional-dependencies"].values() for need in extra]
