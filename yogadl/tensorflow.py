@@ -1,13 +1,18 @@
 """Keep the door of yogadl 0.1.4: `yogadl.tensorflow.make_tf_dataset`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from yogadl.adapters.tensorflow import make_tf_dataset
+if TYPE_CHECKING:
+    from yogadl.adapters.tensorflow import make_tf_dataset
 
 __all__ = ["make_tf_dataset"]
 
 
 def __getattr__(name: str) -> Any:  # whatever was asked for
-    from yogadl._removed import missing
+    if name != "make_tf_dataset":
+        from yogadl._removed import missing
 
-    raise missing("yogadl.tensorflow", name)
+        raise missing("yogadl.tensorflow", name)
+    from yogadl.adapters.tensorflow import make_tf_dataset
+
+    return make_tf_dataset

@@ -945,8 +945,10 @@ def test_a_reference_counts_by_its_fingerprint(storage):
     assert len(auto(storage, build, storage.fetch("raw", "2"))) == 1
     assert len(auto(storage, build, storage.fetch("raw", "3"))) == 2
     assert len(auto(storage, build, yogadl.from_source([1], fingerprint="mine"))) == 3
-    with pytest.raises(ConfigurationError, match=r"argument 'ref'.*fingerprint of a sample"):
-        auto(storage, build, yogadl.from_source([1]))
+    sampled = yogadl.from_source([1])
+    for ref in (sampled, sampled[:], sampled.select([0]), sampled.map(int), yogadl.concat([sampled])):
+        with pytest.raises(ConfigurationError, match=r"argument 'ref'.*fingerprint of a sample"):
+            auto(storage, build, ref)
 
 
 def test_one_that_asks_for_its_own_result_is_told_so(storage):

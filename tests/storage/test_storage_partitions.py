@@ -383,3 +383,45 @@ def test_a_file_is_written_though_its_folder_is_cleared_away_meanwhile(tmp_path,
     folder.write("builds/version", b"1")
     assert folder.read("builds/version") == b"1"
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("run", [None, "r"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda ref: ref,
+        lambda ref: ref[:],
+        lambda ref: ref.fields("v"),
+        lambda ref: ref.map(lambda record: {"v": -record["v"]}),
+    ],
+    ids=["whole", "slice", "fields", "map"],
+)
+def test_partitions_of_two_references_of_other_records_are_not_published_together(storage, view, run):
+    def source(more, **options):
+        return view(yogadl.from_source({"i": np.arange(4), "v": np.arange(4) + more}, **options))
+
+    if run is None:
+        with pytest.raises(ConfigurationError, match=r"not certain which records .* give a run"):
+            storage.begin("d", "1", source=source(0), partitions=2)
+    options = {"partitions": 2, "run": run}
+    first, second = ({"fingerprint": name} if run is None else {} for name in ("a", "b"))
+    storage.begin("d", "1", source=source(0, **first), **options).write(0)
+    build = storage.begin("d", "1", source=source(7, **second), **options)
+    build.write(1)
+    with pytest.raises(ConfigurationError, match=r"partitions (are|were) "):
+        build.commit()
+    build.write(0)
+    build.commit()
+    assert [abs(record["v"]) for record in storage.fetch("d", "1")] == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("run", [None, "r"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_nor_are_those_of_another_function(storage, step, run):
+    ref = yogadl.from_source({"v": np.arange(4)}, fingerprint="a")
+    options = {"partitions": 2, "run": run}
+    storage.begin("d", "1", source=ref.map(lambda record: {"v": record["v"] + 0}), **options).write(0)
+    build = storage.begin("d", "1", source=ref.map(lambda record: {"v": record["v"] + step}), **options)
+    build.write(1)
+    with pytest.raises(ConfigurationError, match=r"partitions (are|were) "):
+        build.commit()

@@ -187,7 +187,9 @@ class ValueForms:
         fingerprint = getattr(value, "fingerprint", None)
         if not isinstance(fingerprint, str):
             return self._object(value, where) if self._thorough else self._type(value, where)
-        if self._thorough and fingerprint.startswith("weak-"):
+        views = list(views_of(getattr(value, "_records", None)))
+        is_weak = any(str(getattr(one, "fingerprint", "")).startswith("weak-") for one in (value, *views))
+        if self._thorough and self._strict and is_weak:
             raise _refusal(
                 where,
                 value,
@@ -195,7 +197,7 @@ class ValueForms:
             )
         # That tells which records there are, not what functions make of them, nor which fields are read.
         found = [f"records {fingerprint}"]
-        for view in views_of(getattr(value, "_records", None)):
+        for view in views:
             if hasattr(view, "chain"):
                 found += [f"through {self.form(stage.function, where)}" for stage in view.chain.stages]
             if hasattr(view, "parent") and view.spec != view.parent.spec:

@@ -1,6 +1,7 @@
 """Build one version by tasks that know nothing of each other, such as those of a job array."""
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,12 +54,13 @@ class Task:
     @staticmethod
     def parse(text: str) -> "Task":
         """Return the task in a text such as ``3/100``."""
-        number, _, count = text.partition("/")
-        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+        number, count = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= count:
             raise argparse.ArgumentTypeError(
                 f"give a task and how many there are, counted from 1, as in 3/100, not {text!r}"
             )
-        return Task(int(number), int(count))
+        return Task(number, count)
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
+from yogadl._interfaces import DataRef
 from yogadl._key import DatasetKey, is_version
 from yogadl._progress import Progress
 from yogadl._provenance.describer import sha256_of_data
@@ -157,8 +158,8 @@ def begun(
     source = open_source(data, allow_pickle=allow_pickle)
     shares = shares_of(source, partitions)
 
-    def known() -> str:
-        return origin or sha256_of_data(getattr(source, "origin", data))
+    def known(strict: bool = isinstance(data, DataRef)) -> str:  # of records that may only be sampled
+        return origin or sha256_of_data(getattr(source, "origin", data), strict=strict)
 
     try:
         found = shares.origin(known) or known()
@@ -168,7 +169,7 @@ def begun(
                 "it is not certain which records this source has, and so not which partitions belong "
                 f"together: give a run, such as the id of the job, or solve this: {error}"
             ) from error
-        found = known()
+        found = known(False)
     name = run or run_of(backend, key, shares, found)
     return PartitionedBuild(
         Partitions(backend, key, shares.count, name, shares, found, is_named=run is not None)
