@@ -1,23 +1,9 @@
 """Nothing is printed at the interpreter's exit, whatever is still alive, and wherever it is held."""
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
+from exits import PLACES, check_quiet
 
-# A module that was imported before yogadl, and that outlives it, lets go of what it holds when the globals
-# of yogadl's modules are gone already.
 PROGRAM = """
-    import sys, types
-    keeper = sys.modules["keeper"] = types.ModuleType("keeper")
-    sys.keeper = keeper
-    import numpy as np
-    import yogadl
-
-    class Box:
-        pass
-
     kind, place, folder = sys.argv[1:]
     storage = yogadl.open_storage(folder)
     storage.submit({"id": np.arange(1000)}, "ids", "1")
@@ -36,14 +22,7 @@ PROGRAM = """
     }[kind]()
     batches = iter(loader)
     next(batches)
-    box = Box()
-    box.held = [storage, ref, loader, batches, *(m for name, m in sys.modules.items() if "yogadl" in name)]
-    if place == "cycle":
-        box.itself = box
-    if place != "global":
-        keeper.box = box
-        del box, storage, ref, stream, loader, batches
-    print("end")
+    held = [storage, ref, stream, loader, batches]
 """
 KINDS = [
     "plain", "thread", "threads", "threads and stages", "workers", "forked workers", "workers and a thread",
@@ -52,22 +31,15 @@ KINDS = [
 
 
 @pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["", "dev"])
-@pytest.mark.parametrize("place", ["global", "module", "cycle"])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_printed_at_exit(kind, place, options, tmp_path):
-    program = textwrap.dedent(PROGRAM)
-    command = [sys.executable, *options, "-c", program, kind, place, str(tmp_path / "caches")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    check_quiet(PROGRAM, kind, place, tmp_path / "caches", options=options)
 
 
 # Builds that are still at work, in daemon threads: others are waited for.
 BUILDS = """
-    import sys, threading, types
-    keeper = sys.modules["keeper"] = types.ModuleType("keeper")
-    sys.keeper = keeper
-    import numpy as np
-    import yogadl
+    import threading
 
     class Endless:
         def __len__(self):
@@ -83,6 +55,7 @@ BUILDS = """
             yield number
 
     kind, shared, folder = sys.argv[1:]
+    place = "module"
     begun = threading.Event()
     storage = yogadl.open_storage(folder, shared=shared == "shared")
     build = storage.begin("data", "tasks", partitions=3)
@@ -96,15 +69,11 @@ BUILDS = """
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert begun.wait(60)
-    keeper.held = [storage, build, work, thread, *(m for name, m in sys.modules.items() if "yogadl" in name)]
-    print("end")
+    held = [storage, build, work, thread]
 """
 
 
 @pytest.mark.parametrize("shared", ["shared", "local"])
 @pytest.mark.parametrize("kind", ["submit", "workers", "cacheable", "write"])
 def test_nor_is_it_beside_a_build_and_that_ends(kind, shared, tmp_path):
-    program = textwrap.dedent(BUILDS)
-    command = [sys.executable, "-X", "dev", "-c", program, kind, shared, str(tmp_path / "caches")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    check_quiet(BUILDS, kind, shared, tmp_path / "caches", options=["-X", "dev"], timeout_s=120)
