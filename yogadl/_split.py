@@ -90,10 +90,13 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
     """
     base: Any = records
     indices = np.arange(len(records))
-    while isinstance(base, MappedRecords) or hasattr(base, "of_parent"):
-        base, indices, _ = (
-            (base.parent, indices, 0) if isinstance(base, MappedRecords) else base.of_parent(indices, 0)
-        )
+    while True:
+        if isinstance(base, MappedRecords):  # each record is one of the parent's
+            base = base.parent
+        elif hasattr(base, "of_parent"):
+            base, indices, _ = base.of_parent(indices, 0)
+        else:
+            break
     if hasattr(base, "parent"):
         raise ConfigurationError(
             "chunks have records of several versions in them, so grows=True can't divide them: split the "

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cli_files import tree_of
 
+import yogadl
 from yogadl.cli import _head
 from yogadl.storage import CacheStorage
 
@@ -426,6 +427,17 @@ def test_ls_lists_what_is_below_an_id(yoga, storage, root):
         document = json.loads(yoga("ls", given, "-s", f"file://{root}", "--json").out)
         assert [one["id"] for one in document["versions"]] == expected
     assert yoga("ls", "alice/sf", "-s", root).code == 1
+
+
+@pytest.mark.parametrize("host", ["", "localhost"])
+def test_ls_of_a_folder_that_is_named_by_a_url(yoga, tmp_path, host):
+    folder = tmp_path / "a folder, 100%"
+    url = folder.as_uri().replace("file://", f"file://{host}")
+    assert "is not there" in yoga("ls", "-s", url).err
+    assert not folder.exists()
+    yogadl.open_storage(url, mirror=tmp_path / "mirror").submit([1, 2], "d", "1")
+    found = json.loads(yoga("ls", "-s", url, "--mirror", tmp_path / "mirror", "--json").out)
+    assert [one["id"] for one in found["versions"]] == ["d"]
 
 
 def test_ls_counts_once_what_versions_share(yoga, storage, root):

@@ -83,16 +83,15 @@ def _resumed_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
     if saved.mixture == order.mixture:
         return found
     if run.skip_shuffle_at_epoch_end or found.skipped is not None:
-        why = "with skip_shuffle_at_epoch_end they can't change"
-        if found.skipped is not None and not run.skip_shuffle_at_epoch_end:
-            last = found.skipped.ranges[-1][1]
-            why = (
-                "weights can't change while positions are left out, since others would be there: open the "
-                "stream with the cursor's weights first, "
-            )
-            if position < last:
-                why += f"read until the 'position' of its cursor is {last} or more, "
-            why += "and take the cursor of stream.skip_ranges([]).cursor(0)"
+        last = found.skipped.ranges[-1][1] if found.skipped is not None else 0
+        reading = f"read until the 'position' of its cursor is {last} or more, " if position < last else ""
+        why = (
+            "with skip_shuffle_at_epoch_end they can't change"
+            if run.skip_shuffle_at_epoch_end
+            else "weights can't change while positions are left out, since others would be there: open the "
+            f"stream with the cursor's weights first, {reading}and take the cursor of "
+            "stream.skip_ranges([]).cursor(0)"
+        )
         raise CursorError(
             f"the cursor is of a mix with the weights {list(saved.mixture.weights)}, the stream has "
             f"{list(order.mixture.weights)}: {why}"

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
-from urllib.parse import unquote
 
 from yogadl._dataref import RecordsRef
 from yogadl._json import MANY_DIGITS, parse_json
@@ -18,7 +17,7 @@ from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.opening import open_bucket
-from yogadl.storage._folder import Folder
+from yogadl.storage._folder import Folder, folder_at
 
 # In a home folder, a search without limit would take minutes.
 _MOST_FOLDERS: Final = 2_000
@@ -36,9 +35,9 @@ def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
     """
     location: str | None = arguments.storage
     refuse_needless(arguments, location or str(Path.cwd()), *others)
-    if location is not None and (location.startswith("file://") or "://" not in location):
-        is_url = location.startswith("file://")
-        path = Path(unquote(location.removeprefix("file://")) if is_url else location).expanduser()
+    folder = None if location is None else folder_at(location)
+    if folder is not None:
+        path = folder.expanduser()
         if not path.is_dir():
             what = "is a file, not a folder of caches" if path.exists() else "is not there"
             raise ConfigurationError(f"the storage {location} {what}; say which one with -s STORAGE")

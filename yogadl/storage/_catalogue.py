@@ -15,6 +15,7 @@ from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._cached import CachedRecords, Published
+from yogadl.storage._folder import folder_at
 from yogadl.storage._root import Root
 from yogadl.storage._trash import trashed_names
 
@@ -201,12 +202,8 @@ class Catalogue:
 
     def is_there(self) -> bool:
         """Return whether there is such a folder; a bucket would have to be asked, and counts as there."""
-        location = self.root.location
-        if location.startswith("file://"):
-            from urllib.parse import unquote  # who only reads needs none of it
-
-            location = unquote(location.removeprefix("file://"))
-        return "://" in location or os.path.lexists(location)
+        folder = folder_at(self.root.location)
+        return folder is None or os.path.lexists(folder)
 
     def what_there_is(self) -> str:
         """Say which datasets there are, for who has asked for one that is not there.

@@ -20,6 +20,18 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _TRIES: Final = 100
 
 
+def folder_at(location: str) -> Path | None:
+    """Return the folder that a path or a ``file://`` URL names; ``None`` of any other URL."""
+    if "://" not in location:
+        return Path(location)
+    host, _, path = location.removeprefix("file://").partition("/")
+    if not location.startswith("file://") or host not in ("", "localhost"):
+        return None
+    from urllib.parse import unquote  # who only reads a folder needs none of it
+
+    return Path("/" + unquote(path))
+
+
 class Folder(Root):
     """Keep files by name, written atomically and durably. Safe for processes and threads.
 

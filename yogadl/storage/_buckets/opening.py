@@ -2,9 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 from yogadl._printable import without_secrets
 from yogadl.errors import ConfigurationError
@@ -12,6 +10,7 @@ from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.gcs import GCSBucket
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._buckets.s3 import S3Bucket
+from yogadl.storage._folder import folder_at
 
 # By scheme, what opens a store's bucket, given the bucket's name, a prefix and options.
 _STORES: Final[dict[str, Callable[..., Bucket]]] = {"s3": S3Bucket, "gs": GCSBucket}
@@ -35,8 +34,9 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
             f"a bucket's URL has no user, password or query: {without_secrets(url)!r}; give credentials as "
             "the store takes them: in the environment, by a profile, or in client_options"
         )
-    if separator and scheme == "file" and name in ("", "localhost"):
-        return _opened(LocalBucket, url, (Path("/" + unquote(prefix)),), options, others)
+    folder = folder_at(url)
+    if separator and folder is not None:
+        return _opened(LocalBucket, url, (folder,), options, others)
     if separator and scheme in _STORES and name:
         return _opened(_STORES[scheme], url, (name, prefix), options, others)
     known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
