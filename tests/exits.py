@@ -36,4 +36,5 @@ def check_quiet(program, *arguments, options=(), timeout_s=60):
     program = _BEGIN + textwrap.dedent(program) + _END
     command = [sys.executable, *options, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    found = done.returncode, done.stdout, done.stderr
+    assert found == (0, "end\n", ""), found

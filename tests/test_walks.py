@@ -56,4 +56,4 @@ def test_a_record_goes_the_documented_way_to_disk(tmp_path: Path):
     with walk.watching():
         storage.submit(watched(), "second", "1")
     assert set(walk.modules) == set(documented("A record, from its source to disk")), str(walk)
-    assert len(walk.modules) <= 6
+    assert len(walk.modules) <= 7

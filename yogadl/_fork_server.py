@@ -33,7 +33,10 @@ _START, _KILL, _END = 0, 1, 2
 KEEPS_DESCRIPTORS: Final = sys.platform == "darwin"
 _DESCRIPTOR: Final = struct.Struct("=i")
 _MOST_DESCRIPTORS: Final = 64
-_CLOSED_AT_EXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+# Numbers, not members of an enumeration: their arithmetic takes its time, and Python 3.11 crashes when a
+# handler of signals is called at the start of it.
+_CLOSED_AT_EXEC: Final = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_CUT: Final = int(socket.MSG_CTRUNC)
 _CODE: Final = "import sys; sys.path[:] = {path!r}; from yogadl._fork_server import main; main({given!r})"
 
 Work = Callable[[socket.socket, int], object]
@@ -152,7 +155,7 @@ def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[byte
     """
     space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR.size)
     data, messages, state, _ = connection.recvmsg(size, space, flags | _CLOSED_AT_EXEC)
-    if not (messages or state & socket.MSG_CTRUNC):
+    if not (messages or state & _CUT):
         return data, None
     found: list[int] = []
     for level, kind, content in messages:

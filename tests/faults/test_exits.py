@@ -1,7 +1,13 @@
 """Nothing is printed at the interpreter's exit, whatever is still alive, and wherever it is held."""
 
+import subprocess
+import sys
+import textwrap
+
 import pytest
 from exits import PLACES, check_quiet
+
+import yogadl
 
 PROGRAM = """
     kind, place, folder = sys.argv[1:]
@@ -77,3 +83,26 @@ BUILDS = """
 @pytest.mark.parametrize("kind", ["submit", "workers", "cacheable", "write"])
 def test_nor_is_it_beside_a_build_and_that_ends(kind, shared, tmp_path):
     check_quiet(BUILDS, kind, shared, tmp_path / "caches", options=["-X", "dev"], timeout_s=120)
+
+
+WAITED_FOR = """
+    import sys, threading
+    import yogadl
+
+    def build():
+        assert ended.wait(60)
+        storage.submit(({"n": number} for number in range(100_000)), "data", "1", part_bytes=2**17)
+
+    storage = yogadl.open_storage(sys.argv[1], shared=sys.argv[2] == "shared")
+    ended = threading.Event()
+    threading.Thread(target=build).start()
+    threading._register_atexit(ended.set)  # the main thread is over, and Python waits for the other
+"""
+
+
+@pytest.mark.parametrize("shared", ["shared", "local"])
+def test_a_build_in_a_thread_that_python_waits_for_comes_to_its_end(shared, tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(WAITED_FOR), str(tmp_path / "caches"), shared]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(yogadl.open_storage(tmp_path / "caches").fetch("data", "1")) == 100_000

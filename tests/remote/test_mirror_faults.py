@@ -36,7 +36,7 @@ from yogadl.errors import StorageError
 from yogadl.storage._buckets.bucket import Body
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._buckets.retry import RetryPolicy
-from yogadl.storage._mirror import mirrored_cache, transfer
+from yogadl.storage._mirror import eviction, mirrored_cache, transfer
 from yogadl.storage._mirror.mirror import Mirror
 
 RECORDS = 2_000
@@ -258,6 +258,42 @@ def test_processes_that_crowd_a_mirror_too_small_for_them_always_read_right(tmp_
     open_cache(mirror, manifests[0])
     assert sum(path.stat().st_size for path in mirror.folder.root.rglob("*.mdb")) <= limit
     assert litter_in(mirror) == []
+
+
+def test_a_download_that_ends_while_files_are_counted_is_counted(
+    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = manifest_of(bucket, "a"), manifest_of(bucket, "b")
+    arrived, listed = threading.Event(), threading.Event()
+
+    def on_get(name: str) -> None:
+        if name.endswith(".mdb"):
+            arrived.set()
+            assert listed.wait(60)
+
+    root, limit_bytes = tmp_path / "mirror", a.size_bytes + b.size_bytes // 2
+    first = Mirror(Watched(bucket, on_get), root, limit_bytes)
+    download = threading.Thread(target=lambda: open_cache(first, a).close())
+    files = eviction._files
+
+    def slowly(folder: Path) -> Iterator[tuple[str, Path]]:
+        yield from list(files(folder))
+        listed.set()
+        download.join()
+
+    second = Mirror(bucket, root, limit_bytes)
+    with second.location.gate(exclusive=True):
+        pass  # the folder is made
+    download.start()
+    assert arrived.wait(60)
+    monkeypatch.setattr(eviction, "_files", slowly)
+    with pytest.raises(StorageError, match="does not fit"):
+        open_cache(second, b)
+    assert parts_in(second, "a") > 0
+    assert parts_in(second, "b") == 0
+    monkeypatch.undo()
+    open_cache(second, b)
+    assert parts_in(second, "a") < parts_in(second, "b")
 
 
 def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(

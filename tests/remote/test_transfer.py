@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,10 +227,16 @@ def test_the_first_failure_ends_all_and_keeps_what_is_finished(tmp_path: Path) -
     memory, datas = MemoryBucket(), {f"object-{number:03}": content(20_000 + number) for number in range(60)}
     for name, data in datas.items():
         memory.put(name, data)
+    before = {*threading.enumerate()}
+    failing = threading.Event()
 
     def on_get(number: int, name: str, start: int) -> None:
         if name == "object-010":
+            failing.set()
             raise StorageError(13, "no credentials any more")
+        if name > "object-010":  # not all of them before the failure is known
+            failing.wait(60)
+            time.sleep(0.1)
 
     bucket = Altered(memory, on_get)
     with pytest.raises(StorageError, match="no credentials any more"):
@@ -237,7 +244,7 @@ def test_the_first_failure_ends_all_and_keeps_what_is_finished(tmp_path: Path) -
     names = files_in(tmp_path)
     assert all((tmp_path / name).read_bytes() == datas[Path(name).name] for name in names)
     assert "below/object-059" not in names
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("yogadl-")]
+    assert not [one for one in {*threading.enumerate()} - before if one.name.startswith("yogadl-")]
 
 
 def test_a_file_in_the_way_is_replaced_only_by_the_right_bytes(tmp_path: Path) -> None:

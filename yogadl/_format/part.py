@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from yogadl._format.layout import (
     rows_per_block,
 )
 from yogadl._format.sealing import disk_error, inspect_file, write_synced
+from yogadl._lane import Lane
 from yogadl._leaf import Leaf
 from yogadl.errors import StorageError
 
@@ -169,7 +170,7 @@ class PartWriter:
         """
         lengths = {key: size for field in self._fields for key, size in field.block_lengths()}
         try:
-            with self.path.open("rb") as part, ThreadPoolExecutor(1) as pool:
+            with self.path.open("rb") as part, Lane() as pool:
                 synced = pool.submit(os.fsync, part.fileno())
                 file = inspect_file(self.path, lengths)
                 fields = tuple(field.index(file.blocks) for field in self._fields)

@@ -6,7 +6,6 @@ import hashlib
 import mmap
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from yogadl._format.layout import PAGE_HEADER_BYTES
+from yogadl._lane import Lane
 from yogadl.errors import StorageError
 
 # With less than this free, an input/output error means a full disk.
@@ -42,7 +42,7 @@ def inspect_file(path: Path, lengths: dict[bytes, int]) -> InspectedFile:
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as view,
-            ThreadPoolExecutor(1) as pool,
+            Lane() as pool,
         ):
             digest = pool.submit(lambda: hashlib.sha256(view).hexdigest())
             blocks = _found_blocks(path, view, lengths)

@@ -1,7 +1,7 @@
 """Write columns of any source into sealed parts, one after another."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._format.table import MOST_EMPTY_RECORDS
 from yogadl._interfaces import Column
+from yogadl._lane import Lane
 from yogadl._leaf import BadValueError, Leaf, refuse
 from yogadl._memory import settle_allocator
 from yogadl._spec import Field, Spec
@@ -75,10 +76,10 @@ class CacheWriter:
         self._block_records = 0  # known once there are records, and for which size it was chosen
         self._record_bytes = 0
         self._opened = 0
-        self._writer = ThreadPoolExecutor(1)
+        self._writer = Lane()
         self._writing: Future[None] | None = None
-        self._hasher = ThreadPoolExecutor(1)
-        self._sealer = ThreadPoolExecutor(1)
+        self._hasher = Lane()
+        self._sealer = Lane()
         self._sealing: Future[None] | None = None
 
     def write(self, columns: Sequence[Column | StoredColumn]) -> None:

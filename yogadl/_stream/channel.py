@@ -65,7 +65,7 @@ class Channel:
         """
         while (found := self._next()) is None:
             try:
-                self._read(socket.MSG_DONTWAIT)
+                self._read(int(socket.MSG_DONTWAIT))
             except BlockingIOError:
                 return None
         return found

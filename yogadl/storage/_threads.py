@@ -12,6 +12,8 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Final
 
+from yogadl._lane import call_into
+
 _EXIT_TIMEOUT_S: Final = 5.0
 
 # What a thread is to do, and what is to be done instead once the threads end.
@@ -68,7 +70,7 @@ class DaemonThreads(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Let a thread call a function; see `Executor.submit`."""
         future: Future[Any] = Future()
-        self.put(partial(_call, future, partial(fn, *args, **kwargs)), partial(_give_up, future))
+        self.put(partial(call_into, future, partial(fn, *args, **kwargs)), partial(_give_up, future))
         return future
 
     def end(self, limit_s: float) -> None:
@@ -80,14 +82,6 @@ class DaemonThreads(Executor):
 
 
 _living: "weakref.WeakSet[DaemonThreads]" = weakref.WeakSet()
-
-
-def _call(future: "Future[Any]", function: Callable[[], Any]) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(function())
-        except BaseException as error:  # noqa: BLE001  (who waits raises it, whatever it is)
-            future.set_exception(error)
 
 
 def _give_up(future: "Future[Any]") -> None:

@@ -13,7 +13,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -153,6 +153,7 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
     """List every file of the mirror; remove leftovers of killed processes, unless of wanted files."""
     resumable = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
+    coming = _coming(location)  # before files are listed: what comes meanwhile counts as one or the other
     for name, path in _files(location.caches.root):
         try:
             found = path.lstat()
@@ -165,7 +166,7 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
             if path in resumable or not (is_old and _is_removed(path)):
                 contents.unfinished_bytes += min(found.st_size, found.st_blocks * _STAT_BLOCK_BYTES)
     for name in filter(_is_table, list(contents.present)):
-        _count_table(location, name, contents)
+        _count_table(location, name, coming, contents)
     _count_blocks(location, contents)
     return contents
 
@@ -194,20 +195,34 @@ def _is_removed(path: Path) -> bool:
     return True
 
 
-def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> None:
-    """Count a table's parts as in use if it is, else as last used when it was."""
+def _coming(location: MirrorLocation) -> dict[Path, list[str]]:
+    """Return the locks under which something is downloaded, with which part that is; with none, it is all."""
+    held: dict[Path, list[str]] = {}
+    for lock in location.download_locks():
+        if not is_free(lock):
+            content = Folder(lock.parent).read(lock.name) or b""
+            held[lock] = content.decode(errors="replace").splitlines()
+    return held
+
+
+def _count_table(
+    location: MirrorLocation, name: str, coming: Mapping[Path, list[str]], contents: _Contents
+) -> None:
+    """Count a table's parts as in use if it is, else as last used when it was; and those that are coming."""
     lock = location.reader_lock(name)
     dataset_id, present = name.rpartition("/tables/")[0], contents.present
     table = _table_of(location, name, present[name].st_size)
+    filled, is_whole = coming.get(location.fill_lock(name), ()), location.download_lock(name) in coming
+    if table is not None and (filled or is_whole):
+        contents.reserved.update(
+            (part, size_bytes)
+            for part, size_bytes in part_sizes(dataset_id, table)
+            if part not in present and (is_whole or part in filled)
+        )
     # Of all that it names, only what is there is held on to: that may be little of much.
     named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
     if not is_free(lock):
         contents.in_use.update(one for one in named if one in present)
-        sizes = () if table is None else part_sizes(dataset_id, table)
-        if is_free(location.download_lock(name)):
-            coming = set(_filled_in(location, name))
-            sizes = (one for one in sizes if one[0] in coming) if coming else ()
-        contents.reserved.update((part, size_bytes) for part, size_bytes in sizes if part not in present)
         return
     try:
         last_used_ns = lock.stat().st_mtime_ns
@@ -216,14 +231,6 @@ def _count_table(location: MirrorLocation, name: str, contents: _Contents) -> No
     for one in named:
         if one in present:
             contents.last_used_ns[one] = max(contents.last_used_ns.get(one, 0), last_used_ns)
-
-
-def _filled_in(location: MirrorLocation, name: str) -> list[str]:
-    """Return which part of a table a process is filling in."""
-    lock = location.fill_lock(name)
-    if is_free(lock):
-        return []
-    return (Folder(lock.parent).read(lock.name) or b"").decode(errors="replace").splitlines()
 
 
 def _is_table(name: str) -> bool:

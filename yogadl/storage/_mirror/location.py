@@ -84,6 +84,11 @@ class MirrorLocation:
         """
         return self.reader_lock(table_name).with_suffix(".fill")
 
+    def download_locks(self) -> list[Path]:
+        """Return every lock of these two kinds that there is."""
+        folder = self.root / "locks"
+        return [*folder.glob("*.whole"), *folder.glob("*.fill")]
+
     def free_bytes(self) -> int:
         """Return how much of its disk is free for this user."""
         found = os.statvfs(self.root)
