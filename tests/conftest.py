@@ -1,10 +1,8 @@
 """Settings for all tests: which files an environment runs, and how hypothesis searches."""
 
-import ast
 import functools
 import importlib.util
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -69,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bare",
         action="store_true",
-        help="leave out test files that import a package which is not installed",
+        help="see to it that no optional package is installed",
     )
     parser.addoption(
         "--forgeries",
@@ -86,49 +84,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if collection_path.is_dir() or (config.getoption("--bare") and collection_path.suffix == ".py"):
-        return bool(missing_packages(collection_path)) or None
-    return None  # the other rules decide
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    if not config.getoption("--bare"):
-        return []
-    found = [path.relative_to(TESTS) for path in (*TESTS.rglob("with_*"), *TESTS.rglob("test_*.py"))]
-    return [
-        f"left out: {path} (needs {', '.join(sorted(missing_packages(TESTS / path)))})"
-        for path in sorted(found)
-        if missing_packages(TESTS / path) and not any(map(package_of, path.parents))
-    ]
-
-
-def missing_packages(path: Path) -> set[str]:
-    """Name the packages that are not installed, of those that a folder is for or a test file imports."""
-    needed = imported_by(path) if path.is_file() else {package_of(path)} - {None}
-    return {name for name in needed if importlib.util.find_spec(name) is None}
-
-
-def package_of(folder: Path) -> str | None:
-    """Name the package that all tests of a folder need, `torch` of `with_torch`.
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out a folder for a package that is not installed, `torch` of `with_torch`.
 
     No folder has a package's own name: pytest makes those below it importable, as that package.
     """
-    return folder.name.removeprefix("with_") if folder.name.startswith("with_") else None
-
-
-def imported_by(path: Path) -> set[str]:
-    """Name the packages that a test file imports at its top level."""
-    imported = set()
-    for statement in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(statement, ast.Import):
-            imported |= {alias.name for alias in statement.names}
-        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-            imported.add(statement.module)
-    return {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - helpers()
-
-
-@functools.cache
-def helpers() -> set[str]:
-    """Name the modules that tests share."""
-    return {file.stem for file in TESTS.rglob("*.py")}
+    package = collection_path.name.removeprefix("with_")
+    is_missing = package != collection_path.name and importlib.util.find_spec(package) is None
+    return is_missing or None  # the other rules decide

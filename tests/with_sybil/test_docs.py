@@ -121,10 +121,9 @@ def tox_environment(section):
 
 @pytest.mark.parametrize("path", [path for path in pages() if any(skips(path))], ids=name)
 def test_each_example_that_is_skipped_runs_in_another_environment(path):
-    arrays = tox_environment("arrays")
-    installed = set(
-        tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]["arrays"]
-    )
+    frameworks = tox_environment("frameworks")
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    installed = {need for need in groups["frameworks"] if isinstance(need, str)}
     tests = "".join(test.read_text("utf-8") for test in (ROOT / "tests").rglob("with_*/**/test_*_docs.py"))
     for action, reason in set(skips(path)):
         needs = re.fullmatch(r'if\(.*reason="needs ([\w ,]+)"\)', reason)
@@ -143,7 +142,7 @@ def test_each_example_that_is_skipped_runs_in_another_environment(path):
         else:  # and a table's examples where all libraries for tables are
             assert needs, reason
             assert set(needs[1].split(", ")) <= installed, reason
-            assert path.name in arrays["commands"]
+            assert path.name in frameworks["commands"]
 
 
 def test_the_languages_of_the_blocks_are_those_that_the_tests_look_for():
