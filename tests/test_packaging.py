@@ -58,7 +58,11 @@ def test_all_that_an_environment_installs_is_locked(project, groups):
 
 
 def test_every_environment_installs_what_is_locked(tox):
-    assert "locked.txt" in tox["locked"]["set_env"]
+    assert tox["locked"]["file"].endswith("locked.txt")
+    settings = dict(line.split(" = ") for line in tox["locked"]["set_env"].splitlines() if " = " in line)
+    for installer in ("PIP", "UV"):
+        assert settings[f"{installer}_CONSTRAINT"] == "{[locked]file}"
+        assert settings[f"{installer}_BUILD_CONSTRAINT"] == "{[locked]file}"
     for name in tox.sections():
         own = tox[name].get("set_env")
         if name.startswith("testenv") and own and name not in ("testenv:lock", "testenv:latest"):
