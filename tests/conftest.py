@@ -18,7 +18,9 @@ except ModuleNotFoundError:  # the environment `bare`
 else:
     # The same examples in every run, so that a failure is the change's and not the dice's; machines of
     # strangers are slow, hence no deadline. To search further: pytest --hypothesis-profile=thorough
-    hypothesis.settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
+    hypothesis.settings.register_profile(
+        "same", max_examples=25, derandomize=True, deadline=None, print_blob=True
+    )
     hypothesis.settings.register_profile("thorough", max_examples=2_000, deadline=None, print_blob=True)
     hypothesis.settings.load_profile("same")
 
@@ -72,14 +74,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--forgeries",
         type=int,
-        default=30,
+        default=12,
         help="how many forged caches of each kind the tests of tests/faults/test_foreign_fuzz.py try",
     )
     parser.addoption("--forgery-seed", default="1", help="which ones")
     parser.addoption(
         "--worker-chains",
         type=int,
-        default=50,
+        default=15,
         help="how many chains of stops, kills and resumes tests/faults/test_killed_prefetch.py tries",
     )
 

@@ -36,9 +36,14 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["", "dev"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", KINDS)
+EXITS = [  # each kind in each place, as users run Python or with all its warnings, by turns
+    (kind, place, [[], ["-X", "dev"]][(row + column) % 2])
+    for row, kind in enumerate(KINDS)
+    for column, place in enumerate(PLACES)
+]
+
+
+@pytest.mark.parametrize(("kind", "place", "options"), EXITS)
 def test_nothing_is_printed_at_exit(kind, place, options, tmp_path):
     check_quiet(PROGRAM, kind, place, tmp_path / "caches", options=options)
 

@@ -100,9 +100,16 @@ def deaths(path):
 
 
 # In the middle of a function: at the first batch, in the middle, at an epoch's last.
-@pytest.mark.parametrize("position", [0, 20, COUNT - SIZE])
-@pytest.mark.parametrize("how", [die, leave, fork_and_die])
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+POSITIONS = (0, 20, COUNT - SIZE)
+METHODS = ("forkserver", "spawn", "fork")
+DEATHS = [  # each two of a way to die, a position and a method meet once
+    (how, position, METHODS[(row + column) % 3])
+    for row, how in enumerate((die, leave, fork_and_die))
+    for column, position in enumerate(POSITIONS)
+]
+
+
+@pytest.mark.parametrize(("how", "position", "method"), DEATHS)
 def test_a_worker_that_dies_ends_the_iteration_after_what_came_before(root, path, how, position, method):
     batches = iter(trapped(root, path, how, position, start_method=method))
     found = []
@@ -358,8 +365,17 @@ def leave_open(root, path, method, waits):
     return [batch["id"] for batch in batches] if waits == "never" else None
 
 
-@pytest.mark.parametrize("waits", ["in next", "in the loop", "beside a child"])
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize(
+    ("method", "waits"),
+    [
+        ("forkserver", "in next"),
+        ("forkserver", "in the loop"),
+        ("forkserver", "beside a child"),
+        ("spawn", "in the loop"),
+        ("fork", "in next"),
+        ("fork", "beside a child"),
+    ],
+)
 def test_nothing_is_left_when_the_owner_is_killed(root, path, method, waits):
     with Process(leave_open, root, path, method, waits) as owner:
         wait_until(path.exists, "the first batch")

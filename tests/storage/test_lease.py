@@ -20,7 +20,7 @@ from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Object, read
 from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._exclusion import LeaseLostError
-from yogadl.storage._leases import heartbeat
+from yogadl.storage._leases import heartbeat, policy, waiting
 from yogadl.storage._leases.heartbeat import retry_ending
 from yogadl.storage._leases.lease import BuildLease, Leases
 from yogadl.storage._leases.waiting import LeasePolicy, LeaseState, SilenceTimer
@@ -31,6 +31,15 @@ KEY = DatasetKey("some/data", "1/2")
 @pytest.fixture
 def bucket(tmp_path: Path) -> LocalBucket:
     return LocalBucket(tmp_path / "bucket")
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a time to live be less than a second, and look and say often."""
+    monkeypatch.setattr(policy, "_MIN_TTL_S", 0.1)
+    monkeypatch.setattr(waiting, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(waiting, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(waiting, "_LOG_AFTER_S", 0.1)
 
 
 @pytest.fixture
@@ -182,13 +191,14 @@ def test_a_lease_that_the_store_does_not_list_is_named(
         b"\xff",
     ],
 )
+@pytest.mark.usefixtures("hurried")
 def test_a_lease_that_says_nonsense_is_taken_over_once_it_is_silent(
     bucket: LocalBucket, content: bytes
 ) -> None:
     name = _names.lease(KEY, 1)
     bucket.put(name, content)
     bucket.put(name + _names.HEARTBEAT, content)
-    with Leases(bucket, LeasePolicy(ttl_s=1.0)).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
 
@@ -196,20 +206,22 @@ def test_a_lease_that_says_nonsense_is_taken_over_once_it_is_silent(
 # Taking over.
 
 
+@pytest.mark.usefixtures("hurried")
 def test_a_silent_builder_is_taken_over_after_its_time_to_live(bucket: LocalBucket) -> None:
-    held_by_others(bucket, ttl_s=2.5)
+    held_by_others(bucket, ttl_s=0.6)
     started = time.monotonic()
-    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
-    assert time.monotonic() - started >= 2.5
+        assert time.monotonic() - started >= 0.6
 
 
+@pytest.mark.usefixtures("hurried")
 def test_the_time_to_live_of_who_waits_counts_if_it_is_larger(bucket: LocalBucket) -> None:
-    held_by_others(bucket, ttl_s=1)
+    held_by_others(bucket, ttl_s=0.1)
     started = time.monotonic()
-    with Leases(bucket, LeasePolicy(ttl_s=2.5)).held(KEY):
-        assert time.monotonic() - started >= 2.5
+    with Leases(bucket, LeasePolicy(ttl_s=0.6)).held(KEY):
+        assert time.monotonic() - started >= 0.6
 
 
 def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
@@ -336,9 +348,10 @@ def test_signs_of_life_import_nothing_of_the_current_folder(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])
+@pytest.mark.usefixtures("hurried")
 def test_a_lease_that_says_nothing_sensible_is_waited_out(bucket: LocalBucket, body: bytes) -> None:
     bucket.put(_names.lease(KEY, 1), body)
-    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
+    with Leases(bucket, LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
 
@@ -372,13 +385,14 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalB
         assert part in message
 
 
+@pytest.mark.usefixtures("hurried")
 def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureFixture) -> None:
     held_by_others(bucket, ttl_s=600)
     caplog.set_level(logging.WARNING, "yogadl")
-    with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(wait_s=6)).held(KEY):
+    with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(wait_s=1)).held(KEY):
         pass
     assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
-    assert "until 600 s after its last sign of life, 6 s at most (wait_s)" in caplog.text
+    assert "until 600 s after its last sign of life, 1 s at most (wait_s)" in caplog.text
 
 
 def test_who_waits_is_told_why_the_builder_failed(

@@ -61,17 +61,18 @@ def fetched(storage, **more):
     return storage.fetch("set", "1", allow_pickle=True, **more)
 
 
-@pytest.fixture(
-    params=[
-        "no mirror",
-        "an empty mirror",
-        "a mirror in part",
-        "unmapped",
-        "verified",
-        "verified in part",
-        "checked",
-    ]
+AWAY = (
+    "no mirror",
+    "an empty mirror",
+    "a mirror in part",
+    "unmapped",
+    "verified",
+    "verified in part",
+    "checked",
 )
+
+
+@pytest.fixture(params=AWAY)
 def away(request, url, tmp_path):
     """The same, read by range: all of it, or what a mirror lacks."""
     verify = "block" if "verified" in request.param else None
@@ -99,7 +100,7 @@ def same(found, expected):
             same(one, other)
     else:
         assert type(found) is type(expected)
-        np.testing.assert_array_equal(found, expected)
+        assert np.array_equal(found, expected), (found, expected)
 
 
 def check(found, expected):
@@ -147,15 +148,26 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("view", VIEWS)
+def by_turns(names, times):
+    """Pair each name with so many of the ways to be away, others for each."""
+    turns = itertools.product(enumerate(names), range(times))
+    return [(AWAY[(2 * number + turn) % len(AWAY)], name) for (number, name), turn in turns]
+
+
+@pytest.mark.parametrize(("away", "view"), by_turns(VIEWS, 3), indirect=["away"])
 def test_streams_are_the_same(here, away, view):
     found, expected = VIEWS[view](away), VIEWS[view](here)
     for _ in range(2):
         check(found, expected)
 
 
-@pytest.mark.parametrize("way", [{}, {"threads": 2}, {"workers": 2}])
-def test_a_stream_goes_on_where_it_was_stopped(here, away, way):
+WAYS = {"alone": {}, "threads": {"threads": 2}, "workers": {"workers": 2}}
+
+
+@pytest.mark.parametrize(("away", "name"), by_turns(WAYS, 3), indirect=["away"])
+def test_a_stream_goes_on_where_it_was_stopped(here, away, name):
+    way = WAYS[name]
+
     def opened(ref, cursor=None):
         return ref.stream(shuffle=True, cursor=cursor).batch(16).prefetch(2, **way)
 

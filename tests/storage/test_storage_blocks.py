@@ -94,7 +94,7 @@ def same(found, expected):
                 else [(values, theirs[name])]
             )
             for one, other in pairs:
-                np.testing.assert_array_equal(one, other)
+                assert np.array_equal(one, other), (name, one, other)
 
 
 STREAMS = {
@@ -135,8 +135,14 @@ def epochs(stream):
     return itertools.chain(stream, stream)
 
 
-PLACES = [(where, name) for name in STREAMS for where in ("memory", "a mirror")]
-PLACES += [(where, "plain") for where in WHERE if where not in ("memory", "a mirror")]
+# Each stream in memory or in a mirror, by turns; in both, what has shards, threads or processes.
+PLACES = [(("memory", "a mirror")[number % 2], name) for number, name in enumerate(STREAMS)]
+PLACES += [
+    ("a mirror" if where == "memory" else "memory", name)
+    for where, name in PLACES
+    if name in ("a shard", "from the middle", "tiny windows", "joined", "threads", "workers")
+]
+PLACES += [(where, "plain") for where in WHERE if where != "memory"]
 
 
 @pytest.mark.parametrize(("where", "name"), PLACES)
@@ -227,6 +233,7 @@ def test_two_readers_of_one_stream_are_far_apart(url, options):
     same(theirs, expected[half:])
 
 
+@pytest.mark.parametrize("options", ["memory", "a mirror", "a mirror of one window"], indirect=True)
 def test_a_stream_goes_on_from_a_cursor_within_a_window(url, options):
     whole = list(STREAMS["plain"](here(url)))
     loader = STREAMS["plain"](fetched(url, **options))
@@ -238,6 +245,7 @@ def test_a_stream_goes_on_from_a_cursor_within_a_window(url, options):
     same(first + list(again), whole)
 
 
+@pytest.mark.parametrize("options", ["memory", "a mirror", "never filled"], indirect=True)
 def test_a_forked_child_goes_on_by_itself(url, options):
     expected = list(STREAMS["plain"](here(url)))
     reader = iter(STREAMS["plain"](fetched(url, **options)))
@@ -298,8 +306,7 @@ def test_small_windows_are_taken_together(url, monkeypatch, least, is_one):
     assert (blocks.most_rows > 100) == is_one
 
 
-@pytest.mark.parametrize("together", [1, 4 * 2**20])
-@pytest.mark.parametrize("coming", [1, 64 * 2**20])
+@pytest.mark.parametrize(("together", "coming"), [(1, 64 * 2**20), (4 * 2**20, 1), (4 * 2**20, 64 * 2**20)])
 def test_blocks_come_in_any_number_at_a_time(url, monkeypatch, together, coming):
     monkeypatch.setattr(block_ahead, "_TOGETHER_BYTES", together)
     monkeypatch.setattr(block_ahead, "_COMING_BYTES", coming)

@@ -113,24 +113,23 @@ def damaged_records(error, name):
 @pytest.mark.parametrize("name", record(0))
 def test_a_flipped_bit_of_any_block_is_an_error_for_its_records_and_for_no_others(bucket, name, way):
     assert len(bucket.blocks_of(name)) > 4
-    for block in bucket.blocks_of(name):
-        for offset in (0, -1, 77):
-            with bucket.flipped(block, offset):
-                ref = bucket.fetched(way)
-                with pytest.raises(CacheFormatError, match="build the dataset again, or restore") as caught:
-                    ref.gather(np.arange(COUNT))
-                damaged = damaged_records(caught.value, name)
-                others = np.setdiff1d(np.arange(COUNT), damaged)
-                assert len(others)
-                for index, found in zip(others, list(ref.select(others)), strict=True):
-                    same(found, bucket.records[index])
-                wrong = 0
-                for index in damaged:  # of a block of the heap some have no value there
-                    try:
-                        same(ref[index], bucket.records[index])
-                    except CacheFormatError:
-                        wrong += 1
-                assert wrong
+    for block, offset in zip(bucket.blocks_of(name), itertools.cycle((0, -1, 77))):
+        with bucket.flipped(block, offset):
+            ref = bucket.fetched(way)
+            with pytest.raises(CacheFormatError, match="build the dataset again, or restore") as caught:
+                ref.gather(np.arange(COUNT))
+            damaged = damaged_records(caught.value, name)
+            others = np.setdiff1d(np.arange(COUNT), damaged)
+            assert len(others)
+            for index, found in zip(others, list(ref.select(others)), strict=True):
+                same(found, bucket.records[index])
+            wrong = 0
+            for index in damaged:  # of a block of the heap some have no value there
+                try:
+                    same(ref[index], bucket.records[index])
+                except CacheFormatError:
+                    wrong += 1
+            assert wrong
 
 
 STREAMS = {

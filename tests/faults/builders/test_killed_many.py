@@ -85,8 +85,15 @@ def check(storage: CacheStorage) -> None:
     assert np.array_equal(ref.gather(range(RECORDS)), [row(index) for index in range(RECORDS)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("source", ["partitions", "random access"])
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("folder", "partitions"),
+        ("folder", "random access"),
+        ("shared folder", "partitions"),
+        ("bucket", "random access"),
+    ],
+)
 def test_a_builder_that_is_killed_half_way_is_gone_on_with_by_the_next(
     tmp_path: Path, kind: str, source: str
 ) -> None:

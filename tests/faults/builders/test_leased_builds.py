@@ -160,14 +160,14 @@ def test_a_builder_whose_machine_has_died_is_taken_over_after_its_time_to_live(m
 
 
 def hold_the_interpreter(root: Path) -> str:
-    storage = opened(root, f"{os.getpid()}", 5.0)
+    storage = opened(root, f"{os.getpid()}", 3.0)
 
     @storage.cacheable(KEY.id, KEY.version)
     def data() -> Iterator[int]:
         yield from range(RECORDS)
         (root / f"built-by-{os.getpid()}").write_text("")
         # As a source in C may: no other thread of this process runs meanwhile.
-        ctypes.PyDLL(None).usleep(14_000_000)
+        ctypes.PyDLL(None).usleep(8_500_000)
         yield RECORDS
 
     return data().fingerprint
@@ -215,7 +215,7 @@ def test_a_replacement_that_was_stopped_and_overtaken_replaces_nothing(root: Pat
 
 def test_whoever_is_killed_at_any_moment_the_rest_is_served(memory: Path) -> None:
     random = np.random.default_rng(7)
-    for number in range(6):
+    for number in range(3):
         root = memory / str(number)
         root.mkdir()
         for _ in range(2):

@@ -1,0 +1,232 @@
+"""version="auto": code of every kind counts, that without source and that of others, too."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from versioned_project import WORK, auto
+
+KINDS = {
+    "data": """\
+import contextlib
+import functools
+import typing
+
+import work
+from work import Config, Table
+
+
+def traced(tag):
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*args):
+            return [*function(*args), tag]
+
+        return call
+
+    return decorate
+
+
+@contextlib.contextmanager
+def opened(n):
+    yield n + 1
+
+
+@functools.singledispatch
+def size(v):
+    return 0
+
+
+@size.register
+def _(v: int):
+    return v + 2
+
+
+class Pair(typing.NamedTuple):
+    a: int = 3
+
+    def total(self):
+        return self.a + 4
+
+
+class Made:
+    class Inner:
+        def get(self):
+            return 5
+
+    @staticmethod
+    def still():
+        return 6
+
+    @classmethod
+    def of(cls):
+        return cls.Inner().get() + 7
+
+    @property
+    def value(self):
+        return 8
+
+    @functools.cached_property
+    def slow(self):
+        return 9
+
+
+def factory():
+    limit = 10
+
+    class Local:
+        def get(self):
+            return limit
+
+    return Local
+
+
+Local = factory()
+total = 11
+rows = Table()
+fill = rows.fill
+
+
+@traced(12)
+def build():
+    global total
+    with opened(1) as n:
+        made = [n, size(1), Pair().total(), Made.still(), Made.of(), Made().value, Made().slow, Local().get()]
+    made += [Config.SIZE, Config().DEPTH, fill(), *work.Numbers()]
+    made += [make(1) for make in (lambda v: v + 13, abs)] if len(made) else []
+    total += 0
+    return made
+""",
+    "work": """\
+class Config:
+    SIZE = 14
+    DEPTH = 15
+
+
+class Table:
+    __slots__ = ("rows",)
+
+    def __init__(self):
+        self.rows = 16
+
+    def fill(self):
+        return self.rows
+
+
+class Numbers:
+    def __iter__(self):
+        return iter([17])
+""",
+}
+
+
+@pytest.mark.parametrize("number", range(1, 18))
+def test_code_of_every_kind_counts(storage, load, number):
+    project = load(**KINDS)
+    assert len(auto(storage, project.build)) == 1
+    assert len(auto(storage, load(**KINDS).build)) == 1
+    module = "data" if number < 14 else "work"
+    (old,) = re.findall(rf".*\b{number}\b.*", KINDS[module])[-1:]
+    edited = KINDS[module].replace(old, re.sub(rf"\b{number}\b", "99", old))
+    assert len(auto(storage, load(**{**KINDS, module: edited}).build)) == 2
+
+
+@pytest.mark.parametrize("name", ["SIZE", "DEPTH"])
+def test_a_class_that_a_script_changes_counts_as_it_is(storage, load, monkeypatch, name):
+    project = load(**KINDS)
+    assert len(auto(storage, project.build)) == 1
+    monkeypatch.setattr(project.Config, name, 99)
+    assert len(auto(storage, project.build)) == 2
+
+
+def test_code_without_source_counts_as_it_was_compiled(storage):
+    def made(text):
+        names = {"step": 2}
+        exec(text, names)
+        return names["build"]
+
+    text = dedent("""
+        class A:
+            size = 3
+            def get(self):
+                return self.size
+        def build():
+            return [step, A().get(), (lambda: 1)()]
+    """)
+    edits = (
+        ("[step,", "[-step,"),
+        ("size = 3", "size = 4"),
+        ("return self.size", "return -self.size"),
+        ("lambda: 1", "lambda: 2"),
+    )
+    assert len(auto(storage, made(text))) == 1
+    assert len(auto(storage, made(text))) == 1
+    for count, (old, new) in enumerate(edits, 2):
+        assert len(auto(storage, made(text.replace(old, new)))) == count
+    function = made(text)
+    function.__globals__["step"] = 5
+    assert len(auto(storage, function)) == 6
+
+
+def test_a_file_edited_since_it_was_imported_counts_as_what_runs(storage, load):
+    module = load()
+    assert len(auto(storage, module.build)) == 1
+    edit = ("work", "return v * 2", "return v * 9")
+    Path(sys.modules["work"].__file__).write_text(WORK.replace(*edit[1:]))
+    assert len(auto(storage, module.build)) == 2
+    assert len(auto(storage, load(edit).build)) == 3
+
+
+def test_what_others_wrote_counts_by_its_name(storage, load, tmp_path):
+    """Else an upgrade of numpy would build everything anew, on one machine sooner than on the other."""
+
+    def library(version, factor):
+        folder = tmp_path / version / "site-packages"
+        (folder / "theirs").mkdir(parents=True)
+        lines = (
+            f"__version__ = '{version}'",
+            f"SIZE = {factor}",
+            f"def twice(v): return v * {factor}",
+            f"class A: x = {factor}",
+        )
+        (folder / "theirs" / "__init__.py").write_text("\n".join(lines))
+        return str(folder)
+
+    data = """
+        import theirs
+        from theirs import A, twice as again
+
+        def build():
+            import theirs as inside
+            return [again(2) + theirs.twice(3) + theirs.SIZE + inside.SIZE + A().x]
+    """
+    try:
+        for version, factor in (("1.0", 2), ("2.0", 3)):
+            sys.modules.pop("theirs", None)
+            sys.path.insert(0, library(version, factor))
+            versions = auto(storage, load(data=data).build)
+            sys.path.pop(0)
+            assert len(versions) == 1
+    finally:
+        sys.modules.pop("theirs", None)
+    assert storage.info("d", versions[0]).builder["libraries"] == {"theirs": "1.0"}
+
+
+def test_the_builders_own_package_is_no_library_even_where_it_is_installed(storage, tmp_path, monkeypatch):
+    def forget():
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+            del sys.modules[name]
+
+    for number, factor in enumerate((2, 3), 1):
+        package = tmp_path / str(number) / "site-packages" / "mine"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "work.py").write_text(f"def twice(v):\n    return v * {factor}\n")
+        (package / "data.py").write_text("from . import work\ndef build():\n    return [work.twice(2)]\n")
+        with monkeypatch.context() as patched:
+            patched.syspath_prepend(str(package.parent))
+            assert len(auto(storage, importlib.import_module("mine.data").build)) == number
+        forget()
