@@ -7,4 +7,4 @@ class TestGrain(StoppableContract):
     script = "train_grain.py"
     modules = ("jax", "orbax.checkpoint", "yogadl.adapters.grain")
     points = ("mkdir", "no file", "empty file", "rename")
-    each = 31
+    each = 1_000
