@@ -86,6 +86,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # Where all frameworks are in one process, JAX warns of every fork of another one's workers.
+    config.addinivalue_line("filterwarnings", r"ignore:os\.fork\(\) was called:RuntimeWarning")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if collection_path.is_dir() or (config.getoption("--bare") and collection_path.suffix == ".py"):
         return bool(missing_packages(collection_path)) or None
