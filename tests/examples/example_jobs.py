@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from killed_saves import VARIABLES
 from processes import until
 from warm import Program, warm
 
@@ -60,7 +61,7 @@ class Job:
 
     def start(self) -> list[Program]:
         """Start all processes, each in a session of its own; what they print goes to files."""
-        server = warm("sklearn.datasets", *self.modules, **ONE_THREAD)
+        server = warm("sklearn.datasets", *self.modules, **VARIABLES)
         return [
             server.start(
                 EXAMPLES / self.script,
@@ -144,10 +145,6 @@ class Printed:
             return None
         epochs = {int(epoch): (float(loss), float(accuracy)) for epoch, loss, accuracy in EPOCH.findall(text)}
         return Printed(int(start[1]), int(start[2]), epochs)
-
-
-# The processes of a job share this machine with each other.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def send(running: list[Program], number: signal.Signals) -> None:
