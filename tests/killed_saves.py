@@ -19,15 +19,16 @@ import re
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from warm import warm
 
 WRITES = os.O_WRONLY | os.O_RDWR
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
@@ -145,28 +146,21 @@ def killed(
     *,
     result: str,
     watched: str,
-    modules: list[str],
+    modules: Sequence[str],
     step: int,
 ) -> set[str]:
     """Kill a script (a file, or its text) in copies of a folder; return at what kinds of points."""
     if isinstance(script, str):
         text, script = script, folder.with_name("script.py")
         script.write_text(textwrap.dedent(text))
-    command = [sys.executable, "-W", "ignore", __file__, script, result, watched, ",".join(modules), step]
-    done = subprocess.run(
-        [*map(str, command), *(arguments or [])],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=280,
-        env=os.environ | VARIABLES | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
+    given = [script, result, watched, ",".join(modules), step, *(arguments or [])]
+    done = warm(*modules, **VARIABLES).run(Path(__file__), *given, folder=folder)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return set(re.findall(r"^killed at: (.*)$", done.stdout, re.M))
 
 
 def main(script: str, result: str, watched: str, modules: str, step: str, *arguments: str) -> None:
+    warnings.simplefilter("ignore")
     code, here = Path(script).absolute(), Path.cwd()
     for module in filter(None, modules.split(",")):
         importlib.import_module(module)

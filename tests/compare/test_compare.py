@@ -129,10 +129,11 @@ def test_a_peer_that_fails_is_a_row_that_says_why(
     body, why = WRONG[name]
     monkeypatch.setattr(rooms.rounds, "_TASK_S", 5)
     odd = reader(rooms, monkeypatch, tmp_path, body)
-    found = measured(rooms, replace(settings, count=1), "arrays:InRam", odd)
+    others = ["arrays:InRam"] if name in ("it fails", "it takes too long") else []  # which are measured
+    found = measured(rooms, replace(settings, count=1), odd, *others)
     of = found["sets"][0]["peers"]
-    assert why in of["peer1"]["records_per_s_0"]
-    assert isinstance(of["peer0"]["records_per_s_0"], list)
+    assert why in of["peer0"]["records_per_s_0"]
+    assert all(isinstance(of["peer1"]["records_per_s_0"], list) for _ in others)
     assert why in rooms.render.summary(found)
 
 
@@ -304,7 +305,8 @@ def test_every_peer_says_how_it_is_configured(rooms: SimpleNamespace) -> None:
     "YOGADL_COMPARE_VENVS" not in os.environ, reason="installs the peers from the registry: tox -e compare"
 )
 def test_the_command_installs_and_compares(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks", "compare", "--quick", "--peers", "numpy,yogadl"]
+    command = [sys.executable, "-m", "benchmarks", "compare", "--quick", "--peers", "yogadl"]
+    command += ["--sets", "vectors,small_images"]
     places = ["--venvs", os.environ["YOGADL_COMPARE_VENVS"], "--dir", str(tmp_path / "work")]
     pages = [
         CHECKOUT / "README.md",
@@ -315,11 +317,11 @@ def test_the_command_installs_and_compares(tmp_path: Path) -> None:
     done = subprocess.run([*command, *places], cwd=CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith(("| numpy", "| yogadl"))]
-    assert len(rows) == 2
+    assert len(rows) == 1
     for row in rows:
         assert "fail" not in row
         assert "install" not in row
-        assert row.count(" / ") == 5  # a rate for each set
+        assert row.count(" / ") == 2  # a rate for each set
         assert row.count("yes") == 2
     assert "A quick run" in done.stdout
     assert [page.read_bytes() for page in pages] == before

@@ -45,10 +45,15 @@ class ExampleContract:
     script: str
     modules: tuple[str, ...]  # that it loads, and that may be loaded before a fork
     points: tuple[str, ...]  # of its saves: "half a file", "rename" and so on, as killed_saves.py calls them
-    each = 5  # of these points, it is killed at every fifth
+    each = 19  # of these points, it is killed at every 19th, and at one of each kind
     whole_ranks = 2
     last_ranks = 1
     stops = (Stop(2, save_every=STEPS), Stop(3, save_every=4))
+
+    @classmethod
+    def loaded(cls) -> tuple[str, ...]:
+        """Return what is loaded before the processes of a job are forked."""
+        return cls.modules
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -57,12 +62,12 @@ class ExampleContract:
         folder: Path = tmp_path_factory.mktemp("example")
         parts = []
         for stop in cls.stops:
-            job = Job(cls.script, folder / "parts", stop.ranks, WITHOUT_END, stop.save_every)
+            job = Job(cls.script, folder / "parts", stop.ranks, WITHOUT_END, stop.save_every, cls.loaded())
             parts.append(job.run(stop.signal, lambda stop=stop: cls.is_ready(stop, folder / "parts")))
         epochs = max(epoch for part in parts for epoch in part.epochs) + 4
-        last = Job(cls.script, folder / "parts", cls.last_ranks, epochs)
+        last = Job(cls.script, folder / "parts", cls.last_ranks, epochs, modules=cls.loaded())
         parts.append(last.run())
-        whole = Job(cls.script, folder / "whole", cls.whole_ranks, epochs)
+        whole = Job(cls.script, folder / "whole", cls.whole_ranks, epochs, modules=cls.loaded())
         return Runs(parts, last.weights(), whole.run(), whole.weights())
 
     @classmethod

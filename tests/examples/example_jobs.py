@@ -6,14 +6,14 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from killed_saves import VARIABLES
 from processes import until
+from warm import Program, warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIMEOUT_S = 240
@@ -30,6 +30,7 @@ class Job:
     ranks: int
     epochs: int
     save_every: int = 4
+    modules: tuple[str, ...] = ()  # that it loads, and that are loaded before it is forked
 
     def places(self) -> Iterator[tuple[list[str], dict[str, str]]]:
         """Yield each process's own arguments and variables, by which the framework finds the others."""
@@ -58,21 +59,20 @@ class Job:
         }
         return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
-    def start(self) -> list["subprocess.Popen[bytes]"]:
+    def start(self) -> list[Program]:
         """Start all processes, each in a session of its own; what they print goes to files."""
-        command = [sys.executable, str(EXAMPLES / self.script), *self.arguments()]
-        started = []
-        for rank, (arguments, variables) in enumerate(self.places()):
-            with self.output(rank).open("wb") as output, self.errors(rank).open("wb") as errors:
-                process = subprocess.Popen(
-                    [*command, *arguments],
-                    stdout=output,
-                    stderr=errors,
-                    env=os.environ | ONE_THREAD | variables,
-                    start_new_session=True,
-                )
-            started.append(process)
-        return started
+        server = warm("sklearn.datasets", *self.modules, **VARIABLES)
+        return [
+            server.start(
+                EXAMPLES / self.script,
+                *self.arguments(),
+                *arguments,
+                variables=variables,
+                output=self.output(rank),
+                errors=self.errors(rank),
+            )
+            for rank, (arguments, variables) in enumerate(self.places())
+        ]
 
     def output(self, rank: int) -> Path:
         """Return the file that a rank prints to."""
@@ -114,7 +114,7 @@ class Job:
         assert printed[0] is not None
         return printed[0]
 
-    def is_stoppable(self, running: list["subprocess.Popen[bytes]"]) -> bool:
+    def is_stoppable(self, running: list[Program]) -> bool:
         """Return whether it has trained for an epoch, or has failed.
 
         What it prints first may be of an epoch that it found at its end.
@@ -147,15 +147,12 @@ class Printed:
         return Printed(int(start[1]), int(start[2]), epochs)
 
 
-# The processes of a job share this machine with each other.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-
-def send(running: list["subprocess.Popen[bytes]"], number: signal.Signals) -> None:
+def send(running: list[Program], number: signal.Signals) -> None:
     """Send a signal to all processes of a job, and to those that they have started."""
     for process in running:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
 
 
 def free_ports(count: int) -> list[int]:

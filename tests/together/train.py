@@ -1,12 +1,12 @@
-"""Run jobs of one framework, as lines of JSON on stdin ask for; started and killed by `trainers`.
+"""Run jobs of one framework, as lines of JSON in a pipe ask for; started and killed by `trainers`.
 
 Each rank's file gets a line a batch, written out at once: what is in there survives SIGKILL. A line
 {"end": true} says that the rank has read all that it was to read.
 """
 
+import faulthandler
 import importlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +17,19 @@ from job import Job
 Deliver = Any  # a `deliver` function, see `run_core`
 
 
-def main(framework: str) -> None:
+def main(framework: str, asking: str, answering: str) -> None:
     """Answer each request with a line once it is done."""
-    # Whatever a framework prints is for people: it goes to stderr, and only answers go to stdout.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    faulthandler.enable()
+    with Path(asking).open() as requests, Path(answering).open("w", buffering=1) as answers:
+        answer(framework, requests, answers)
+
+
+def answer(framework: str, requests: TextIO, answers: TextIO) -> None:
+    """Answer requests until there are no more."""
     deliver = importlib.import_module(f"run_{framework}").deliver
     held: list[Any] = []
     print("ready", file=answers)
-    for line in sys.stdin:
+    for line in requests:
         request = json.loads(line)
         jobs = [Job.from_json(text) for text in request["jobs"]]
         unfinished = train(deliver, jobs, Path(request["folder"]), request["steps"])
@@ -64,4 +68,4 @@ def write(file: TextIO, line: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,11 +1,10 @@
 """Keep processes that train with a framework each, run jobs in them, and kill them for real."""
 
+import contextlib
 import importlib.util
 import json
 import os
-import signal
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from job import Job
+from warm import warm
 
 HERE = Path(__file__).parent
 PACKAGES = {
@@ -59,40 +59,40 @@ class Trainer:
 
     def __init__(self, framework: str, log: Path) -> None:
         self._log = log
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", str(HERE / "train.py"), framework],
-                env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "jax"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,  # so that its worker processes can be killed with it
-            )
+        folder = Path(tempfile.mkdtemp(dir=log.parent))
+        asking, answering = folder / "asked", folder / "answered"
+        os.mkfifo(asking)
+        os.mkfifo(answering)
+        # In a session of its own, so that its worker processes can be killed with it.
+        self._process = warm(
+            "numpy", "job", f"run_{framework}", TF_CPP_MIN_LOG_LEVEL="2", KERAS_BACKEND="jax"
+        ).start(HERE / "train.py", framework, asking, answering, output=log, errors=log)
+        self._asked = asking.open("w", buffering=1)
+        self._answers = answering.open()
         self._owed = 1  # answers that are still to come: the first says that it has started
 
     def ask(self, **request: Any) -> None:
         """Hand a request over, without waiting for anything."""
-        assert self._process.stdin is not None
         try:
-            print(json.dumps(request), file=self._process.stdin, flush=True)
+            print(json.dumps(request), file=self._asked, flush=True)
         except BrokenPipeError:
             self._fail()
         self._owed += 1
 
     def wait(self) -> None:
         """Wait until all that was asked for is done."""
-        assert self._process.stdout is not None
         while self._owed:
-            if not self._process.stdout.readline():
+            if not self._answers.readline():
                 self._fail()
             self._owed -= 1
 
     def kill(self) -> None:
         """End it and its workers as a machine that dies would."""
-        if self.is_alive():
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
+        self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self._asked.close()
+        self._answers.close()
 
     def is_alive(self) -> bool:
         """Return whether it has not ended by itself."""

@@ -1,14 +1,12 @@
 """Orbax saves the iterator beside the model; a new process goes on with the same records."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from warm import warm
 
 import yogadl
 
+MODULES = ("numpy", "grain", "grain.python", "jax", "orbax.checkpoint", "yogadl.adapters.grain")
 PROGRAM = """
 import json, sys
 import grain, jax, numpy as np
@@ -64,10 +62,7 @@ def test_a_restored_iterator_gives_the_same_records(tmp_path, kind):
     program.write_text(PROGRAM)
 
     def run(task):
-        command = [sys.executable, program, str(tmp_path), kind, task]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return warm(*MODULES, JAX_PLATFORMS="cpu").start(program, tmp_path, kind, task).answer()
 
     cursor, rest = run("save")
     assert run("restore") == [cursor, rest]

@@ -1,11 +1,9 @@
 """Grain in a job of two JAX processes: each reads its share, and no share is warned of."""
 
-import json
 import socket
-import subprocess
-import sys
 
 import pytest
+from warm import warm
 
 PROGRAM = """
 import json, sys, warnings
@@ -41,17 +39,14 @@ def found(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    commands = [[sys.executable, program, address, str(rank)] for rank in range(2)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen(command, **pipes) for command in commands]
+    server = warm("numpy", "grain", "grain.python", "jax", "orbax.checkpoint", "yogadl.adapters.grain",
+                  JAX_PLATFORMS="cpu")  # fmt: skip
+    running = [server.start(program, address, rank) for rank in range(2)]
     try:
-        answers = [process.communicate(timeout=240) for process in running]
+        return [process.answer() for process in running]
     finally:
         for process in running:
             process.kill()
-    for process, (_, errors) in zip(running, answers, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(answer) for answer, _ in answers]
 
 
 def test_each_process_reads_its_share(found):

@@ -3,17 +3,15 @@
 Everything runs on CPU devices; the processes meet at 127.0.0.1 and talk by gloo.
 """
 
-import contextlib
 import json
-import os
 import socket
-import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
+
+from warm import warm
 
 TIMEOUT_S = 200
 
@@ -25,33 +23,18 @@ def run_job(task: str, processes: int, devices: int, **arguments: Any) -> list[A
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
         results = [Path(folder, f"{number}.json") for number in range(processes)]
-        logs = [Path(folder, f"{number}.log") for number in range(processes)]
-        environment = os.environ | {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-            "JAX_PLATFORMS": "cpu",
-        }
-        with contextlib.ExitStack() as running:
-            started = []
-            for number in range(processes):
-                place = [str(number), str(processes), address, str(results[number])]
-                log = running.enter_context(logs[number].open("w"))
-                command = [sys.executable, __file__, task, json.dumps(arguments), *place]
-                child = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-                running.callback(child.kill)
-                started.append(child)
-            deadline = time.monotonic() + TIMEOUT_S
-            codes = [end_of(child, deadline) for child in started]
-        assert not any(codes), f"{codes}\n" + "\n".join(log.read_text() for log in logs)
+        variables = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        server = warm("numpy", "jax", "orbax.checkpoint", "yogadl.adapters.jax", JAX_PLATFORMS="cpu")
+        given = [task, json.dumps(arguments)]
+        places = [(number, processes, address, result) for number, result in enumerate(results)]
+        started = [server.start(Path(__file__), *given, *place, variables=variables) for place in places]
+        try:
+            ended = [child.ended(TIMEOUT_S) for child in started]
+        finally:
+            for child in started:
+                child.kill()
+        assert not any(one.returncode for one in ended), ended
         return [json.loads(result.read_text()) for result in results]
-
-
-def end_of(child: "subprocess.Popen[bytes]", deadline: float) -> int:
-    """Wait for a process to end and return its exit code; kill it at the deadline."""
-    try:
-        return child.wait(max(0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        child.kill()
-        return child.wait()
 
 
 def read_global(count: int, mesh: list[list[int]], size: int, batches: int) -> dict[str, Any]:

@@ -1,16 +1,13 @@
 """Keras's own loops over a stream, on each backend: every record once, the stream's order, exact stops."""
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
 import keras_job
 import numpy as np
 import pytest
+from warm import warm
 
 BACKENDS = [name for name in ("torch", "tensorflow", "jax") if find_spec(name)]
 JOB = Path(keras_job.__file__)
@@ -19,17 +16,13 @@ EPOCHS, KILLED_AFTER, EVERY = 3, 22, 5  # of 15 batches an epoch: killed in the 
 
 def start(backend, *tasks):
     """Run tasks one after another in a process of its own."""
-    command = [sys.executable, str(JOB), json.dumps(tasks)]
-    environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    return keras_programs(backend).start(JOB, json.dumps(tasks))
 
 
-def outcome(process):
-    out, errors = process.communicate(timeout=280)
-    assert process.returncode == 0, errors
-    return json.loads(out.splitlines()[-1])
+def keras_programs(backend):
+    """Return the server of programs that use Keras on a backend."""
+    modules = ("numpy", "keras", "yogadl.adapters.keras")
+    return warm(*modules, KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3", JAX_PLATFORMS="cpu")
 
 
 class Runs:
@@ -72,11 +65,10 @@ class Runs:
         if backend == BACKENDS[0]:  # counting is the same on all of them
             tasks.append(task("stops", "stops", folder=str(folder / "stops")))
         main = start(backend, *tasks)
-        killed.communicate(timeout=280)
-        self.kill_code = killed.returncode
+        self.kill_code = killed.wait()
         self.files = sorted(path.name for path in folder.glob("killed*"))
         resumed = start(backend, task("resumed", "train", **saved))
-        self.found = outcome(main) | outcome(resumed)
+        self.found = main.answer() | resumed.answer()
 
     def __getitem__(self, name):
         return self.found[name]
@@ -232,19 +224,10 @@ RANK = """
 
 @pytest.mark.skipif("torch" not in BACKENDS, reason="needs PyTorch")
 def test_an_unsharded_stream_among_several_ranks_is_warned_of(tmp_path):
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path / "store"), str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"KERAS_BACKEND": "torch"},
-        )
-        for rank in range(2)
-    ]
+    ranks = [keras_programs("torch").start(RANK, tmp_path / "store", rank) for rank in range(2)]
     for rank in ranks:
-        out, errors = rank.communicate(timeout=280)
-        assert rank.returncode == 0, errors
-        sharded, unsharded = out.splitlines()[-2:]
+        ended = rank.ended()
+        assert ended.returncode == 0, ended.stderr
+        sharded, unsharded = ended.stdout.splitlines()[-2:]
         assert sharded == "[]"
         assert "each of the 2 ranks reads every record" in unsharded

@@ -29,9 +29,14 @@ def ids(dataset):
     return [int(i) for element in dataset for i in np.atleast_1d(element["id"].numpy())]
 
 
-@pytest.mark.parametrize("size", [None, 1, 10, 103, 1000])
-@pytest.mark.parametrize("ranks", [1, 3, 200])
-@pytest.mark.parametrize("remainder", ["uneven", "drop", "pad"])
+@pytest.mark.parametrize(
+    ("size", "ranks", "remainder"),
+    [
+        (None, 1, "uneven"), (None, 3, "drop"), (None, 200, "pad"), (1, 3, "pad"), (1, 200, "uneven"),
+        (10, 1, "pad"), (10, 3, "uneven"), (10, 200, "drop"), (103, 1, "drop"), (103, 3, "pad"),
+        (1000, 1, "uneven"), (1000, 3, "drop"), (1000, 200, "pad"),
+    ],
+)  # fmt: skip
 def test_every_epoch_is_the_streams(ref, size, ranks, remainder):
     rank = ranks - 1
     stream = ref.stream(
@@ -275,8 +280,13 @@ def test_values_of_varying_rank_make_records_but_no_batches():
         list(adapter.make_tf_dataset(ref.stream(), 4))
 
 
-@pytest.mark.parametrize("shape", [[], [2], [2, 0], [2, 3]], ids=str)
-@pytest.mark.parametrize("dtype", [tf.int64, tf.bfloat16, tf.bool, tf.string], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ([], tf.int64), ([2, 0], tf.int64), ([2], tf.bfloat16), ([2, 3], tf.bfloat16), ([], tf.bool),
+        ([2, 3], tf.bool), ([], tf.string), ([2], tf.string), ([2, 0], tf.string),
+    ],
+)  # fmt: skip
 def test_values_of_unknown_rank_that_have_one_shape_can_be_batched(tmp_path, shape, dtype):
     records = [
         {"x": tf.as_string(tf.fill(shape, i)) if dtype == tf.string else tf.cast(tf.fill(shape, i), dtype)}

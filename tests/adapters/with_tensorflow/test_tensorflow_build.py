@@ -8,6 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow_programs import tensorflow
 
 import yogadl
 
@@ -46,8 +47,7 @@ BUILD = """
 def build(root, log, kill_at, kind="stateless"):
     """Build until record `kill_at` is read; return how the process ended and which records it read."""
     log.unlink(missing_ok=True)
-    command = [sys.executable, "-c", textwrap.dedent(BUILD), str(root), str(log), str(kill_at), kind]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    ended = tensorflow().run(BUILD, root, log, kill_at, kind)
     assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
     return ended.returncode, [int(i) for i in log.read_text().split()]
 
@@ -185,7 +185,7 @@ LEFT_OPEN = """
 
 
 def test_the_interpreter_exits_though_a_pipeline_is_being_read():
-    for _ in range(3):
+    for _ in range(2):
         command = [sys.executable, "-c", textwrap.dedent(LEFT_OPEN)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
         assert "end" in ended.stdout

@@ -1,14 +1,11 @@
 """Keras and tf.distribute over a stream, in processes of their own."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
+from tensorflow_programs import tensorflow
 
 import yogadl
 
@@ -103,16 +100,11 @@ def root(tmp_path_factory):
 
 
 def start(code, *arguments, **environment):
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
-    )
+    return tensorflow().start(code, *arguments, variables=environment)
 
 
 def outcome(process):
-    out, errors = process.communicate(timeout=150)
-    assert process.returncode == 0, errors
-    return json.loads(out.splitlines()[-1])
+    return process.answer(timeout_s=150)
 
 
 def test_a_training_that_stopped_within_an_epoch_ends_with_the_same_weights(root, tmp_path):

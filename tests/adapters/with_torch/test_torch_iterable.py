@@ -37,9 +37,7 @@ def stream_of(ref, **options):
     return ref.stream(shuffle=True, shuffle_seed=3, **options)
 
 
-@pytest.mark.parametrize(
-    ("workers", "size"), [(0, None), (1, None), (3, None), (0, 7), (1, 7), (2, 7), (3, 7), (2, 1), (2, 200)]
-)
+@pytest.mark.parametrize(("workers", "size"), [(0, None), (3, None), (0, 7), (1, 7), (2, 1), (2, 200)])
 def test_the_order_does_not_depend_on_the_number_of_workers(ref, workers, size):
     stream = stream_of(ref)
     loader = DataLoader(adapter.IterableDataset(stream, size), batch_size=None, num_workers=workers)
@@ -47,8 +45,10 @@ def test_the_order_does_not_depend_on_the_number_of_workers(ref, workers, size):
     assert len(loader) == (RECORDS if size is None else -(-RECORDS // size))
 
 
-@pytest.mark.parametrize("options", [{}, {"drop_shard_remainder": True}, {"pad_shard_remainder": True}])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [(0, {"pad_shard_remainder": True}), (2, {}), (2, {"drop_shard_remainder": True})],
+)
 def test_shards_are_shared_among_workers_too(ref, options, workers):
     for rank in range(3):
         stream = stream_of(ref, shard_rank=rank, num_shards=3, **options)
@@ -56,7 +56,7 @@ def test_shards_are_shared_among_workers_too(ref, options, workers):
         assert ids(loader) == gold(stream, 0)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_batches_of_dataloaders_own_have_each_record_once(ref, workers):
     loader = DataLoader(adapter.IterableDataset(stream_of(ref)), batch_size=8, num_workers=workers)
     assert sorted(ids(loader)) == list(range(RECORDS))
@@ -64,7 +64,7 @@ def test_batches_of_dataloaders_own_have_each_record_once(ref, workers):
 
 @pytest.mark.parametrize(
     ("method", "is_persistent"),
-    [("fork", False), ("fork", True), ("spawn", False), ("spawn", True), ("forkserver", True)],
+    [("fork", False), ("fork", True), ("spawn", False), ("forkserver", True)],
 )
 def test_every_start_method_goes_from_epoch_to_epoch(ref, method, is_persistent):
     stream = stream_of(ref)
@@ -75,7 +75,8 @@ def test_every_start_method_goes_from_epoch_to_epoch(ref, method, is_persistent)
         multiprocessing_context=method,
         persistent_workers=is_persistent,
     )
-    assert [ids(loader) for _ in range(3)] == [gold(stream, epoch) for epoch in range(3)]
+    epochs = 3 if method == "fork" else 2  # others load all of PyTorch
+    assert [ids(loader) for _ in range(epochs)] == [gold(stream, epoch) for epoch in range(epochs)]
 
 
 def test_iterators_that_were_left_count_once_whatever_the_seed(ref):
@@ -180,8 +181,10 @@ def stateful(ref, size, workers, batch_size=None, **options):
     return StatefulDataLoader(dataset, batch_size=batch_size, num_workers=workers, **options)
 
 
-@pytest.mark.parametrize(("workers", "size"), [(0, None), (0, 8), (1, 8), (2, 8), (3, None)])
-@pytest.mark.parametrize("taken", [0, 5, 13])
+@pytest.mark.parametrize(
+    ("workers", "size", "taken"),
+    [(0, None, 0), (0, None, 13), (0, 8, 5), (0, 8, 13), (1, 8, 5), (2, 8, 0), (2, 8, 13), (3, None, 5)],
+)
 def test_a_stateful_dataloader_goes_on_exactly(ref, workers, size, taken):
     loader = stateful(ref, size, workers)
     ids(loader)
@@ -199,8 +202,7 @@ def test_a_stateful_dataloader_goes_on_exactly(ref, workers, size, taken):
     assert first + ids(onward.batch(7)) == gold(stream, 1)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("is_persistent", [False, True])
+@pytest.mark.parametrize(("workers", "is_persistent"), [(0, False), (2, False), (2, True)])
 def test_a_stateful_dataloader_saved_between_epochs_goes_on_with_the_next(ref, workers, is_persistent):
     options = {"persistent_workers": True} if is_persistent and workers else {}
     loader = stateful(ref, 8, workers, **options)
@@ -228,8 +230,7 @@ def test_there_is_a_cursor_where_workers_stand_at_the_same_place(ref, taken):
         assert sorted(first + rest) == list(range(RECORDS))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("records", [40, 41, 44, 45, 46])
+@pytest.mark.parametrize(("workers", "records"), [(0, 40), (0, 41), (0, 44), (0, 45), (0, 46), (1, 41)])
 def test_shards_of_uneven_length_in_step_save_one_cursor(workers, records):
     """DataLoader makes the batches: of a shard that is a record shorter the last one is shorter."""
     ref = yogadl.from_source({"id": np.arange(records)})

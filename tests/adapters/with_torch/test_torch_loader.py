@@ -53,7 +53,7 @@ def stream_of(ref, **options):
     return ref.stream(shuffle=True, shuffle_seed=3, **options)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_is_the_records_tree_of_tensors_and_lists(ref, workers):
     loader = adapter.make_dataloader(stream_of(ref), 8, workers)
     wanted = columns()
@@ -68,7 +68,7 @@ def test_a_batch_is_the_records_tree_of_tensors_and_lists(ref, workers):
         assert {type(value) for value in batch["ragged"]} == {torch.Tensor}
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("workers", [0, 1, 3])
 def test_each_iteration_reads_the_next_epoch(ref, workers):
     loader = adapter.make_dataloader(stream_of(ref), 8, workers)
     assert len(loader) == 13
@@ -791,8 +791,7 @@ def test_a_second_pool_is_refused(ref):
         loader.prefetch(2, workers=2)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("name", ["transform", "worker_init_fn"])
+@pytest.mark.parametrize(("name", "method"), [("transform", "spawn"), ("worker_init_fn", "forkserver")])
 def test_a_function_that_cannot_be_sent_to_a_worker_is_named_with_what_to_do(ref, name, method):
     lock = threading.Lock()
     options = {name: lambda given: (given, lock)[0], "multiprocessing_context": method}

@@ -6,6 +6,7 @@ import numpy as np
 import pages
 import pytest
 from killed_saves import killed
+from torch_programs import MODULES
 
 import yogadl
 
@@ -38,17 +39,11 @@ TRAINER = """
 
 
 @pytest.mark.parametrize(
-    ("trainer", "module", "model", "step"),
-    [
-        ("Accelerate", "accelerate", "model", 17),
-        ("Lightning", "lightning", "", 3),
-        ("HF Trainer", "transformers.trainer", "", 17),
-    ],
+    ("trainer", "model", "step"), [("Accelerate", "model", 29), ("Lightning", "", 4), ("HF Trainer", "", 37)]
 )
-def test_a_trainers_script_that_is_killed_inside_its_saves_goes_on(trainer, module, model, step, folder):
+def test_a_trainers_script_that_is_killed_inside_its_saves_goes_on(trainer, model, step, folder):
     script = TRAINER.replace("{trainer}", trainer).replace("{model}", model)
-    modules = ["torch", "torch._dynamo", "safetensors.torch", "yogadl.adapters.torch", module]
-    points = killed(folder, script, result="weights.npz", watched="runs", modules=modules, step=step)
+    points = killed(folder, script, result="weights.npz", watched="runs", modules=MODULES, step=step)
     assert "rename" in points
     if trainer != "Lightning":  # it writes in the folder of temporary files
         assert points & {"half a file", "empty file"}
@@ -82,9 +77,8 @@ DISTRIBUTED = """
 
 
 def test_a_save_of_torch_distributed_checkpoint_that_is_killed_is_not_loaded(folder):
-    modules = ["torch", "torch.distributed.checkpoint", "yogadl.adapters.torch"]
     points = killed(
-        folder, DISTRIBUTED, result="weights.npz", watched="checkpoints", modules=modules, step=29
+        folder, DISTRIBUTED, result="weights.npz", watched="checkpoints", modules=MODULES, step=47
     )
     assert points >= {"mkdir", "no file", "empty file", "rename"}
 
@@ -132,14 +126,13 @@ def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, mo
     pages.run(page, [block], Path=Path)
     ends = ["1", "2", "3"] if "10_000" in block else []
     watched = "checkpoint.pt" if ends else "run/new.pt"
-    modules = ["torch", "torch.nn.parallel", "yogadl.adapters.torch"]
     points = killed(
         folder,
         RUN_ALONE,
         ["train.py", model, *ends],
         result="weights.npz",
         watched=watched,
-        modules=modules,
-        step=7,
+        modules=MODULES,
+        step=11,
     )
     assert points >= {"before save", "half a file", "rename"}

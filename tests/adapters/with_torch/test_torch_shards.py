@@ -1,14 +1,11 @@
 """Shards come from the data-parallel group: real jobs of several gloo processes on this machine."""
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
 import torch
+from torch_programs import torch_programs
 
 import yogadl
 from yogadl.adapters import torch as adapter
@@ -55,25 +52,12 @@ def stream_of(folder, **options):
 def run(folder, ranks, code):
     """Run code in a job of so many ranks; return what each found."""
     script = textwrap.dedent(PROLOGUE) + textwrap.dedent(code) + textwrap.dedent(EPILOGUE)
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(folder), str(rank), str(ranks)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(ranks)
-    ]
+    processes = [torch_programs().start(script, folder, rank, ranks) for rank in range(ranks)]
     try:
-        outputs = [process.communicate(timeout=200) for process in processes]
+        return [process.answer(200) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert not process.returncode, errors
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
 
 
 def test_two_data_parallel_by_two_tensor_parallel_ranks_share_the_epoch(folder):

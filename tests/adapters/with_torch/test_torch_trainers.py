@@ -1,13 +1,11 @@
 """The trainers' scripts of docs/howto/pytorch.md: two ranks read exact shards, are killed; one goes on."""
 
-import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import numpy as np
-import pages
 import pytest
+from torch_programs import torch_programs
 
 import yogadl
 
@@ -20,30 +18,41 @@ def start(folder, trainer, ranks, *arguments):
     """Run the script in so many ranks; return how it ended and the ids that each rank trained on."""
     for path in folder.glob("rank-*"):
         path.unlink()
-    launch = [sys.executable]
-    if ranks > 1:
-        launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path(pages.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "ACCELERATE_USE_CPU": "1",
-        "PL_TRAINER_ACCELERATOR": "cpu",
-        "PL_TRAINER_DEVICES": str(ranks),
-    }
-    done = subprocess.run(
-        [*launch, str(SCRIPT), trainer, str(folder), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        timeout=250,
-    )
-    return done, [list(map(int, (folder / f"rank-{rank}").read_text().split())) for rank in range(ranks)]
+    started = [
+        torch_programs().start(
+            SCRIPT,
+            trainer,
+            folder,
+            *arguments,
+            variables={**place, "PL_TRAINER_DEVICES": str(ranks)},
+            output=folder / f"output-{rank}",
+            errors=folder / f"output-{rank}",
+        )
+        for rank, place in enumerate(places(ranks))
+    ]
+    try:
+        codes = [one.wait() for one in started]  # each rank dies at the same step
+    finally:
+        for one in started:
+            one.kill()
+    said = "".join((folder / f"output-{rank}").read_text() for rank in range(ranks))
+    found = [list(map(int, (folder / f"rank-{rank}").read_text().split())) for rank in range(ranks)]
+    return any(codes), said, found
+
+
+def places(ranks):
+    """Return the variables of each rank, as torchrun sets them; there are none for a single one."""
+    if ranks == 1:
+        return [{}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": "one", "GROUP_RANK": 0,
+    }  # fmt: skip
+    numbers = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks)]
+    return [{name: str(value) for name, value in one.items()} for one in numbers]
 
 
 # How many batches of a rank the last checkpoint is of: each fifth of an epoch, each fifth, and each epoch.
@@ -56,16 +65,16 @@ def test_two_ranks_read_exact_shards_and_one_goes_on_where_they_were_saved(train
     stream = storage.fetch("digits", "1").stream(shuffle=True, shuffle_seed=7)
     orders = [stream.indices(epoch).tolist() for epoch in range(3)]
 
-    done, found = start(tmp_path, trainer, 2, STOP)
-    assert done.returncode, done.stdout
+    has_failed, said, found = start(tmp_path, trainer, 2, STOP)
+    assert has_failed, said
     whole, within = RECORDS // 2, (STOP - 8) * BATCH
     assert found == [orders[0][rank : 2 * whole : 2] + orders[1][rank : 2 * within : 2] for rank in (0, 1)], (
-        done.stdout
+        said
     )
-    assert ("'eval_count': 333" in done.stdout) is (trainer == "HF Trainer"), done.stdout
+    assert ("'eval_count': 333" in said) is (trainer == "HF Trainer"), said
 
-    done, (found,) = start(tmp_path, trainer, 1)
-    assert not done.returncode, done.stdout
+    has_failed, said, (found,) = start(tmp_path, trainer, 1)
+    assert not has_failed, said
     if saved == 8:  # and not the record that two ranks have dropped, which is a batch of one rank's
         assert found == orders[0][2 * whole :] + orders[1] + orders[2]
     else:

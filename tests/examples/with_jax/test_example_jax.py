@@ -7,4 +7,4 @@ class TestJax(StoppableContract):
     script = "train_jax.py"
     modules = ("jax", "orbax.checkpoint", "yogadl.adapters.jax")
     points = ("mkdir", "no file", "empty file", "rename")
-    each = 31
+    each = 1_000

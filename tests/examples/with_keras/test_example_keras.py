@@ -11,7 +11,7 @@ class TestKeras(StoppableContract):
     script = "train_keras.py"
     modules = ("keras", "yogadl.adapters.keras")
     points = ("no file", "empty file", "rename")
-    each = 13
+    each = 29
     whole_ranks = 1
     stops = (Stop(1, save_every=STEPS), Stop(1, save_every=4), Stop(1, save_every=1000, signal=SIGTERM))
 
