@@ -1,5 +1,6 @@
 """Real stores, each started once for the whole run, and a fresh bucket in them for each test."""
 
+import functools
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -25,6 +26,17 @@ if not all(_is_there(package) for package in _NEEDED):
 
 # A proxy for the world outside must not come between us and a store on this machine.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models_read_once() -> Iterator[None]:
+    """Keep what boto3 reads of its models for each session anew, four fifths of the time to make a client."""
+    from botocore.loaders import JSONFileLoader
+
+    with pytest.MonkeyPatch.context() as patch:
+        load = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: load(path))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -63,16 +75,24 @@ def gcs_place(gcs_endpoint: str) -> Place:
     return gcs_place_at(gcs_endpoint)
 
 
-@pytest.fixture(params=["s3_place", "ministack_place", "gcs_place"], ids=["moto", "ministack", "gcs"])
+@pytest.fixture(params=["moto", "ministack", "gcs"])
 def any_place(request: pytest.FixtureRequest) -> Place:
     """A fresh bucket, of each store in turn."""
-    place: Place = request.getfixturevalue(request.param)
+    name = {"moto": "s3_place"}.get(request.param, f"{request.param}_place")
+    place: Place = request.getfixturevalue(name)
     return place
 
 
-@pytest.fixture(params=["s3_place", "gcs_place"], ids=["s3", "gcs"])
+@pytest.fixture(params=["s3", "gcs"])
+def either_place(request: pytest.FixtureRequest) -> Place:
+    """A fresh bucket of moto's, then of fake-gcs-server's, for what does not depend on whose S3 it is."""
+    place: Place = request.getfixturevalue(f"{request.param}_place")
+    return place
+
+
+@pytest.fixture(params=["s3", "gcs"])
 def broken(request: pytest.FixtureRequest) -> Iterator[tuple[Place, StoreProxy]]:
     """A fresh bucket of moto's, then of fake-gcs-server's, and the proxy that the place leads through."""
-    place: Place = request.getfixturevalue(request.param)
+    place: Place = request.getfixturevalue(f"{request.param}_place")
     with proxy_before(place.options["endpoint_url"]) as proxy:
         yield place.through(proxy.url), proxy

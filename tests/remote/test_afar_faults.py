@@ -14,6 +14,7 @@ import pytest
 from places import Place
 from processes import in_fork, wait_until
 from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
+from turns import by_turns
 
 import yogadl
 from yogadl._dataref import RecordsRef
@@ -83,7 +84,7 @@ def drained(ref: RecordsRef, shuffle: Any = True, **way: Any) -> None:
     assert sorted(seen) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("happens", PASSING.values(), ids=PASSING.keys())
+@pytest.mark.parametrize(("broken", "happens"), by_turns(PASSING), indirect=["broken"])
 def test_a_failure_now_and_then_is_not_seen(broken: Broken, happens: Callable[[Exchange], None]) -> None:
     place, proxy = broken
     ref = opened(place)
@@ -92,7 +93,9 @@ def test_a_failure_now_and_then_is_not_seen(broken: Broken, happens: Callable[[E
     assert proxy.rules[0].times < 20
 
 
-@pytest.mark.parametrize("way", [{"threads": 2}, {"workers": 2}])
+@pytest.mark.parametrize(
+    ("broken", "way"), [("gcs", {"threads": 2}), ("s3", {"workers": 2})], indirect=["broken"]
+)
 def test_nor_is_it_by_threads_or_workers(broken: Broken, way: dict[str, int]) -> None:
     place, proxy = broken
     ref = opened(place)
@@ -100,7 +103,7 @@ def test_nor_is_it_by_threads_or_workers(broken: Broken, way: dict[str, int]) ->
     drained(ref, **way)
 
 
-@pytest.mark.parametrize("way", [{}, {"workers": 2}])
+@pytest.mark.parametrize(("broken", "way"), [("s3", {}), ("gcs", {"workers": 2})], indirect=["broken"])
 def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: dict[str, int]) -> None:
     place, proxy = broken
     ref = opened(place, mirror=tmp_path, mirror_limit=ROOM_BYTES)
@@ -109,8 +112,18 @@ def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: di
     assert proxy.rules[0].times < 20
 
 
-@pytest.mark.parametrize("name", ["reset", "stall", "503"])
-@pytest.mark.parametrize("shuffle", [True, SMALL_BLOCKS], ids=["records", "blocks"])
+@pytest.mark.parametrize(
+    ("broken", "name", "shuffle"),
+    [
+        ("s3", "reset", True),
+        ("gcs", "reset", SMALL_BLOCKS),
+        ("gcs", "stall", True),
+        ("s3", "stall", SMALL_BLOCKS),
+        ("s3", "503", True),
+        ("gcs", "503", SMALL_BLOCKS),
+    ],
+    indirect=["broken"],
+)
 def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
     broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shuffle: Any
 ) -> None:
@@ -135,7 +148,12 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
         np.testing.assert_array_equal(batch["x"], COLUMNS["x"][batch["id"]])
 
 
-@pytest.mark.parametrize("way", [None, {}, {"threads": 2}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("broken", "way"),
+    [("s3", None), ("gcs", {}), ("gcs", {"threads": 2}), ("s3", {"workers": 2})],
+    indirect=["broken"],
+    ids=str,
+)
 def test_an_error_is_told_once_and_what_failed_ahead_is_asked_for_anew(
     broken: Broken, way: dict[str, int] | None
 ) -> None:
@@ -192,45 +210,50 @@ def parts_of(place: Place) -> list[str]:
     return [found.name for found in place.open().list("set/parts/") if found.name.endswith(".mdb")]
 
 
-def test_a_part_that_is_replaced_meanwhile_is_one_error(any_place: Place) -> None:
-    ref = opened(any_place)
+def test_a_part_that_is_replaced_meanwhile_is_one_error(either_place: Place) -> None:
+    ref = opened(either_place)
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)
-    bucket = any_place.open()
-    for name in parts_of(any_place):
+    bucket = either_place.open()
+    for name in parts_of(either_place):
         with bucket.get(name) as body:
             assert body is not None
             content = bytes(body.object.size_bytes)
         bucket.put(name, content)
-    if any_place.url.startswith("gs:"):
+    if either_place.url.startswith("gs:"):
         pytest.skip("this server of Google's ignores which generation is asked for")
     with pytest.raises(ReplacedError, match="replaced or deleted while it was read"):
         drained(ref)
 
 
-def test_a_version_that_is_deleted_and_pruned_is_one_error(any_place: Place) -> None:
-    ref = opened(any_place)
+def test_a_version_that_is_deleted_and_pruned_is_one_error(either_place: Place) -> None:
+    ref = opened(either_place)
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)
-    for name in parts_of(any_place):
-        any_place.open().delete(name)
+    for name in parts_of(either_place):
+        either_place.open().delete(name)
     with pytest.raises(CacheFormatError, match="the version was removed and pruned"):
         drained(ref)
 
 
-def test_a_part_that_is_cut_short_is_one_error(any_place: Place) -> None:
-    opened(any_place)
-    bucket = any_place.open()
-    for name in parts_of(any_place):
+def test_a_part_that_is_cut_short_is_one_error(either_place: Place) -> None:
+    opened(either_place)
+    bucket = either_place.open()
+    for name in parts_of(either_place):
         with bucket.get(name) as body:
             assert body is not None
             content = b"".join(bytes(chunk) for chunk in body.chunks)
         bucket.put(name, content[:-4096])
     with pytest.raises(CacheFormatError, match="truncated or altered there"):
-        drained(again(any_place))
+        drained(again(either_place))
 
 
-@pytest.mark.parametrize("way", [{}, {"threads": 2}, {"workers": 2}])
+@pytest.mark.parametrize(
+    ("any_place", "way"),
+    [("gcs", {}), ("ministack", {"threads": 2}), ("moto", {"workers": 2})],
+    indirect=["any_place"],
+    ids=str,
+)
 def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(
     any_place: Place, way: dict[str, int]
 ) -> None:
@@ -259,9 +282,9 @@ def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(
 @pytest.mark.parametrize(
     ("verify", "says"), [(None, "is not the object that was published"), ("block", "the bytes in part")]
 )
-def test_a_part_swapped_after_the_fetch_is_one_error(any_place: Place, verify: Any, says: str) -> None:
-    ref = opened(any_place, verify=verify)
-    bucket = any_place.open()
+def test_a_part_swapped_after_the_fetch_is_one_error(either_place: Place, verify: Any, says: str) -> None:
+    ref = opened(either_place, verify=verify)
+    bucket = either_place.open()
     for found in list(bucket.list("set/parts/")):
         if found.name.endswith(".mdb"):
             bucket.put(found.name, bytes(found.size_bytes))
@@ -288,8 +311,8 @@ def test_a_mirror_is_filled_over_a_network_that_fails(broken: Broken, tmp_path: 
     drained(ref)
 
 
-def test_a_fork_reads_on_both_sides(any_place: Place) -> None:
-    ref = opened(any_place)
+def test_a_fork_reads_on_both_sides(either_place: Place) -> None:
+    ref = opened(either_place)
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)
 

@@ -26,8 +26,10 @@ from store_proxy import (
     resets,
     stalls,
 )
+from turns import by_turns
 
 from yogadl.errors import StorageError
+from yogadl.storage._buckets import retry
 from yogadl.storage._buckets.bucket import ReplacedError, read
 from yogadl.storage._buckets.retry import RetryPolicy
 
@@ -35,7 +37,8 @@ CONTENT = random.Random(7).randbytes(3_000_001)
 MIDDLE = 1_500_000
 PATIENT = RetryPolicy(1, 60)
 STEADY = RetryPolicy(10, 60)  # where requests are counted: a busy machine may well be silent for a second
-IMPATIENT = RetryPolicy(0.5, 3)
+BRISK = RetryPolicy(0.4, 60)  # where a request too many does no harm
+IMPATIENT = RetryPolicy(0.5, 1.5)
 # A trial may begin just before patience ends, and then be silent; the machine may be busy.
 BOUND_S = 30
 
@@ -80,14 +83,14 @@ class bounded:
 @pytest.mark.parametrize("happens", PASSING.values(), ids=PASSING.keys())
 def test_a_read_that_fails_twice_gives_the_data(broken: Broken, happens: Happens) -> None:
     place, proxy = broken
-    bucket = place.open(patience=PATIENT)
+    bucket = place.open(patience=BRISK)
     bucket.put("name", CONTENT)
     proxy.breaks(of_bytes, happens, times=2)
     assert read(bucket, "name") == CONTENT
     assert sum(request.is_of_bytes for request in proxy.requests) >= 2
 
 
-@pytest.mark.parametrize("happens", PASSING.values(), ids=PASSING.keys())
+@pytest.mark.parametrize(("broken", "happens"), by_turns(PASSING), indirect=["broken"])
 def test_a_range_that_fails_gives_the_data(broken: Broken, happens: Happens) -> None:
     place, proxy = broken
     bucket = place.open(patience=PATIENT)
@@ -135,7 +138,7 @@ def test_a_read_that_always_fails_ends(broken: Broken, happens: Happens) -> None
 )
 def test_other_verbs_that_always_fail_end(broken: Broken, happens: Happens) -> None:
     place, proxy = broken
-    bucket = place.open(patience=RetryPolicy(0.3, 1))
+    bucket = place.open(patience=RetryPolicy(0.2, 0.6))
     proxy.breaks(any_request, happens)
     for use in (
         lambda: bucket.put("name", b"content"),
@@ -155,7 +158,7 @@ def test_other_verbs_that_always_fail_end(broken: Broken, happens: Happens) -> N
 )
 def test_all_verbs_that_fail_twice_do_their_work(broken: Broken, happens: Happens) -> None:
     place, proxy = broken
-    bucket = place.open(patience=PATIENT)
+    bucket = place.open(patience=BRISK)
     proxy.breaks(any_request, happens, times=2)
     assert bucket.put("a", b"content").size_bytes == 7
     proxy.breaks(any_request, happens, times=2)
@@ -237,10 +240,13 @@ def test_many_readers_get_through_a_storm(broken: Broken) -> None:
     assert b"".join(parts) == CONTENT[:16_000]  # type: ignore[arg-type]
 
 
-def test_waiting_for_long_is_told_and_its_end(broken: Broken, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_for_long_is_told_and_its_end(
+    broken: Broken, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "_LOG_AFTER_S", 1.5)
     place, proxy = broken
     bucket = place.open(patience=PATIENT)
-    proxy.breaks(any_request, stalls(), times=7)
+    proxy.breaks(any_request, stalls(), times=3)
     with caplog.at_level(logging.WARNING, "yogadl"):
         assert bucket.head("name") is None
         assert bucket.head("name") is None
@@ -249,9 +255,22 @@ def test_waiting_for_long_is_told_and_its_end(broken: Broken, caplog: pytest.Log
     assert "the store answers again" in back
 
 
-@pytest.mark.parametrize("file_bytes", [0, 5_000, 20_000_003])
+WRITES = {"reset": resets(), "lost answer": loses_the_answer, "503": refuses(503, "SlowDown")}
+
+
 @pytest.mark.parametrize(
-    "happens", [resets(), loses_the_answer, refuses(503, "SlowDown")], ids=["reset", "lost answer", "503"]
+    ("broken", "happens", "file_bytes"),
+    [
+        pytest.param(*case.values, size_bytes, id=f"{case.id}-{size_bytes}")
+        for cases, size_bytes in (
+            (by_turns(WRITES), 0),
+            (by_turns(WRITES, 1), 5_000),
+            (by_turns(WRITES), 20_000_003),  # in pieces, which each store takes in its own way
+            (by_turns(WRITES, 1), 20_000_003),
+        )
+        for case in cases
+    ],
+    indirect=["broken"],
 )
 def test_a_file_gets_there_whole(broken: Broken, happens: Happens, file_bytes: int, tmp_path: Path) -> None:
     place, proxy = broken

@@ -15,10 +15,10 @@ from yogadl.storage._mirror.partial_file import PartialFile
 
 
 def test_a_fetch_goes_the_documented_way(
-    any_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    either_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(name: str) -> yogadl.Storage:
-        return yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / name)
+        return yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / name)
 
     for dataset_id in ("first", "second"):
         opened("writer").submit({"x": np.arange(10_000)}, dataset_id, "1")

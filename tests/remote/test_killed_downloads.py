@@ -14,6 +14,7 @@ from mirrors import litter_in
 from places import Place
 from processes import Process, processes, wait_until
 from store_proxy import Request, StoreProxy, stalls
+from turns import by_turns
 
 import yogadl
 from yogadl.storage import CacheStorage
@@ -119,7 +120,12 @@ def test_what_a_machine_without_power_lost_is_not_taken_for_there(
     assert ranges_asked_for(proxy) == count
 
 
-@pytest.mark.parametrize("damage", ["hole", "short", "long", "empty", "notes", "torn notes", "no notes"])
+DAMAGES = ["hole", "short", "long", "empty", "notes", "torn notes", "no notes"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "damage"), by_turns(dict(zip(DAMAGES, DAMAGES, strict=True))), indirect=["broken"]
+)
 def test_whatever_became_of_what_was_there_the_file_is_whole(
     damage: str, broken: Broken, killed: tuple[Path, int]
 ) -> None:

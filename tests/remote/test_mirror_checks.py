@@ -43,9 +43,9 @@ def is_right(ref: Any) -> bool:
 
 
 @pytest.fixture
-def stored(any_place: Place, tmp_path: Path) -> CacheStorage:
+def stored(either_place: Place, tmp_path: Path) -> CacheStorage:
     """A storage in a real store with a cache, and a mirror that has all of it."""
-    storage = yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "mirror")
+    storage = yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "mirror")
     storage.submit(rows(), "a", "1", part_bytes=20_000)
     storage.fetch("a", "1", check=True)
     return storage

@@ -28,7 +28,8 @@ from mirrors import (
 )
 from places import Place
 from processes import Process, mounting, processes, wait_until
-from store_proxy import Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
+from store_proxy import Request, StoreProxy, cuts, refuses, resets, stalls
+from turns import by_turns
 
 import yogadl
 from yogadl._format.manifest import Manifest
@@ -51,23 +52,29 @@ def bucket(tmp_path: Path) -> LocalBucket:
 
 
 @pytest.fixture
-def proxied(any_place: Place, tmp_path: Path) -> Iterator[tuple[StoreProxy, Place]]:
+def proxied(broken: tuple[Place, StoreProxy], tmp_path: Path) -> tuple[StoreProxy, Place]:
     """A cache in a real store, and a proxy before it."""
-    storage = yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "builder")
+    place, proxy = broken
+    storage = yogadl.open_storage(place.url, **place.options, mirror=tmp_path / "builder")
     storage.submit(rows(), "a", "1", part_bytes=20_000)
-    with proxy_before(any_place.options["endpoint_url"]) as proxy:
-        yield proxy, any_place.through(proxy.url)
+    return proxy, place
 
 
 def is_part(request: Request) -> bool:
     return request.is_of_bytes and ".mdb" in request.name
 
 
-@pytest.mark.parametrize(
-    "breaks",
-    [resets(), resets(5_000), cuts(5_000), stalls(), stalls(5_000), refuses(503, "SlowDown")],
-    ids=["reset", "reset amid a body", "cut body", "silence", "silence amid a body", "503"],
-)
+PASSING = {
+    "reset": resets(),
+    "reset amid a body": resets(5_000),
+    "cut body": cuts(5_000),
+    "silence amid a body": stalls(5_000),
+    "silence": stalls(),
+    "503": refuses(503, "SlowDown"),
+}
+
+
+@pytest.mark.parametrize(("broken", "breaks"), by_turns(PASSING), indirect=["broken"])
 def test_a_download_comes_through_whatever_breaks_on_the_way(
     proxied: tuple[StoreProxy, Place], tmp_path: Path, breaks: Any
 ) -> None:
@@ -80,13 +87,15 @@ def test_a_download_comes_through_whatever_breaks_on_the_way(
 
 
 @pytest.mark.parametrize(
-    ("breaks", "message"),
+    ("broken", "breaks", "message"),
     [
-        (refuses(403, "ExpiredToken"), "expired|not allowed"),
-        (stalls(5_000), "tried"),
-        (refuses(503, "SlowDown"), "tried"),
+        ("s3", refuses(403, "ExpiredToken"), "expired|not allowed"),
+        ("gcs", refuses(403, "ExpiredToken"), "expired|not allowed"),
+        ("gcs", stalls(5_000), "tried"),
+        ("s3", refuses(503, "SlowDown"), "tried"),
     ],
-    ids=["credentials expire", "silence for ever", "503 for ever"],
+    indirect=["broken"],
+    ids=["s3-credentials expire", "gcs-credentials expire", "gcs-silence for ever", "s3-503 for ever"],
 )
 def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
     proxied: tuple[StoreProxy, Place], tmp_path: Path, breaks: Any, message: str

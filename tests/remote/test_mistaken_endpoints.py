@@ -81,7 +81,12 @@ def test_an_emulator_without_its_scheme_is_said_at_once(
         storage.fetch("data", "1")
 
 
-@pytest.mark.parametrize("is_pickled", [False, True], ids=["same", "unpickled"])
+@pytest.mark.parametrize(
+    ("any_place", "is_pickled"),
+    [("moto", False), ("moto", True), ("gcs", False), ("gcs", True)],
+    indirect=["any_place"],
+    ids=["s3-same", "s3-unpickled", "gcs-same", "gcs-unpickled"],
+)
 def test_a_store_that_restarts_is_waited_for(
     any_place: Place, is_pickled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

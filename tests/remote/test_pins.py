@@ -21,8 +21,9 @@ from yogadl.storage._buckets.retry import RetryPolicy
 from yogadl.storage._buckets.store import NotCarriedOverError
 from yogadl.storage._copy import copy
 
-COUNT = 211
-MORE = 53
+COUNT = 61
+MORE = 17
+PART_BYTES = 60_000
 
 
 def columns(first: int = 0, count: int = COUNT) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def storage_at(place: Place, **options: Any) -> CacheStorage:
 
 def built(place: Place, **options: Any) -> CacheStorage:
     storage = storage_at(place, **options)
-    storage.submit(columns(), "set", "1", part_bytes=200_000)
+    storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
     assert storage.info("set", "1").parts > 3
     return storage
 
@@ -81,8 +82,9 @@ def parts_of(place: Place) -> list[Object]:
 
 def swap(place: Place) -> None:
     """Put other bytes of the same size in the place of each part."""
+    bucket = place.open()
     for found in parts_of(place):
-        place.open().put(found.name, bytes(found.size_bytes))
+        bucket.put(found.name, bytes(found.size_bytes))
 
 
 def tag_of(bucket: Bucket, name: str) -> str:
@@ -122,7 +124,12 @@ def pins_of(place: Place) -> list[str]:
     return [found.name for found in place.open().list("set/tables/") if found.name.endswith(".pins")]
 
 
-@pytest.mark.parametrize("ahead", [{}, {"threads": 2}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("any_place", "ahead"),
+    [("moto", {"workers": 2}), ("ministack", {"threads": 2}), ("gcs", {"threads": 2}), ("gcs", {})],
+    indirect=["any_place"],
+    ids=str,
+)
 def test_a_part_swapped_after_the_publication_is_one_error(any_place: Place, ahead: dict[str, int]) -> None:
     built(any_place)
     swap(any_place)
@@ -130,6 +137,15 @@ def test_a_part_swapped_after_the_publication_is_one_error(any_place: Place, ahe
         drained(storage_at(any_place).fetch("set", "1"), **ahead)
 
 
+# Either store by either way.
+BY_EITHER_WAY = pytest.mark.parametrize(
+    ("any_place", "way"),
+    [("moto", "obstore"), ("ministack", "sdk"), ("gcs", "obstore"), ("gcs", "sdk")],
+    indirect=True,
+)
+
+
+@BY_EITHER_WAY
 def test_a_part_swapped_after_the_fetch_is_one_error(any_place: Place, way: str) -> None:
     built(any_place)
     ref = storage_at(any_place).fetch("set", "1")
@@ -140,11 +156,11 @@ def test_a_part_swapped_after_the_fetch_is_one_error(any_place: Place, way: str)
         ref[0]  # of a swapped part nothing is ever read
 
 
-def test_a_part_swapped_before_a_fork_reads_is_one_error_there(any_place: Place) -> None:
-    built(any_place)
-    ref = storage_at(any_place).fetch("set", "1")
+def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place: Place) -> None:
+    built(either_place)
+    ref = storage_at(either_place).fetch("set", "1")
     ref[0]
-    swap(any_place)
+    swap(either_place)
 
     def forked() -> bool:
         with pytest.raises(ReplacedError, match="is not the object that was published"):
@@ -155,66 +171,70 @@ def test_a_part_swapped_before_a_fork_reads_is_one_error_there(any_place: Place)
 
 
 @pytest.mark.parametrize(
-    "shuffle", [True, yogadl.Blocks(records=5, window=5, lanes=3)], ids=["records", "blocks"]
+    ("any_place", "shuffle"),
+    [("moto", True), ("gcs", yogadl.Blocks(records=5, window=5, lanes=3))],
+    indirect=["any_place"],
+    ids=["moto-records", "gcs-blocks"],
 )
 def test_a_part_swapped_before_a_mirror_has_it_is_one_error(
     any_place: Place, tmp_path: Path, shuffle: Any
 ) -> None:
     built(any_place)
-    ref = storage_at(any_place, mirror=tmp_path, mirror_limit=300_000).fetch("set", "1")
+    ref = storage_at(any_place, mirror=tmp_path, mirror_limit=100_000).fetch("set", "1")
     swap(any_place)
     with pytest.raises((ReplacedError, CacheFormatError), match=r"was published|name says"):
         drained(ref, shuffle)
 
 
+@BY_EITHER_WAY
 def test_parts_that_were_put_again_with_the_same_bytes_are_read(any_place: Place, way: str) -> None:
     built(any_place)
     put_again(any_place)
     drained(storage_at(any_place).fetch("set", "1"), threads=2)
 
 
-def test_so_they_are_by_workers(any_place: Place) -> None:
-    built(any_place)
-    put_again(any_place)
-    drained(storage_at(any_place).fetch("set", "1"), workers=2)
+def test_so_they_are_by_workers(gcs_place: Place) -> None:
+    built(gcs_place)
+    put_again(gcs_place)
+    drained(storage_at(gcs_place).fetch("set", "1"), workers=2)
 
 
 def test_parts_that_were_put_again_are_read_once_as_a_whole(
-    any_place: Place, caplog: pytest.LogCaptureFixture
+    either_place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    built(any_place)
-    ref = storage_at(any_place).fetch("set", "1")
+    built(either_place)
+    ref = storage_at(either_place).fetch("set", "1")
     drained(ref, False)
     few = ref.locality().ranges
     drained(ref, False)
     more = ref.locality().ranges
-    put_again(any_place)
-    again = storage_at(any_place).fetch("set", "1")
+    put_again(either_place)
+    again = storage_at(either_place).fetch("set", "1")
     with caplog.at_level("WARNING", "yogadl"):
         drained(again, False)
     assert caplog.text.count("put there again") == 1
-    parts = len(parts_of(any_place))
+    parts = len(parts_of(either_place))
     assert again.locality().ranges == few + parts
     drained(again, False)
     assert again.locality().ranges == more + parts
     with pytest.raises(SpendingError):
-        drained(storage_at(any_place, max_requests=few).fetch("set", "1"), False)
+        drained(storage_at(either_place, max_requests=few).fetch("set", "1"), False)
 
 
-def test_where_blocks_are_compared_no_pin_is_looked_at(any_place: Place) -> None:
-    built(any_place)
-    ref = storage_at(any_place, verify="block").fetch("set", "1")
-    put_again(any_place)
+def test_where_blocks_are_compared_no_pin_is_looked_at(either_place: Place) -> None:
+    built(either_place)
+    ref = storage_at(either_place, verify="block").fetch("set", "1")
+    put_again(either_place)
     drained(ref)
     assert ref.locality().range_bytes < 2 * ref.locality().bytes
 
 
-def test_a_cache_without_pins_is_read(any_place: Place) -> None:
-    built(any_place)
-    [name] = pins_of(any_place)
-    any_place.open().delete(name)
-    put_again(any_place)
-    drained(storage_at(any_place).fetch("set", "1"))
+def test_a_cache_without_pins_is_read(either_place: Place) -> None:
+    built(either_place)
+    [name] = pins_of(either_place)
+    either_place.open().delete(name)
+    put_again(either_place)
+    drained(storage_at(either_place).fetch("set", "1"))
 
 
 def test_a_reader_that_may_not_list_reads_a_cache_without_pins(broken: tuple[Place, StoreProxy]) -> None:
@@ -228,7 +248,7 @@ def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken: tuple[Pl
     place, proxy = broken
     built(place)
     proxy.breaks(lambda request: ".pins" in request.name, refuses(503, "SlowDown"))
-    ref = storage_at(place, patience=RetryPolicy(1.0, 2.0)).fetch("set", "1")
+    ref = storage_at(place, patience=RetryPolicy(1.0, 0.5)).fetch("set", "1")
     with pytest.raises(StorageError, match=r"can't read .*\.pins"):
         drained(ref)
     proxy.rules.clear()
@@ -260,18 +280,19 @@ def test_pins_of_another_part_table_are_refused(folder_place: Place) -> None:
 
 
 def test_objects_copied_one_by_one_to_another_place_are_read(
-    any_place: Place, caplog: pytest.LogCaptureFixture
+    either_place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    built(any_place)
-    other = Place(f"{any_place.url}/other", any_place.options)
-    bucket = any_place.open()
+    built(either_place)
+    other = Place(f"{either_place.url}/other", either_place.options)
+    bucket, target = either_place.open(), other.open()
     for found in list(bucket.list("set/")):
-        other.open().put(found.name, read(bucket, found.name) or b"")
+        target.put(found.name, read(bucket, found.name) or b"")
     put_again(other)
     drained(storage_at(other).fetch("set", "1"))
     assert "put there again" not in caplog.text
 
 
+@pytest.mark.parametrize(("any_place", "way"), [("moto", "obstore"), ("gcs", "sdk")], indirect=True)
 def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place: Place, way: str) -> None:
     source = built(any_place)
     other = Place(f"{any_place.url}/other", any_place.options)
@@ -288,45 +309,45 @@ def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place: Place, way: s
     drained(storage_at(any_place).fetch("set", "1"))
 
 
-def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(any_place: Place, tmp_path: Path) -> None:
+def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place: Place, tmp_path: Path) -> None:
     local = yogadl.open_storage(tmp_path / "caches")
-    local.submit(columns(), "set", "1", part_bytes=200_000)
-    copy(local, storage_at(any_place), "set", "1")
-    ref = storage_at(any_place).fetch("set", "1")
-    swap_one = parts_of(any_place)[0]
+    local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
+    copy(local, storage_at(either_place), "set", "1")
+    ref = storage_at(either_place).fetch("set", "1")
+    swap_one = parts_of(either_place)[0]
     drained(ref)
-    copy(storage_at(any_place), yogadl.open_storage(tmp_path / "pulled"), "set", "1")
+    copy(storage_at(either_place), yogadl.open_storage(tmp_path / "pulled"), "set", "1")
     drained(yogadl.open_storage(tmp_path / "pulled").fetch("set", "1"))
     assert not list((tmp_path / "pulled").rglob("*.pins"))
-    any_place.open().put(swap_one.name, bytes(swap_one.size_bytes))
+    either_place.open().put(swap_one.name, bytes(swap_one.size_bytes))
     with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(storage_at(any_place).fetch("set", "1"))
+        drained(storage_at(either_place).fetch("set", "1"))
 
 
 def test_parts_that_were_there_already_are_pinned(
-    any_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    either_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A copy leaves them as they are."""
     local = yogadl.open_storage(tmp_path / "caches")
-    local.submit(columns(), "set", "1", part_bytes=200_000)
-    target = storage_at(any_place)
+    local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
+    target = storage_at(either_place)
     copy(local, target, "set", "1")
-    put_again(any_place)
-    for name in pins_of(any_place):
-        any_place.open().delete(name)
-    any_place.open().delete("set/versions/1.json")
+    put_again(either_place)
+    for name in pins_of(either_place):
+        either_place.open().delete(name)
+    either_place.open().delete("set/versions/1.json")
     copy(local, target, "set", "1")
-    drained(storage_at(any_place).fetch("set", "1"))
+    drained(storage_at(either_place).fetch("set", "1"))
     assert "put there again" not in caplog.text
 
 
 def test_a_build_that_is_gone_on_with_pins_what_an_earlier_process_put(
-    any_place: Place, tmp_path: Path
+    either_place: Place, tmp_path: Path
 ) -> None:
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from test_pins import columns
+from test_pins import PART_BYTES, columns
 import yogadl
 from yogadl.storage._remote import MirroredRoot
 
@@ -339,48 +360,50 @@ def adopt_few(root, files):
         os._exit(9)
 
 MirroredRoot.adopt = adopt_few
-storage = yogadl.open_storage({any_place.url!r}, **{any_place.options!r}, mirror=None)
-storage.submit(columns(), "set", "1", part_bytes=200_000)
+storage = yogadl.open_storage({either_place.url!r}, **{either_place.options!r}, mirror=None)
+storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
 """
     script = tmp_path / "build.py"
     script.write_text(code)
     assert subprocess.run([sys.executable, script, "2"], timeout=120, check=False).returncode == 9
-    assert parts_of(any_place)
-    for found in list(any_place.open().list("set/leases/")):
-        any_place.open().delete(found.name)  # as if that were long ago
+    assert parts_of(either_place)
+    for found in list(either_place.open().list("set/leases/")):
+        either_place.open().delete(found.name)  # as if that were long ago
     subprocess.run([sys.executable, script, "0"], timeout=240, check=True)
-    ref = storage_at(any_place).fetch("set", "1")
+    ref = storage_at(either_place).fetch("set", "1")
     drained(ref)
-    swap(any_place)
+    swap(either_place)
     with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(storage_at(any_place).fetch("set", "1"))
+        drained(storage_at(either_place).fetch("set", "1"))
 
 
-def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(any_place: Place) -> None:
-    storage = built(any_place)
-    shared = parts_of(any_place)
+def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(either_place: Place) -> None:
+    storage = built(either_place)
+    shared = parts_of(either_place)
     storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
-    drained(storage_at(any_place).fetch("set", "2"))
-    any_place.open().put(shared[0].name, bytes(shared[0].size_bytes))
+    drained(storage_at(either_place).fetch("set", "2"))
+    either_place.open().put(shared[0].name, bytes(shared[0].size_bytes))
     with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(storage_at(any_place).fetch("set", "2"))
+        drained(storage_at(either_place).fetch("set", "2"))
     with pytest.raises(CacheFormatError, match="has other bytes than its name says"):
         storage.append(columns(COUNT, MORE), "set", "3", base_version="1")
 
 
-def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_now(any_place: Place) -> None:
-    storage = built(any_place)
-    put_again(any_place)
+def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_now(
+    either_place: Place,
+) -> None:
+    storage = built(either_place)
+    put_again(either_place)
     storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
-    ref = storage_at(any_place).fetch("set", "2")
+    ref = storage_at(either_place).fetch("set", "2")
     drained(ref, False)
     storage.compact("set", "3", base_version="2")
-    compacted = storage_at(any_place).fetch("set", "3")
+    compacted = storage_at(either_place).fetch("set", "3")
     drained(compacted, False)
-    swap(any_place)
+    swap(either_place)
     for version in ("1", "2", "3"):
         with pytest.raises(ReplacedError, match="is not the object that was published"):
-            drained(storage_at(any_place).fetch("set", version))
+            drained(storage_at(either_place).fetch("set", version))
 
 
 def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place: Place) -> None:
@@ -398,5 +421,5 @@ def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place: Plac
 def test_a_shared_folder_and_a_local_one_have_none(tmp_path: Path) -> None:
     for shared in (False, True):
         root = tmp_path / str(shared)
-        yogadl.open_storage(root, shared=shared).submit(columns(), "set", "1", part_bytes=200_000)
+        yogadl.open_storage(root, shared=shared).submit(columns(), "set", "1", part_bytes=PART_BYTES)
         assert not list(root.rglob("*.pins"))

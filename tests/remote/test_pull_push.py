@@ -243,27 +243,27 @@ def test_to_push_does_not_fill_the_mirror(caches: CacheStorage, bucket: CacheSto
 
 def test_push_and_pull_and_read(
     yoga: Callable[..., Ended],
-    any_place: Place,
+    either_place: Place,
     caches: CacheStorage,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in any_place.options.get("client_options", {}).items():
+    for name, value in either_place.options.get("client_options", {}).items():
         monkeypatch.setenv({"region_name": "AWS_DEFAULT_REGION"}.get(name, name.upper()), value)
-    options = ["--endpoint-url", any_place.options["endpoint_url"]]
-    options += ["--anonymous"] if any_place.options.get("anonymous") else []
-    ended = yoga("push", "a", "1", any_place.url, "-s", tmp_path / "caches", *options)
+    options = ["--endpoint-url", either_place.options["endpoint_url"]]
+    options += ["--anonymous"] if either_place.options.get("anonymous") else []
+    ended = yoga("push", "a", "1", either_place.url, "-s", tmp_path / "caches", *options)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith(f"a 1 is in {any_place.url} now: 2,000 records, ")
-    assert yoga("push", "a", "1", "--to", any_place.url, "--from", tmp_path / "caches", *options).out == (
-        f"a 1 is in {any_place.url} already.\n"
+    assert ended.out.startswith(f"a 1 is in {either_place.url} now: 2,000 records, ")
+    assert yoga("push", "a", "1", "--to", either_place.url, "--from", tmp_path / "caches", *options).out == (
+        f"a 1 is in {either_place.url} already.\n"
     )
-    ended = yoga("pull", "a", "1", "-s", any_place.url, "--mirror", tmp_path / "mirror", *options)
+    ended = yoga("pull", "a", "1", "-s", either_place.url, "--mirror", tmp_path / "mirror", *options)
     assert ended.out.startswith(f"a 1 is in the mirror {tmp_path / 'mirror'}: ")
-    ended = yoga("pull", "a", "1", "--from", any_place.url, "--to", tmp_path / "copies", *options)
+    ended = yoga("pull", "a", "1", "--from", either_place.url, "--to", tmp_path / "copies", *options)
     assert ended.code == 0
     assert is_same(caches, yogadl.open_storage(tmp_path / "copies"))
-    ended = yoga("ls", "-s", any_place.url, *options)
+    ended = yoga("ls", "-s", either_place.url, *options)
     assert ended.code == 0
 
 

@@ -12,17 +12,17 @@ from yogadl.errors import DatasetNotFoundError
 from yogadl.storage import _names
 
 
-def test_processes_that_ask_at_once_build_once(any_place: Place, tmp_path: Path) -> None:
-    tasks = [(any_place, tmp_path, f"host-{number % 2}") for number in range(6)]
+def test_processes_that_ask_at_once_build_once(either_place: Place, tmp_path: Path) -> None:
+    tasks = [(either_place, tmp_path, f"host-{number % 2}") for number in range(6)]
     with processes(ask, tasks) as crowd:
         answers = [process.result() for process in crowd]
     assert len(list(tmp_path.glob("built-*"))) == 1
     assert {tuple(records) for _, records in answers} == {(0, 4_500, 9_000)}
-    assert_sound(any_place, tmp_path, {fingerprint for fingerprint, _ in answers})
-    assert opened(any_place, tmp_path, "checker").info(KEY.id, KEY.version).builder["lease_epoch"] == 1
+    assert_sound(either_place, tmp_path, {fingerprint for fingerprint, _ in answers})
+    assert opened(either_place, tmp_path, "checker").info(KEY.id, KEY.version).builder["lease_epoch"] == 1
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("any_place", "seed"), [("ministack", 0), ("gcs", 1)], indirect=["any_place"])
 def test_the_survivors_of_killed_and_stopped_builders_are_served(
     any_place: Place, tmp_path: Path, seed: int
 ) -> None:

@@ -239,13 +239,13 @@ def test_a_store_that_ignores_conditions_is_used_if_the_caller_sees_to_it(opened
 
 @pytest.mark.parametrize("what", ["part", "index", "table"])
 def test_what_is_missing_from_the_bucket_is_an_error_that_names_it(
-    what: str, any_place: Place, opened: Opened
+    what: str, either_place: Place, opened: Opened
 ) -> None:
-    submit(opened(any_place))
-    bucket = any_place.open()
+    submit(opened(either_place))
+    bucket = either_place.open()
     ending = {"part": r"\.mdb$", "index": r"\.idx$", "table": r"\.parts$"}[what]
     bucket.delete(names(bucket, ending)[0])
-    storage = opened(any_place)
+    storage = opened(either_place)
     with pytest.raises(CacheFormatError, match=r"some/data.*missing"):
         storage.verify("some/data", "1")
     if what == "index":  # which reading does not need
@@ -255,16 +255,16 @@ def test_what_is_missing_from_the_bucket_is_an_error_that_names_it(
             storage.fetch("some/data", "1")
 
 
-def test_an_altered_part_is_never_read_and_verify_names_the_records(any_place: Place, opened: Opened) -> None:
-    builder = opened(any_place)
+def test_an_altered_part_is_never_read_and_verify_names_records(either_place: Place, opened: Opened) -> None:
+    builder = opened(either_place)
     submit(builder)
-    bucket = any_place.open()
+    bucket = either_place.open()
     (name,) = names(bucket, builder.fetch("some/data", "1")._records.open()[1].parts.table.sha256[1] + ".mdb")
     content = bytearray(read(bucket, name) or b"")
     at = content.index(RECORDS[600:610].tobytes())
     content[at] ^= 1
     bucket.put(name, bytes(content))
-    storage = opened(any_place)
+    storage = opened(either_place)
     with pytest.raises(CacheFormatError, match="some/data"):
         storage.fetch("some/data", "1")
     with pytest.raises(CacheFormatError, match=r"'some/data' version '1': field '', records \d+ to \d+"):
@@ -279,15 +279,15 @@ def altered(place: Place, change: Callable[[dict[str, Any]], None]) -> None:
     bucket.put(name, json.dumps(document).encode())
 
 
-def test_a_digest_tells_an_altered_manifest(any_place: Place, opened: Opened) -> None:
-    builder = opened(any_place)
+def test_a_digest_tells_an_altered_manifest(either_place: Place, opened: Opened) -> None:
+    builder = opened(either_place)
     submit(builder)
     digest = builder.info("some/data", "1").digest
-    altered(any_place, lambda document: document.update(records=3_000))
+    altered(either_place, lambda document: document.update(records=3_000))
     with pytest.raises(CacheFormatError, match="digest"):
-        opened(any_place).fetch("some/data", "1", digest=digest)
+        opened(either_place).fetch("some/data", "1", digest=digest)
     with pytest.raises(CacheFormatError, match="3001 records, but the manifest says 3000"):
-        opened(any_place).fetch("some/data", "1")
+        opened(either_place).fetch("some/data", "1")
 
 
 @pytest.mark.parametrize("table", ["../../../secret", "/etc/passwd", "a" * 63 + "/", "", "A" * 64])
@@ -308,11 +308,11 @@ def test_a_manifest_that_names_a_table_of_any_size_fills_no_memory(s3_place: Pla
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b"\x00" * 100])
 def test_a_damaged_manifest_is_named_and_can_be_built_over(
-    content: bytes, any_place: Place, opened: Opened
+    content: bytes, either_place: Place, opened: Opened
 ) -> None:
-    storage = opened(any_place)
+    storage = opened(either_place)
     submit(storage)
-    any_place.open().put("some/data/versions/1.json", content)
+    either_place.open().put("some/data/versions/1.json", content)
     with pytest.raises(CacheFormatError, match=re.escape("some/data/versions/1.json")):
         storage.fetch("some/data", "1")
     submit(storage)
@@ -381,12 +381,12 @@ def test_what_machines_with_wrong_clocks_prune_is_old_all_the_same(
 
 
 def test_a_job_that_runs_survives_a_replacement_and_a_prune_within_the_grace(
-    any_place: Place, opened: Opened
+    either_place: Place, opened: Opened
 ) -> None:
-    builder, reader = opened(any_place), opened(any_place)
+    builder, reader = opened(either_place), opened(either_place)
     submit(builder)
     running = reader.fetch("some/data", "1")
-    waiting = pickle.dumps(opened(any_place).fetch("some/data", "1"))
+    waiting = pickle.dumps(opened(either_place).fetch("some/data", "1"))
     submit(builder, records=RECORDS[:7])
     assert builder.prune().files == ()
     assert np.array_equal(running.gather(range(len(RECORDS))), RECORDS)
@@ -395,8 +395,8 @@ def test_a_job_that_runs_survives_a_replacement_and_a_prune_within_the_grace(
     assert len(builder.fetch("some/data", "1")) == 7
 
 
-def test_after_a_prune_without_grace_a_job_reads_on_or_is_told(any_place: Place, opened: Opened) -> None:
-    builder, reader = opened(any_place), opened(any_place)
+def test_after_a_prune_without_grace_a_job_reads_on_or_is_told(either_place: Place, opened: Opened) -> None:
+    builder, reader = opened(either_place), opened(either_place)
     submit(builder)
     running = reader.fetch("some/data", "1")
     waiting = pickle.dumps(running)

@@ -123,12 +123,12 @@ def test_a_mirror_of_two_buckets_keeps_their_tags_apart(bucket: CacheStorage, tm
     check(opened(tmp_path, offline=True), "stable")
 
 
-def test_any_store_shares_parts(any_place: Place, tmp_path: Path) -> None:
-    storage = yogadl.open_storage(any_place.url, mirror=tmp_path / "mirror", **any_place.options)
+def test_any_store_shares_parts(either_place: Place, tmp_path: Path) -> None:
+    storage = yogadl.open_storage(either_place.url, mirror=tmp_path / "mirror", **either_place.options)
     storage.submit(rows(), "a", "1", part_bytes=PART_BYTES)
     storage.append(rows(1, 100), "a", "2", base_version="1")
     storage.delete("a", "1")
     storage.prune(grace_s=0)
-    reader = yogadl.open_storage(any_place.url, mirror=tmp_path / "other", **any_place.options)
+    reader = yogadl.open_storage(either_place.url, mirror=tmp_path / "other", **either_place.options)
     check(reader)
     reader.verify("a", "2")

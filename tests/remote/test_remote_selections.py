@@ -60,9 +60,9 @@ def here(tmp_path: Path) -> CacheStorage:
     return storage
 
 
-def test_every_store_keeps_it(any_place: Place, tmp_path: Path) -> None:
+def test_every_store_keeps_it(either_place: Place, tmp_path: Path) -> None:
     first, second = (
-        yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / name) for name in "ab"
+        yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / name) for name in "ab"
     )
     submit(first)
     check(first, is_found=False)

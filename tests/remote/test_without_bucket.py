@@ -51,10 +51,10 @@ def read_all(pickled: bytes) -> list[int]:
 
 
 def test_a_version_that_is_here_opens_though_the_store_is_away(
-    any_place: Place, opened: Opened, caplog: pytest.LogCaptureFixture
+    either_place: Place, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with proxy_before(any_place.options["endpoint_url"]) as proxy:
-        place = any_place.through(proxy.url)
+    with proxy_before(either_place.options["endpoint_url"]) as proxy:
+        place = either_place.through(proxy.url)
         submit(opened(place))
         digest = opened(place).info("data", "1").digest
         opened(place).fetch("data", "1")
@@ -73,11 +73,11 @@ def test_a_version_that_is_here_opens_though_the_store_is_away(
     assert time.monotonic() - begun < BOUND_S
 
 
-def test_a_mirror_that_was_filled_opens_though_the_store_is_away(any_place: Place, opened: Opened) -> None:
-    submit(opened(any_place))
-    storage = opened(any_place)
+def test_a_mirror_that_was_filled_opens_though_the_store_is_away(either_place: Place, opened: Opened) -> None:
+    submit(opened(either_place))
+    storage = opened(either_place)
     storage._backend.catalogue.opener.fill(storage._backend.catalogue.published(DatasetKey("data", "1")))
-    assert_whole(opened(any_place, offline=True).fetch("data", "1", check=True))
+    assert_whole(opened(either_place, offline=True).fetch("data", "1", check=True))
 
 
 def test_offline_asks_nothing_and_what_is_not_here_is_an_error_at_once(
@@ -108,15 +108,15 @@ def test_offline_asks_nothing_and_what_is_not_here_is_an_error_at_once(
     assert proxy.requests == []
 
 
-def test_offline_half_a_version_is_an_error_at_once(any_place: Place, opened: Opened) -> None:
-    submit(opened(any_place))
-    storage = opened(any_place)
+def test_offline_half_a_version_is_an_error_at_once(either_place: Place, opened: Opened) -> None:
+    submit(opened(either_place))
+    storage = opened(either_place)
     storage.fetch("data", "1")
     next(
         (storage._backend.catalogue.opener.mirror.location.caches.root / "data" / "parts").glob("*.mdb")
     ).unlink()
     with pytest.raises(StorageError, match="offline=True"):
-        opened(any_place, offline=True).fetch("data", "1")
+        opened(either_place, offline=True).fetch("data", "1")
 
 
 def test_a_spawned_worker_asks_nothing_of_the_store(broken: tuple[Place, StoreProxy], opened: Opened) -> None:
@@ -130,90 +130,90 @@ def test_a_spawned_worker_asks_nothing_of_the_store(broken: tuple[Place, StorePr
 
 
 def test_a_worker_reads_what_its_parent_opened_though_it_was_replaced_since(
-    any_place: Place, opened: Opened, tmp_path: Path
+    either_place: Place, opened: Opened, tmp_path: Path
 ) -> None:
-    submit(opened(any_place))
-    pickled = pickle.dumps(opened(any_place).fetch("data", "1"))
-    submit(opened(any_place, mirror=tmp_path / "of another machine"), RECORDS[:7])
-    assert len(opened(any_place).fetch("data", "1")) == 7
+    submit(opened(either_place))
+    pickled = pickle.dumps(opened(either_place).fetch("data", "1"))
+    submit(opened(either_place, mirror=tmp_path / "of another machine"), RECORDS[:7])
+    assert len(opened(either_place).fetch("data", "1")) == 7
     with Process(read_all, pickled) as worker:
         assert worker.result() == RECORDS.tolist()
-    assert len(opened(any_place, offline=True).fetch("data", "1")) == 7  # the newest that was seen
+    assert len(opened(either_place, offline=True).fetch("data", "1")) == 7  # the newest that was seen
 
 
 def test_what_was_replaced_or_deleted_is_not_served_once_the_store_has_said_so(
-    any_place: Place, opened: Opened, tmp_path: Path
+    either_place: Place, opened: Opened, tmp_path: Path
 ) -> None:
-    elsewhere = opened(any_place, mirror=tmp_path / "of another machine")
+    elsewhere = opened(either_place, mirror=tmp_path / "of another machine")
     submit(elsewhere)
-    assert_whole(opened(any_place).fetch("data", "1"))
+    assert_whole(opened(either_place).fetch("data", "1"))
     submit(elsewhere, RECORDS[:7])
-    assert opened(any_place).info("data", "1").records == 7
+    assert opened(either_place).info("data", "1").records == 7
     with pytest.raises(StorageError, match="offline=True"):
-        opened(any_place, offline=True).fetch("data", "1")
-    assert len(opened(any_place).fetch("data", "1")) == 7
+        opened(either_place, offline=True).fetch("data", "1")
+    assert len(opened(either_place).fetch("data", "1")) == 7
     elsewhere.delete("data", "1")
     with pytest.raises(DatasetNotFoundError):
-        opened(any_place).fetch("data", "1")
+        opened(either_place).fetch("data", "1")
     with pytest.raises(StorageError, match="offline=True"):
-        opened(any_place, offline=True).fetch("data", "1")
+        opened(either_place, offline=True).fetch("data", "1")
 
 
-def test_what_was_replaced_from_here_is_not_served(any_place: Place, opened: Opened) -> None:
-    submit(opened(any_place))
-    assert_whole(opened(any_place).fetch("data", "1"))
-    submit(opened(any_place), RECORDS[:7])
+def test_what_was_replaced_from_here_is_not_served(either_place: Place, opened: Opened) -> None:
+    submit(opened(either_place))
+    assert_whole(opened(either_place).fetch("data", "1"))
+    submit(opened(either_place), RECORDS[:7])
     with pytest.raises(StorageError, match="offline=True"):
-        opened(any_place, offline=True).fetch("data", "1")
+        opened(either_place, offline=True).fetch("data", "1")
 
 
-def test_buckets_of_one_name_in_two_stores_are_kept_apart(any_place: Place, opened: Opened) -> None:
-    submit(opened(any_place))
-    opened(any_place).fetch("data", "1")
+def test_buckets_of_one_name_in_two_stores_are_kept_apart(either_place: Place, opened: Opened) -> None:
+    submit(opened(either_place))
+    opened(either_place).fetch("data", "1")
     with pytest.raises(StorageError, match="offline=True"):
-        opened(any_place.through(NOWHERE), offline=True).fetch("data", "1")
+        opened(either_place.through(NOWHERE), offline=True).fetch("data", "1")
 
 
-def test_a_manifest_that_was_damaged_here_is_not_served(any_place: Place, opened: Opened) -> None:
-    submit(opened(any_place))
-    storage = opened(any_place)
+def test_a_manifest_that_was_damaged_here_is_not_served(either_place: Place, opened: Opened) -> None:
+    submit(opened(either_place))
+    storage = opened(either_place)
     storage.fetch("data", "1")
     folder = storage._backend.catalogue.opener.mirror.location.caches.root
     [kept] = (folder / "data" / "tables").glob("*.json")
     kept.write_bytes(kept.read_bytes().replace(b"3001", b"3000"))
     with pytest.raises(StorageError, match="offline=True"):
-        opened(any_place, offline=True).fetch("data", "1")
-    assert_whole(opened(any_place).fetch("data", "1"))
+        opened(either_place, offline=True).fetch("data", "1")
+    assert_whole(opened(either_place).fetch("data", "1"))
 
 
-def test_a_manifest_goes_with_its_parts(any_place: Place, opened: Opened, tmp_path: Path) -> None:
-    elsewhere = opened(any_place, mirror=tmp_path / "of another machine")
+def test_a_manifest_goes_with_its_parts(either_place: Place, opened: Opened, tmp_path: Path) -> None:
+    elsewhere = opened(either_place, mirror=tmp_path / "of another machine")
     submit(elsewhere)
     submit(elsewhere, name="other")
-    opened(any_place).fetch("data", "1")
+    opened(either_place).fetch("data", "1")
     caches = tmp_path / "mirror" / "caches"
     size_bytes = sum(path.stat().st_size for path in caches.rglob("*.mdb"))
     [table] = caches.rglob("*.parts")
     # Room for one of them, so that the other goes to its last file.
-    opened(any_place, mirror_limit=size_bytes + 3 * table.stat().st_size // 2).fetch("other", "1")
+    opened(either_place, mirror_limit=size_bytes + 3 * table.stat().st_size // 2).fetch("other", "1")
     assert not list(caches.glob("data/tables/*"))
     assert len(list(caches.glob("other/tables/*.json"))) == 1
 
 
-def test_a_mirror_that_was_deleted_is_filled_again(any_place: Place, opened: Opened, tmp_path: Path) -> None:
-    submit(opened(any_place))
-    storage = opened(any_place)
+def test_a_deleted_mirror_is_filled_again(either_place: Place, opened: Opened, tmp_path: Path) -> None:
+    submit(opened(either_place))
+    storage = opened(either_place)
     storage.fetch("data", "1")
     shutil.rmtree(tmp_path / "mirror")
-    assert_whole(opened(any_place).fetch("data", "1"))
-    assert_whole(opened(any_place, offline=True).fetch("data", "1"))
+    assert_whole(opened(either_place).fetch("data", "1"))
+    assert_whole(opened(either_place, offline=True).fetch("data", "1"))
 
 
-def test_a_pinned_digest_is_compared_offline(any_place: Place, opened: Opened) -> None:
-    submit(opened(any_place))
-    digest = opened(any_place).info("data", "1").digest
-    opened(any_place).fetch("data", "1")
-    offline = opened(any_place, offline=True)
+def test_a_pinned_digest_is_compared_offline(either_place: Place, opened: Opened) -> None:
+    submit(opened(either_place))
+    digest = opened(either_place).info("data", "1").digest
+    opened(either_place).fetch("data", "1")
+    offline = opened(either_place, offline=True)
     assert_whole(offline.fetch("data", "1", digest=digest))
     with pytest.raises((StorageError, CacheFormatError), match=r"offline=True|digest"):
         offline.fetch("data", "1", digest="0" * 64)
