@@ -1,5 +1,6 @@
 """Real stores, each started once for the whole run, and a fresh bucket in them for each test."""
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -39,22 +40,41 @@ def models_read_once() -> Iterator[None]:
         yield
 
 
+STORES = {"MOTO": stores.moto, "MINISTACK": stores.ministack, "GCS": stores.fake_gcs_server}
+running = contextlib.ExitStack()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start the stores for all workers, before these start."""
+    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+        for name, store in STORES.items():
+            os.environ[f"YOGADL_TEST_{name}"] = running.enter_context(store())
+
+
+def pytest_sessionfinish() -> None:
+    running.close()
+
+
+def endpoint(name: str) -> Iterator[str]:
+    url = os.environ.get(f"YOGADL_TEST_{name}")
+    with STORES[name]() if url is None else contextlib.nullcontext(url) as found:
+        yield found
+
+
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    with stores.moto() as url:
-        yield url
+    yield from endpoint("MOTO")
 
 
 @pytest.fixture(scope="session")
 def ministack_endpoint() -> Iterator[str]:
-    with stores.ministack() as url:
-        yield url
+    yield from endpoint("MINISTACK")
 
 
 @pytest.fixture(scope="session")
 def gcs_endpoint() -> Iterator[str]:
-    with stores.fake_gcs_server() as url:
-        yield url
+    yield from endpoint("GCS")
 
 
 @pytest.fixture
