@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import json
 import os
 import pickle
@@ -19,40 +19,52 @@ from typing import Any, Self
 
 # As pyproject.toml has it for pytest itself.
 WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
-_MAIN = "import processes; processes.main()"
+_OPTIONS = (*WARNINGS, "-X", "faulthandler")
+_MAIN = "import sys, processes; processes.main(sys.argv[1])"
+# What tests import, for the process of which others are forked.
+_LOADED = ("pytest", "numpy", "yogadl.storage", "psutil", "hypothesis", "processes")
 
 
 def in_child(
     function: Callable[..., Any], *args: Any, prefix: Sequence[str] = (), timeout_s: float = 240
 ) -> Any:
-    """Return what `function(*args)` returns in a fresh interpreter; its failure is the test's."""
+    """Return what `function(*args)` returns in a process of its own; its failure is the test's."""
     with Process(function, *args, prefix=prefix) as process:
         return process.result(timeout_s)
 
 
 class Process:
-    """A fresh interpreter that runs `function(*args)`, a module's own, where warnings are errors.
+    """A process that runs `function(*args)`, a module's own, where warnings are errors.
 
-    At the end of its block it is gone.
+    At the end of its block it is gone. It is no child of this one, but forked of one that has imported what
+    tests import, and done nothing else; with a command in front, it is a fresh interpreter.
     """
 
     def __init__(self, function: Callable[..., Any], *args: Any, prefix: Sequence[str] = ()) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="yogadl-process-"))
         self._folder.chmod(0o777)  # it may become somebody else
         self._output, self._result = self._folder / "output", self._folder / "result"
-        task = pickle.dumps((function.__module__, function.__name__, args, str(self._result)))
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*prefix, sys.executable, *WARNINGS, "-X", "faulthandler", "-c", _MAIN],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-            )
+        task = self._folder / "task"
+        paths = [*filter(None, sys.path)]
+        given = pickle.dumps((function.__module__, function.__name__, args, str(self._result)))
+        task.write_bytes(pickle.dumps((paths, given)))
+        self._process: Any
+        if prefix:
+            with self._output.open("wb") as output:
+                self._process = subprocess.Popen(
+                    [*prefix, sys.executable, *_OPTIONS, "-c", _MAIN, task],
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                )
+        else:
+            from warm import warm
+
+            loaded = (name for name in _LOADED if importlib.util.find_spec(name.partition(".")[0]))
+            server = warm(*loaded, options=_OPTIONS)
+            self._process = server.start(_MAIN, task, output=self._output, errors=self._output)
         self.pid = self._process.pid
-        assert self._process.stdin is not None
-        with self._process.stdin as pipe:
-            pipe.write(task)
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +76,7 @@ class Process:
         """Wait for the end and return what the function returned; its failure is the test's."""
         try:
             code: object = self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, AssertionError):
             code = f"nothing within {timeout_s} s"
         try:
             assert code == 0, f"the process ended with {code}:\n{self._output.read_text(errors='replace')}"
@@ -79,14 +91,18 @@ class Process:
 
     def kill(self) -> None:
         """End it by SIGKILL, if it has not ended, and forget what it wrote."""
-        self._process.kill()
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)  # not its workers
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def main() -> None:
-    """Run what the parent sent."""
-    module, name, args, result = pickle.load(sys.stdin.buffer)
+def main(task: str) -> None:
+    """Run what the parent wrote down."""
+    paths, given = pickle.loads(Path(task).read_bytes())
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    module, name, args, result = pickle.loads(given)
     value = getattr(importlib.import_module(module), name)(*args)
     Path(result).write_bytes(pickle.dumps(value))
 
@@ -142,11 +158,12 @@ def in_fork(function: Callable[..., Any], *args: Any, timeout_s: float = 200) ->
 
 
 def until(timeout_s: float, what: str, give_up: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Yield again and again, every millisecond, until the deadline; then fail."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    """Yield again and again, every millisecond at first, until the deadline; then fail."""
+    begun = now = time.monotonic()
+    while now < begun + timeout_s:
         yield
-        time.sleep(0.001)
+        time.sleep(0.001 + min(0.02, (now - begun) / 50))
+        now = time.monotonic()
     give_up()
     raise AssertionError(f"waited {timeout_s} s for {what}")
 

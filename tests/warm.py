@@ -85,12 +85,12 @@ class Program:
 class Warm:
     """A process that has imported some modules, and forks programs on request."""
 
-    def __init__(self, modules: Sequence[str], variables: dict[str, str]) -> None:
+    def __init__(self, modules: Sequence[str], options: Sequence[str], variables: dict[str, str]) -> None:
         self._variables = variables
         self._folder = tempfile.TemporaryDirectory(prefix="yogadl-warm-", ignore_cleanup_errors=True)
         self._count = 0
         self._process = subprocess.Popen(
-            [sys.executable, __file__, self._folder.name, *modules],
+            [sys.executable, *options, __file__, self._folder.name, *modules],
             env=os.environ | variables | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -140,13 +140,21 @@ class Warm:
 
 
 @functools.cache
-def _warm(pid: int, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Warm:
-    return Warm(modules, dict(variables))
+def _warm(
+    pid: int, modules: tuple[str, ...], options: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+) -> Warm:
+    return Warm(modules, options, dict(variables))
 
 
-def warm(*modules: str, **variables: str) -> Warm:
-    """Return this process's own server for these modules, which it imports with these variables."""
-    return _warm(os.getpid(), modules, tuple(sorted(variables.items())))
+def warm(*modules: str, options: tuple[str, ...] = (), **variables: str) -> Warm:
+    """Return this process's own server for these modules, which it imports with these variables.
+
+    Args:
+        modules: What it imports.
+        options: Those of its interpreter.
+        variables: Of the environment, for it and its programs.
+    """
+    return _warm(os.getpid(), modules, options, tuple(sorted(variables.items())))
 
 
 def main(folder: str, *modules: str) -> None:

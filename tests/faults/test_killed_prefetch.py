@@ -389,7 +389,6 @@ def test_nothing_is_left_when_the_owner_is_killed(root, path, method, waits):
 def interrupted(root, path):
     """Be interrupted as the whole group of the terminal is."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.setpgid(0, 0)
     try:
         leave_open(root, path, "forkserver", "in next")
     except KeyboardInterrupt:

@@ -23,8 +23,7 @@ SENT = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2]
 
 
 def alone(on_signal: Callable[[int, Any], object]) -> None:
-    """Be a process group of its own, with a handler of its own."""
-    os.setpgid(0, 0)
+    """Have a handler of one's own, for signals to all of this session."""
     for number in SENT:
         signal.signal(number, on_signal)
 
