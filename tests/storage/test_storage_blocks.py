@@ -148,7 +148,10 @@ PLACES += [(where, "plain") for where in WHERE if where != "memory"]
 @pytest.mark.parametrize(("where", "name"), PLACES)
 def test_the_records_are_those_of_a_local_cache(url, tmp_path, where, name):
     ref = fetched(url, **WHERE[where](tmp_path / "mirror"))
-    same(epochs(STREAMS[name](ref)), epochs(STREAMS[name](here(url))))
+    found, expected = STREAMS[name](ref), STREAMS[name](here(url))
+    if name in ("plain", "always the same", "a shard of lanes that are shared", "mixed", "workers"):
+        found, expected = itertools.chain(found, found), itertools.chain(expected, expected)  # two epochs
+    same(found, expected)
 
 
 @pytest.fixture

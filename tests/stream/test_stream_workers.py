@@ -510,8 +510,9 @@ TREES = {
 @pytest.mark.parametrize("kind", TREES)
 def test_any_tree_of_arrays_comes_back(ref, kind):
     alone = ref.stream().batch(30).map(TREES[kind])
+    loader = alone.prefetch(2, workers=2)
     for _ in range(2):
-        for found, wanted in zip(alone.prefetch(2, workers=2), alone, strict=True):
+        for found, wanted in zip(loader, alone, strict=True):
             assert_same(found, wanted)
 
 
