@@ -1,4 +1,4 @@
-"""Real stores, each started once for the whole run, and a fresh bucket in them for each test."""
+"""Real stores, started once for the whole run or each worker, and a fresh bucket in them for each test."""
 
 import contextlib
 import functools
@@ -40,13 +40,14 @@ def models_read_once() -> Iterator[None]:
         yield
 
 
-STORES = {"MOTO": stores.moto, "MINISTACK": stores.ministack, "GCS": stores.fake_gcs_server}
+# Shared by all workers; each has a moto of its own, of which one that was shared has lost a bucket once.
+STORES = {"MINISTACK": stores.ministack, "GCS": stores.fake_gcs_server}
 running = contextlib.ExitStack()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Start the stores for all workers, before these start."""
+    """Start stores for all workers, before these start."""
     if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
         for name, store in STORES.items():
             os.environ[f"YOGADL_TEST_{name}"] = running.enter_context(store())
@@ -64,7 +65,8 @@ def endpoint(name: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    yield from endpoint("MOTO")
+    with stores.moto() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
