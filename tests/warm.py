@@ -121,12 +121,18 @@ class Warm:
             "output": str(output),
             "errors": str(errors),
         }
+        for path in (output, errors):
+            path.touch()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         assert line, f"the process that imports ended with {self._process.wait()}"
-        return Program(int(line), here, output, errors)
+        program = Program(int(line), here, output, errors)
+        for _ in until(TIMEOUT_S, f"{program.pid} to begin"):
+            if program.poll() is not None or _leads(program.pid):
+                break
+        return program
 
     def run(self, program: str | Path, *arguments: object, **options: Any) -> Ended:
         """Run a program to its end."""
@@ -155,6 +161,14 @@ def warm(*modules: str, options: tuple[str, ...] = (), **variables: str) -> Warm
         variables: Of the environment, for it and its programs.
     """
     return _warm(os.getpid(), modules, options, tuple(sorted(variables.items())))
+
+
+def _leads(pid: int) -> bool:
+    """Return whether a process has a group of its own, to which signals can be sent."""
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def main(folder: str, *modules: str) -> None:
