@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.layout import PartIndex
-from yogadl._format.table import PartTable
+from inside import ArrayFile, PartIndex, PartTable
 
 
 def read_table(path: Path) -> PartTable:

@@ -36,7 +36,7 @@ def storage(tmp_path):
 @pytest.fixture
 def days_go_by(monkeypatch):
     """Let days go by: nobody can set back both times of a file, so the clock goes on."""
-    from yogadl.storage._folder import Folder
+    from inside import Folder
 
     gone = []
 

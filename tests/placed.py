@@ -3,9 +3,9 @@
 from dataclasses import fields
 
 import numpy as np
+from inside import RecordStream, Run
 
 import yogadl
-from yogadl._stream import RecordStream, Run
 
 NAMES = ("epoch", "index", "position")
 

@@ -13,14 +13,11 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from trees import assert_same
-
-from yogadl._columns import columns_of
+from inside import BatchMemory, Spec, columns_of
 
 # The writer: who imports a constant does so before it gets another value.
-from yogadl._format import writer as _writer  # noqa: F401
-from yogadl._memory import BatchMemory
-from yogadl._spec import Spec
+from inside import writer as _writer  # noqa: F401
+from trees import assert_same
 
 VARYING_KINDS = ("bytes", "str", "array")
 SMALL = 3

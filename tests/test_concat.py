@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import BatchMemory, JoinedRecords, Spec, announce, set_constants
 from sizes import scaled
 
 import yogadl
-from yogadl._dataref import RecordsRef
-from yogadl._interfaces import announce
-from yogadl._joined import JoinedRecords
-from yogadl._memory import BatchMemory
-from yogadl._spec import Spec
+from yogadl import RecordsRef
 from yogadl.errors import ConfigurationError, StageError
 
 
@@ -247,7 +244,7 @@ def test_views_of_caches_are_read_in_one_go(sized, monkeypatch):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 8, 100])
 def test_blocks_of_any_size_and_number_are_read_in_one_go_or_not(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr("yogadl._format.joined._MOST_BLOCKS", limit)
+    set_constants(monkeypatch, MOST_BLOCKS=limit)
     storage, first, refs = yogadl.open_storage(tmp_path), 0, []
     rows = np.arange(70 * 100_000, dtype=np.uint32).reshape(70, -1)
     for number, (count, part_bytes) in enumerate([(41, None), (1, None), (28, 1_600_000)]):

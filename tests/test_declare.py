@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import Spec, declare, written
 
 import yogadl
 from yogadl import Leaf
-from yogadl._declare import declare, written
-from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 Pair = namedtuple("Pair", "left right")

@@ -4,8 +4,7 @@ import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 
 import pytest
-
-from yogadl._frozen import frozen
+from inside import frozen
 
 
 def made_by(decorator):

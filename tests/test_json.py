@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from yogadl._json import MAX_DEPTH, MAX_VALUES, parse_json
+from inside import MAX_DEPTH, MAX_VALUES, parse_json
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pickle
 
 import pytest
+from inside import RESERVED_NAMES, DatasetKey, is_dataset_id, new_key
 
-from yogadl._key import RESERVED_NAMES, DatasetKey, is_dataset_id, new_key
 from yogadl.errors import ConfigurationError
 
 GOOD = ["a", "imagenet-1k", "team/vision/cats", "v1.2", "ünï", "a b", "x" * 200, "-", "10%", "1@2"]

@@ -7,9 +7,9 @@ import pickle
 import ml_dtypes
 import numpy as np
 import pytest
+from inside import BadValueError, batch_column, column_of, dtype_named, leaf_of, widen
 
-from yogadl._columns import batch_column, column_of, widen
-from yogadl._leaf import BadValueError, Leaf, dtype_named, leaf_of
+from yogadl import Leaf
 from yogadl.errors import CacheFormatError
 
 NUMERIC = [

@@ -8,9 +8,9 @@ import threading
 
 import numpy as np
 import pytest
+from inside import BatchMemory
 
 import yogadl
-from yogadl._memory import BatchMemory
 from yogadl.errors import ConfigurationError
 
 LARGE = (100, 1024)

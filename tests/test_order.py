@@ -15,11 +15,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import (
+    EXACT_LIMIT,
+    ROUNDS,
+    BlocksOrder,
+    GlobalOrder,
+    Order,
+    SourceOrder,
+    _random,
+    absorb,
+    absorb_array,
+    derive_key,
+    make_order,
+    permute,
+    unpermute,
+)
 
-from yogadl._order import Blocks, GlobalOrder, Order, SourceOrder, _random, derive_key, make_order
-from yogadl._order._keys import absorb, absorb_array
-from yogadl._order._permutation import EXACT_LIMIT, ROUNDS, permute, unpermute
-from yogadl._order._windows import BlocksOrder
+from yogadl import Blocks
 from yogadl.errors import ConfigurationError
 
 HERE = Path(__file__).parent

@@ -1,10 +1,12 @@
 """The repository's promises to a stranger with a clone: versions, commands, what is shipped."""
 
+import ast
 import configparser
 import re
 import tomllib
 from pathlib import Path
 
+import inside
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -139,3 +141,24 @@ def test_what_contributing_names_is_there():
     assert named
     lost = {name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in there)}
     assert lost == set()
+
+
+def test_tests_reach_into_the_library_by_one_module_and_by_each_of_its_names():
+    """So that what moves in the library is moved in one place of the tests."""
+    names, constants = {*inside._NAMES}, {*inside._CONSTANTS}
+    used, own = set(), {"inside.py", "mutants.py", "public_api.py", "test_stream_types.py"}
+    for path in (ROOT / "tests").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "inside":
+                used |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("yogadl"):
+                found = [*node.module.split("."), *(alias.name for alias in node.names)]
+                private = [name for name in found if re.match(r"_[^_]", name)]
+                assert not private or path.name in own, f"{path}: {private}"
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "set_constants":
+                used |= {keyword.arg for keyword in node.keywords}
+    assert used - {"set_constants"} == names | constants
+    for name, (module, _) in inside._NAMES.items():
+        if not module.startswith("yogadl.adapters."):  # which need their frameworks
+            getattr(inside, name)

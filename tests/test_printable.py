@@ -5,10 +5,10 @@ import pickle
 import traceback
 
 import pytest
+from inside import printable, without_secrets
 
 import yogadl
 from yogadl import cli, errors
-from yogadl._printable import printable, without_secrets
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 
 SECRET = "hunter2"

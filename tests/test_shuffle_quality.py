@@ -10,10 +10,11 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
+from inside import Order, derive_key, make_order, set_constants
+from inside import _permutation as network
 from numpy.typing import NDArray
 
-from yogadl._order import Blocks, Order, derive_key, make_order
-from yogadl._order import _permutation as network
+from yogadl import Blocks
 
 SIGMAS = 5.0
 NEIGHBOURS = [((0, 0), (1, 0)), ((0, 0), (0, 1)), ((0, 1), (1, 0))]  # what is added to (seed, epoch)
@@ -133,7 +134,7 @@ def set_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None
     def set_rounds(rounds: int) -> None:
         network.make_schedule.cache_clear()
         network._landings.cache_clear()
-        monkeypatch.setattr(network, "ROUNDS", rounds)
+        set_constants(monkeypatch, ROUNDS=rounds)
 
     yield set_rounds
     network.make_schedule.cache_clear()

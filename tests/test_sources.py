@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import ArraysSource, ItemsSource, IterableSource, RecordsSource, Spec, columns_of, open_source
 
 import yogadl
-from yogadl._columns import columns_of
-from yogadl._leaf import Leaf
-from yogadl._sources import ArraysSource, ItemsSource, IterableSource, RecordsSource, open_source
-from yogadl._spec import Spec
+from yogadl import Leaf
 from yogadl.errors import UnsupportedDataError
 
 Pair = namedtuple("Pair", "left right")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import MAX_FIELDS, DictNode, SequenceNode, Spec
+from inside import columns_split as split
 from trees import assert_same
 
-from yogadl._columns import split
-from yogadl._leaf import Leaf
-from yogadl._spec import MAX_FIELDS, DictNode, SequenceNode, Spec
+from yogadl import Leaf
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import _CHUNK_RECORDS, EXACT_LIMIT, SPLIT_TAG, apportion, derive_key, permute
+from inside import split_split as split
 
 import yogadl
-from yogadl._order import derive_key
-from yogadl._order._apportion import apportion
-from yogadl._order._permutation import EXACT_LIMIT, permute
-from yogadl._split import _CHUNK_RECORDS, SPLIT_TAG, split
 from yogadl.errors import ConfigurationError
 
 
@@ -268,7 +266,7 @@ def test_too_many_records_for_a_field_are_refused_before_any_is_read():
         def __len__(self):
             return 2**31 + 1
 
-    from yogadl._split import _values
+    from inside import _values
 
     with pytest.raises(ConfigurationError, match="too many to split by a field"):
         _values(Huge(), "label")

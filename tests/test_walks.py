@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import Run
 from walks import Walk, documented
 
 from yogadl import open_storage
-from yogadl._stream.run import Run
 
 
 def records(count: int) -> Iterator[dict[str, Any]]:

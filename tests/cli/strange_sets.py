@@ -1,8 +1,7 @@
 """Datasets whose content means harm, or is just unusual: for those who show them."""
 
 import numpy as np
-
-from yogadl._leaf import dtype_named
+from inside import dtype_named
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&amp;--></style></title>"
 CONTROLS = "nul\0 bell\a escape\x1b[31m delete\x7f line\u2028 next\x85"

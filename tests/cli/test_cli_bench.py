@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-
-from yogadl.cli import _bench
+from inside import _bench, set_constants
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_the_sample_is_the_first_records_copied_as_a_cache_copies(storage, monke
             assert np.array_equal(value, records[number][name])
     assert not any(np.shares_memory(row, whole) for row in batch[3] for whole in sample.columns[3])
     assert sample.record_bytes > 40
-    monkeypatch.setattr(_bench, "_SAMPLE_BYTES", ref.record_bytes * 7)
+    set_constants(monkeypatch, SAMPLE_BYTES=ref.record_bytes * 7)
     assert _bench._take_sample(ref).records == 7
 
 

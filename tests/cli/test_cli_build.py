@@ -8,10 +8,9 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from inside import parse_argument, parse_size
 
 from yogadl.cli import main
-from yogadl.cli._arguments import parse_size
-from yogadl.cli._function import parse_argument
 
 pytestmark = pytest.mark.usefixtures("forgets_modules")
 

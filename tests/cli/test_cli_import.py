@@ -170,7 +170,7 @@ def test_a_damaged_old_cache_is_an_error_and_no_cache(yoga, old, root, storage, 
 
 
 def test_a_record_whose_class_is_missing_is_named(tmp_path):
-    from yogadl._format.old_cache import OldCache
+    from inside import OldCache
 
     path = write_old_cache(tmp_path / "cache.mdb", records(3))
     with (

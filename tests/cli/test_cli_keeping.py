@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_files import damage_part, tree_of
+from inside import set_constants
 
 import yogadl
 import yogadl.cli._output as output
@@ -109,7 +110,7 @@ class Terminal(io.StringIO):
 )
 def test_the_bar_is_for_what_takes_long(words, title, delay_s, is_shown, squares, root, monkeypatch):
     terminal = Terminal()
-    monkeypatch.setattr(output, "_DELAY_S", delay_s)
+    set_constants(monkeypatch, OUTPUT_DELAY_S=delay_s)
     monkeypatch.setattr(sys, "stderr", terminal)
     assert main([*words, "-s", str(root)]) == 0
     assert (title in terminal.getvalue()) == is_shown
@@ -118,7 +119,7 @@ def test_the_bar_is_for_what_takes_long(words, title, delay_s, is_shown, squares
 
 def test_a_bar_of_seconds_that_sum_up_to_a_rounding_error_more_ends_at_its_end(monkeypatch):
     terminal = Terminal()
-    monkeypatch.setattr(output, "_DELAY_S", 0.0)
+    set_constants(monkeypatch, OUTPUT_DELAY_S=0.0)
     monkeypatch.setattr(sys, "stderr", terminal)
     with output.Bar("measuring", 0.6, "s") as bar:  # 0.1 + 0.2 + 0.3 is more than that
         for done in (0.1, 0.2, 0.3):
@@ -128,7 +129,7 @@ def test_a_bar_of_seconds_that_sum_up_to_a_rounding_error_more_ends_at_its_end(m
 
 
 def test_the_bar_is_for_terminals(yoga, squares, root, monkeypatch):
-    monkeypatch.setattr(output, "_DELAY_S", 0.0)
+    set_constants(monkeypatch, OUTPUT_DELAY_S=0.0)
     assert yoga("verify", "--all", "-s", root).err == ""
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 import numpy as np
 import pytest
 from cli_files import tree_of
+from inside import set_constants
 
 import yogadl
-from yogadl.cli import _head
 from yogadl.storage import CacheStorage
 
 
@@ -222,7 +222,7 @@ def test_head_of_no_number_of_records_is_refused(count, yoga, squares, root):
 
 def test_head_reads_in_steps(yoga, squares, root, monkeypatch):
     whole = yoga("head", "squares", "2", "-n", "1000", "-s", root)
-    monkeypatch.setattr(_head, "_READ_BYTES", 50)
+    set_constants(monkeypatch, HEAD_READ_BYTES=50)
     assert yoga("head", "squares", "2", "-n", "1000", "-s", root) == whole
     assert whole.out.splitlines()[-1].split() == ["999", "999"]
 

@@ -10,8 +10,7 @@ import termios
 import time
 
 import pytest
-
-from yogadl.cli import _output, _waiting
+from inside import _output, set_constants
 
 COLORS = re.compile(r"\x1b\[\d[\d;]*m")
 YOGADL = [sys.executable, "-m", "yogadl"]
@@ -183,8 +182,8 @@ class Terminal:
 
 def test_a_command_that_takes_long_shows_that_until_it_says_something(monkeypatch, capsys):
     terminal = Terminal()
-    monkeypatch.setattr(_waiting, "_DELAY_S", 0.02)
-    monkeypatch.setattr(_waiting, "_TICK_S", 0.02)
+    set_constants(monkeypatch, WAITING_DELAY_S=0.02)
+    set_constants(monkeypatch, TICK_S=0.02)
     monkeypatch.setattr(sys, "stderr", terminal)
     _output.wait("yogadl ls")
     deadline = time.monotonic() + 20
@@ -202,7 +201,7 @@ def test_a_command_that_takes_long_shows_that_until_it_says_something(monkeypatc
 @pytest.mark.parametrize(("delay_s", "is_terminal"), [(60, True), (0, False)])
 def test_what_is_quick_or_seen_by_nobody_shows_nothing(monkeypatch, capsys, delay_s, is_terminal):
     terminal = Terminal(is_terminal)
-    monkeypatch.setattr(_waiting, "_DELAY_S", delay_s)
+    set_constants(monkeypatch, WAITING_DELAY_S=delay_s)
     monkeypatch.setattr(sys, "stderr", terminal)
     _output.wait("yogadl ls")
     _output.stop_waiting()

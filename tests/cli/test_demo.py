@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from inside import _demo
 
 import yogadl
-from yogadl.cli import COMMANDS, _demo, main
+from yogadl.cli import COMMANDS, main
 from yogadl.errors import StorageError
 
 RECORDS = 1_009

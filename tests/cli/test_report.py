@@ -11,11 +11,17 @@ import pytest
 import strange_sets
 from cli_files import tree_of
 from html_page import pixels_of, read_page
-
-from yogadl._format.layout import join_parts
-from yogadl.cli import _report
-from yogadl.cli._report_page import Subject, charts, fields, history, page_of, records, sampling
-from yogadl.storage import _remote_opening
+from inside import (
+    Subject,
+    _report,
+    charts,
+    fields,
+    join_parts,
+    page_of,
+    records,
+    sampling,
+    set_constants,
+)
 
 
 class Bomb:
@@ -165,7 +171,7 @@ def test_a_tag_that_is_damaged_is_told(yoga, squares, root, tmp_path):
 
 
 def test_what_a_dataset_says_is_text_and_no_markup(report, monkeypatch):
-    monkeypatch.setattr(records, "RECORDS", 9)
+    set_constants(monkeypatch, RECORDS=9)
     page = report(strange_sets.hostile())
     text = page.all("body")[0].text
     assert "<script>alert(1)</script>" in text
@@ -315,7 +321,7 @@ def test_a_page_has_so_many_images_and_no_more(report, monkeypatch):
     image = np.random.default_rng(1).integers(0, 256, (20, 20, 3), np.uint8)
     size_bytes = len(files_of(report([{"image": image}]))[0])
     for room, count in ((size_bytes - 1, 0), (size_bytes, 1), (3 * size_bytes, 3), (100 * size_bytes, 4)):
-        monkeypatch.setattr(records, "MOST_IMAGE_BYTES", room)
+        set_constants(monkeypatch, MOST_IMAGE_BYTES=room)
         page = report([{"image": image}] * 4)
         assert len(page.all("img")) == count
         assert page.all("body")[0].text.count("this page has enough images") == 4 - count
@@ -368,8 +374,8 @@ def test_values_are_those_of_a_bounded_sample(report, storage, count):
 
 @pytest.mark.parametrize("kind", ["fixed", "varying"])
 def test_of_large_values_fewer_are_read(report, monkeypatch, kind):
-    monkeypatch.setattr(sampling, "MOST_BYTES", 10_000)
-    monkeypatch.setattr(sampling, "_AT_ONCE", 2)
+    set_constants(monkeypatch, SAMPLING_MOST_BYTES=10_000)
+    set_constants(monkeypatch, SAMPLING_AT_ONCE=2)
     values = [np.full(100, 1.0) if kind == "fixed" else b"x" * (800 + n % 2) for n in range(100)]
     card = dict(report([{"x": value} for value in values]).cards("fields"))["x"]
     (looked_at,) = re.findall(r"; (\d+) of 100 records", card)
@@ -435,7 +441,7 @@ def test_of_a_cache_in_a_bucket_it_says_what_is_here(yoga, storage, root, tmp_pa
         assert (ended.code, ended.err) == (0, "")
         return read_page(ended.out.encode())
 
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     afar = page("--mirror-fill", "never")
     assert facts_of(afar)["on this machine"].startswith(f"0 of {parts} files, 0 B of ")
     assert facts_of(afar)["on this machine"].endswith("; the rest is read from the bucket by range")
@@ -492,7 +498,7 @@ def test_it_has_the_versions_and_tags_and_what_differs(yoga, squares, root):
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_so_many_versions_are_listed_and_no_more(yoga, squares, root, monkeypatch, more):
-    monkeypatch.setattr(history, "MOST_VERSIONS", 2 - more)
+    set_constants(monkeypatch, MOST_VERSIONS=2 - more)
     page = read_page(yoga("report", "squares", "1", "-o", "-", "-s", root).out.encode())
     assert len(page.rows("The versions, the newest first")) == 3 - more
     assert any("1 older versions are not listed" in one.text for one in page.all("p", "note")) == bool(more)

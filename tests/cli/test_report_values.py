@@ -11,22 +11,29 @@ import pytest
 from html_page import pixels_of, read_page
 from hypothesis import given
 from hypothesis import strategies as st
-
-from yogadl._leaf import Leaf
-from yogadl.cli._report_page import summary as _summary
-from yogadl.cli._report_page.bars import BARS, bars_of
-from yogadl.cli._report_page.charts import MOST_LABEL, classes, histogram
-from yogadl.cli._report_page.images import (
+from inside import (
+    BARS,
+    MOST_CLASSES,
     MOST_FILE_BYTES,
+    MOST_LABEL,
     MOST_SIDE,
+    MOST_VALUES,
     Image,
+    bars_of,
+    classes,
+    element,
+    histogram,
     image_of_array,
     image_of_file,
     is_image,
     kind_of,
+    lines,
+    summary_of,
+    text,
 )
-from yogadl.cli._report_page.markup import element, lines, text
-from yogadl.cli._report_page.summary import MOST_CLASSES, MOST_VALUES, summary_of
+from inside import summary as _summary
+
+from yogadl import Leaf
 
 
 def summarized(values, leaf=None):

@@ -15,10 +15,10 @@ from typing import Any
 import damage
 import ml_dtypes
 import numpy as np
+from inside import ArrayFile
 from xxhash import xxh3_64_intdigest
 
 import yogadl
-from yogadl._format.arrays import ArrayFile
 
 Point = collections.namedtuple("Point", ["x", "y"])
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from cache_files import parts_and_indexes, read_index, read_table
 from damage import Altered
+from inside import ArrayFile, PartTable
 from processes import in_child
 
 import yogadl
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError
 
 

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from inside import _folder, local
 from processes import Process, until
 
 import yogadl
-from yogadl.storage import CacheStorage, _folder
-from yogadl.storage._buckets import local
+from yogadl.storage import CacheStorage
 
 DAY_S = 86_400.0
 ROUNDS = {"folder": 40, "shared": 10}  # with leases, each takes some processes

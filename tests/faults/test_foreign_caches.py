@@ -18,14 +18,12 @@ import forge
 import ml_dtypes
 import numpy as np
 import pytest
+from inside import MOST_EMPTY_RECORDS, ArrayFile, Window, set_constants
+from inside import manifest as manifests
 from processes import in_fork
 
 import yogadl
 from yogadl import cli
-from yogadl._format import manifest as manifests
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.table import MOST_EMPTY_RECORDS
-from yogadl._format.window import Window
 from yogadl.errors import CacheFormatError, YogaError
 from yogadl.storage import copy
 
@@ -557,8 +555,8 @@ def test_a_builder_too_long_for_a_manifest_is_left_out_and_the_cache_can_be_read
     storage = yogadl.open_storage(tmp_path)
     storage.cacheable("data", "0")(source)("x" * 100)
     size_bytes = (tmp_path / "data/versions/0.json").stat().st_size
-    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", size_bytes - 100)
-    monkeypatch.setattr(manifests, "_SMALL_BYTES", 100)
+    set_constants(monkeypatch, MAX_MANIFEST_BYTES=size_bytes - 100)
+    set_constants(monkeypatch, SMALL_BYTES=100)
     with caplog.at_level(logging.WARNING, "yogadl"):
         storage.cacheable("data", "1")(source)("x" * 100)
     assert "does not say what built it" in caplog.text

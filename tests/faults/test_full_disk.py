@@ -12,17 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import LeasePolicy, LocalBucket, Mirror, _build, open_source, remote_backend
 from processes import in_child, mounting
 
 import yogadl
-from yogadl._sources import open_source
 from yogadl.cli import main
 from yogadl.errors import DatasetNotFoundError, StorageError
-from yogadl.storage import CacheStorage, _build
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._leases.policy import LeasePolicy
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._remote_opening import remote_backend
+from yogadl.storage import CacheStorage
 
 DISK_BYTES = 8 * 2**20
 

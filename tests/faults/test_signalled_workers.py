@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from inside import Workers
 from processes import Process, in_child, wait_until
 
 import yogadl
-from yogadl._fork_server import Workers
 
 COUNT = 60
 METHODS = ["forkserver", "spawn", "fork"]

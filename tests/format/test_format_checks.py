@@ -6,18 +6,23 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from inside import (
+    HEAP_BLOCK_BYTES,
+    REMEDY,
+    CheckedReader,
+    Checksums,
+    DatasetKey,
+    PartPaths,
+    Reader,
+    checks,
+    open_table,
+    read_index,
+    set_constants,
+)
 from trees import assert_same
 
 import yogadl
-from yogadl._format import checks
-from yogadl._format import rows as rows_module
-from yogadl._format.checks import CheckedReader, Checksums
-from yogadl._format.layout import HEAP_BLOCK_BYTES
-from yogadl._format.reader import Reader
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
-from yogadl.storage._cached import REMEDY
-from yogadl.storage._parts import PartPaths, open_table, read_index
 
 COUNT = 23
 MIB = 2**20
@@ -121,7 +126,7 @@ def flipped(path, position):
 def open_cache(tmp_path, monkeypatch):
     def open_(source, way="mapped", part_bytes=None):
         if "most" in WAYS[way]:
-            monkeypatch.setattr(rows_module, "MAX_MAPPED_PARTS", WAYS[way]["most"])
+            set_constants(monkeypatch, MAX_MAPPED_PARTS=WAYS[way]["most"])
         return Cache(tmp_path, SOURCES[source], part_bytes or PART_BYTES.get(source), way)
 
     return open_
@@ -217,8 +222,8 @@ def test_an_index_that_contradicts_the_part_table_is_refused(open_cache):
 
 
 def test_blocks_are_checked_while_windows_are_renewed(open_cache, monkeypatch):
-    monkeypatch.setattr(rows_module, "_RENEW_PAGES", 1)
-    monkeypatch.setattr(rows_module, "_RENEW_CACHE_BYTES", 0)
+    set_constants(monkeypatch, RENEW_PAGES=1)
+    set_constants(monkeypatch, RENEW_CACHE_BYTES=0)
     cache = open_cache("half a block")
     reader = cache.reader()
     for indices in np.array_split(RNG.permutation(cache.records), 7):

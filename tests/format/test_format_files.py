@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cache_files import parts_and_indexes
+from inside import ArrayFile
 from plain_reader import PlainCache, read_arrays
 from xxhash import xxh3_64_intdigest
 
 import yogadl
-from yogadl._format.arrays import ArrayFile
 from yogadl.errors import CacheFormatError
 
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import RunHash, Spec, fingerprint_of, hash_rows, hash_run
+from inside import fingerprint as hashing
 from xxhash import xxh3_64_intdigest
 
 import yogadl
-from yogadl._format import fingerprint as hashing
-from yogadl._format.fingerprint import RunHash, fingerprint_of, hash_rows, hash_run
-from yogadl._spec import Spec
 
 P = 2**61 - 1
 B = 0x1B8735931EDC6F41 % P

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import BatchMemory, DatasetKey, PartPaths, Reader, open_table, set_constants
 from trees import assert_same
 
 import yogadl
-from yogadl._format import rows as rows_module
-from yogadl._format.reader import Reader
-from yogadl._key import DatasetKey
-from yogadl._memory import BatchMemory
-from yogadl.storage._parts import PartPaths, open_table
 
 
 def source(count):
@@ -69,13 +65,13 @@ def test_parts_that_may_not_be_mapped_as_on_a_network_file_system(open_reader):
 
 
 def test_more_parts_than_may_be_mapped(open_reader, monkeypatch):
-    monkeypatch.setattr(rows_module, "MAX_MAPPED_PARTS", 5)
+    set_constants(monkeypatch, MAX_MAPPED_PARTS=5)
     check(open_reader())
 
 
 def test_a_window_that_is_renewed_under_way(open_reader, monkeypatch):
-    monkeypatch.setattr(rows_module, "_RENEW_PAGES", 1)
-    monkeypatch.setattr(rows_module, "_RENEW_CACHE_BYTES", 0)
+    set_constants(monkeypatch, RENEW_PAGES=1)
+    set_constants(monkeypatch, RENEW_CACHE_BYTES=0)
     reader = open_reader()
     held = reader.columns(np.arange(200))
     for _ in range(5):
@@ -115,7 +111,7 @@ def large(tmp_path_factory, request):
 @pytest.mark.parametrize("memory", [None, BatchMemory()])
 @pytest.mark.parametrize("count", [1, 2, 97, 600])
 def test_large_rows_are_gathered_whole(large, monkeypatch, most_mapped, memory, count):
-    monkeypatch.setattr(rows_module, "MAX_MAPPED_PARTS", most_mapped)
+    set_constants(monkeypatch, MAX_MAPPED_PARTS=most_mapped)
     arrays, open_ = large
     reader = open_()
     rng = np.random.default_rng(count)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import ArrayFile, Selection, most_selection_bytes, read_selection
 
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.selection import Selection, most_selection_bytes, read_selection
 from yogadl.errors import CacheFormatError
 
 NAME = "ab" * 32

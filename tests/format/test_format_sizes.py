@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import MAX_DIMENSIONS, BatchMemory, open_source
 from sizes import (
     SCALED,
     SMALL,
@@ -26,9 +27,6 @@ from sizes import (
 )
 
 import yogadl
-from yogadl._leaf import MAX_DIMENSIONS
-from yogadl._memory import BatchMemory
-from yogadl._sources import open_source
 from yogadl.errors import UnsupportedDataError
 
 LIBRARY = Path(yogadl.__file__).parent

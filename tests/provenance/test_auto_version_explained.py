@@ -5,10 +5,10 @@ import threading
 
 import numpy as np
 import pytest
+from inside import Difference
 from versioned_project import auto, squares
 
 import yogadl
-from yogadl._provenance.difference import Difference
 from yogadl.errors import DatasetNotFoundError
 
 

@@ -9,9 +9,7 @@ import textwrap
 import types
 
 import pytest
-
-from yogadl._provenance.code import CodeReader, dumped
-from yogadl._provenance.references import names_read
+from inside import CodeReader, dumped, names_read
 
 
 def names(text):

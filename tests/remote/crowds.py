@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from inside import DatasetKey
 from places import Place
 from processes import Process, processes, wait_until
 
 import yogadl
-from yogadl._key import DatasetKey
 from yogadl.storage import CacheStorage
 
 KEY = DatasetKey("some/data", "1")

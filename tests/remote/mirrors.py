@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from inside import Body, Bucket, DatasetKey, LocalBucket, Manifest, Mirror, MirroredCache, Object
 
 import yogadl
-from yogadl._format.manifest import Manifest
-from yogadl._key import DatasetKey
-from yogadl.storage._buckets.bucket import Body, Bucket, Object
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mirror.mirrored_cache import MirroredCache
 
 RECORDS = 2_000
 PARTS = 8

@@ -6,10 +6,8 @@ import urllib.request
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from inside import Bucket, open_bucket
 from stores import KEY, SECRET
-
-from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._buckets.opening import open_bucket
 
 
 @dataclass(frozen=True)

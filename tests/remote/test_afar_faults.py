@@ -11,19 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import Ranges, ReplacedError, RetryPolicy, set_constants
 from places import Place
 from processes import in_fork, wait_until
 from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
 from turns import by_turns
 
 import yogadl
-from yogadl._dataref import RecordsRef
-from yogadl._stream import block_ahead
+from yogadl import RecordsRef
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage import _remote_opening
-from yogadl.storage._buckets.bucket import ReplacedError
-from yogadl.storage._buckets.retry import RetryPolicy
-from yogadl.storage._ranges import Ranges
 
 COUNT = 300
 BOUND_S = 60
@@ -55,7 +51,7 @@ def of_a_part(request: Request) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bring no cache to the mirror at once."""
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
 
 
 def opened(place: Place, total_s: float = 60.0, **options: Any) -> RecordsRef:
@@ -128,7 +124,7 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
     broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shuffle: Any
 ) -> None:
     # Two windows are brought ahead: were they the epoch, all of it might be here before the store is gone.
-    monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", 1)
+    set_constants(monkeypatch, WINDOW_BYTES=1)
     place, proxy = broken
     held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": ROOM_BYTES}
     ref = opened(place, total_s=3.0, **held)

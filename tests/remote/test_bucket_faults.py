@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from inside import ReplacedError, RetryPolicy, read, set_constants
 from places import Place
 from store_proxy import (
     Exchange,
@@ -29,9 +30,6 @@ from store_proxy import (
 from turns import by_turns
 
 from yogadl.errors import StorageError
-from yogadl.storage._buckets import retry
-from yogadl.storage._buckets.bucket import ReplacedError, read
-from yogadl.storage._buckets.retry import RetryPolicy
 
 CONTENT = random.Random(7).randbytes(3_000_001)
 MIDDLE = 1_500_000
@@ -243,7 +241,7 @@ def test_many_readers_get_through_a_storm(broken: Broken) -> None:
 def test_waiting_for_long_is_told_and_its_end(
     broken: Broken, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "_LOG_AFTER_S", 1.5)
+    set_constants(monkeypatch, RETRY_LOG_AFTER_S=1.5)
     place, proxy = broken
     bucket = place.open(patience=PATIENT)
     proxy.breaks(any_request, stalls(), times=3)

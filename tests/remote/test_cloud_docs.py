@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pages
 import pytest
+from inside import set_constants
 from places import gcs_place_at
 from stores import KEY, SECRET
 
 import yogadl
 from yogadl.cli import main
-from yogadl.storage import _remote_opening
 
 DOCS = Path(__file__).parents[2] / "docs" / "howto"
 PAGES = [(DOCS / name).read_text("utf-8") for name in ("s3.md", "buckets.md")]
@@ -82,7 +82,7 @@ def test_the_commands_of_the_pages_succeed(capsys: pytest.CaptureFixture[str]) -
 def test_the_plan_of_the_page_on_data_that_is_far_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     images = np.zeros((1024, 64, 64), np.uint8)
     yogadl.open_storage("s3://bucket/caches", mirror=None).submit({"image": images}, "images", "1")
     page = (DOCS / "bigger-than-disk.md").read_text("utf-8")

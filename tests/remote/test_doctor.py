@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 import stores
 from command import Ended, run_command
+from inside import Finding, Object, Outcome, RetryPolicy, examine_bucket, examine_process, set_constants
+from inside import storage_doctor as _doctor
 from places import Place, gcs_place_at, s3_place_at
 from store_proxy import Request, StoreProxy, refuses
 
-from yogadl.cli import _doctor as command
-from yogadl.storage import _doctor
-from yogadl.storage._buckets.bucket import Object
-from yogadl.storage._buckets.memory import MemoryBucket
-from yogadl.storage._buckets.retry import RetryPolicy
-from yogadl.storage._doctor import Finding, Outcome, examine_bucket, examine_process
+from yogadl.testing import MemoryBucket
 
 
 def state_of(ended: Ended, what: str) -> str:
@@ -32,7 +29,7 @@ def doctor(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Ended]:
     """Run the command on a place, with its options and a mirror of the test's own."""
-    monkeypatch.setattr(command, "_PATIENCE", RetryPolicy(2.0, 3.0))
+    set_constants(monkeypatch, PATIENCE=RetryPolicy(2.0, 3.0))
 
     def run(place: Place | str, *words: Any) -> Ended:
         options: list[str] = []
@@ -239,7 +236,7 @@ def test_a_folder_on_a_network_file_system_is_noted(
 def test_a_folder_without_room_is_a_problem(
     doctor: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_doctor, "_LITTLE_ROOM_BYTES", 2**60)
+    set_constants(monkeypatch, LITTLE_ROOM_BYTES=2**60)
     assert state_of(doctor(str(tmp_path)), "folder: room") == "problem"
 
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import PartialFile, _catalogue
 from places import Place
 from walks import Walk, documented
 
 import yogadl
-from yogadl.storage import _catalogue
-from yogadl.storage._mirror.partial_file import PartialFile
 
 
 def test_a_fetch_goes_the_documented_way(

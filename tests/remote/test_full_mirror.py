@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import CredentialsError, DatasetKey, LocalBucket, mirrored_cache, set_constants
 from processes import Process, mounting
 
 import yogadl
-from yogadl._key import DatasetKey
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._buckets.store_errors import CredentialsError
-from yogadl.storage._mirror import mirrored_cache
 
 RECORDS = 400
 MOUNTING = mounting()
@@ -125,7 +122,7 @@ def test_what_does_not_fit_says_which_of_the_two_is_too_small(
         monkeypatch.setattr(
             os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 2**30, 256, 256, 9, 9, 9, 0, 255))
         )
-        monkeypatch.setattr("yogadl.storage._mirror.eviction._SPARE_BYTES", 2**20)
+        set_constants(monkeypatch, SPARE_BYTES=2**20)
     opener = yogadl.open_storage(url, mirror=tmp_path / "mirror", mirror_limit=limit)._backend.catalogue
     published = opener.published(DatasetKey("set", "1"))
     with pytest.raises(StorageError, match=words) as caught:
@@ -139,7 +136,7 @@ def test_a_mirror_is_not_listed_for_every_part_that_is_filled_in(
     looked = []
     before = mirrored_cache.evict_for
     monkeypatch.setattr(mirrored_cache, "evict_for", lambda *all: looked.append(all) or before(*all))
-    monkeypatch.setattr("yogadl.storage._remote_opening.AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     ref = yogadl.open_storage(url, mirror=tmp_path / "mirror", mirror_fill="always").fetch("set", "1")
     while ref.locality().parts_here < ref.locality().parts:
         list(ref.stream().batch(16))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import partial_file, set_constants
 from mirrors import litter_in
 from places import Place
 from processes import Process, processes, wait_until
@@ -18,7 +19,6 @@ from turns import by_turns
 
 import yogadl
 from yogadl.storage import CacheStorage
-from yogadl.storage._mirror import eviction, partial_file
 
 ROWS = np.random.default_rng(5).integers(0, 255, (10_000, 4_096), np.uint8)
 # Of the part's five or six ranges.
@@ -115,7 +115,7 @@ def test_what_a_machine_without_power_lost_is_not_taken_for_there(
     (place, proxy), (mirror, count) = broken, killed
     boot = tmp_path / "boot_id"
     boot.write_text("of another start\n")
-    monkeypatch.setattr(partial_file, "_BOOT", boot)
+    set_constants(monkeypatch, BOOT=boot)
     assert fetch(place, mirror) == "whole"
     assert ranges_asked_for(proxy) == count
 
@@ -163,7 +163,7 @@ def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path,
 def test_what_nobody_goes_on_with_is_removed_by_the_next_download(
     broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eviction, "_ABANDONED_S", -1.0)
+    set_constants(monkeypatch, ABANDONED_S=-1.0)
     mirror = tmp_path / "mirror"
     with downloading(broken, mirror) as (child, _):
         storage = opened(broken[0], mirror)

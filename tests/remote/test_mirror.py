@@ -14,6 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import (
+    Claim,
+    LocalBucket,
+    Mirror,
+    MirroredCache,
+    Reader,
+    is_free,
+    location,
+    locked,
+    set_constants,
+    transfer,
+)
 from mirrors import (
     PARTS,
     Watched,
@@ -29,14 +41,7 @@ from mirrors import (
 from places import Place
 
 import yogadl
-from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
-from yogadl.storage import _mounts
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._flock import Claim, is_free, locked
-from yogadl.storage._mirror import eviction, location, transfer
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mirror.mirrored_cache import MirroredCache
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +180,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(
 
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("yogadl._progress._DELAY_S", 0.0)
+    set_constants(monkeypatch, PROGRESS_DELAY_S=0.0)
     open_cache(mirror, manifest_of(bucket, "a"))
     assert "fetching 'a' version '1': 100%" in terminal.getvalue()
 
@@ -328,7 +333,7 @@ def test_a_limit_that_is_no_size_is_refused(limit: Any, bucket: LocalBucket, tmp
 def test_what_a_killed_process_left_goes_when_room_is_made(
     bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eviction, "_ABANDONED_S", -1.0)
+    set_constants(monkeypatch, ABANDONED_S=-1.0)
     open_cache(mirror, manifest_of(bucket, "a")).close()
     parts = mirror.folder.path("a/parts")
     (parts / ".0123456789abcdef.tmp").write_bytes(b"half of a part")
@@ -340,7 +345,7 @@ def test_what_a_killed_process_left_goes_when_room_is_made(
 def test_what_is_being_written_stays_when_room_is_made(
     bucket: LocalBucket, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eviction, "_ABANDONED_S", -1.0)
+    set_constants(monkeypatch, ABANDONED_S=-1.0)
     path = mirror.folder.path("b/parts/x.mdb")
     claim = Claim(path)
     claim.take(lambda: False, 1.0)
@@ -444,7 +449,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(bucket: LocalBucket, tmp_p
 
 def temporary(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(location.tempfile, "gettempdir", lambda: str(folder))
-    monkeypatch.setattr(location, "_OTHER_TEMPORARY", str(folder / "none"))
+    set_constants(monkeypatch, OTHER_TEMPORARY=str(folder / "none"))
 
 
 def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
@@ -470,7 +475,7 @@ def test_the_default_place_is_never_in_memory_nor_on_a_network(
     temporary(monkeypatch, tmp_path)
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 1 0:1 / / rw - {kind} x rw\n")
-    monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
+    set_constants(monkeypatch, MOUNTINFO=mounts)
     with pytest.raises(StorageError, match=f"{reason}.*mirror=FOLDER"):
         Mirror(bucket).location  # noqa: B018
 
@@ -509,7 +514,7 @@ def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(
 ) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text("1 1 0:1 / / rw - nfs4 server:/ rw\n")
-    monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
+    set_constants(monkeypatch, MOUNTINFO=mounts)
     manifest, roots = manifest_of_quietly(bucket, monkeypatch), []
     for host in ("one", "two"):
         monkeypatch.setattr(location.socket, "gethostname", lambda host=host: host)
@@ -524,7 +529,7 @@ def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(
 
 def manifest_of_quietly(bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch) -> Any:
     with monkeypatch.context() as patch:
-        patch.setattr(_mounts, "_MOUNTINFO", Path("/proc/self/mountinfo"))
+        set_constants(patch, MOUNTINFO=Path("/proc/self/mountinfo"))
         return manifest_of(bucket, "a")
 
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 from command import run_command
+from inside import LocalBucket, Mirror, is_free
 from mirrors import Watched, bucket_with, is_whole, litter_in, manifest_of, open_cache, rows
 from places import Place
 
 import yogadl
 from yogadl.errors import CacheFormatError
 from yogadl.storage import CacheStorage
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._flock import is_free
-from yogadl.storage._mirror.mirror import Mirror
 
 RECORDS = 2_000
 

@@ -15,6 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import (
+    Body,
+    LocalBucket,
+    Manifest,
+    Mirror,
+    RetryPolicy,
+    eviction,
+    mirrored_cache,
+    set_constants,
+)
 from mirrors import (
     Watched,
     bucket_with,
@@ -32,13 +42,7 @@ from store_proxy import Request, StoreProxy, cuts, refuses, resets, stalls
 from turns import by_turns
 
 import yogadl
-from yogadl._format.manifest import Manifest
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.bucket import Body
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._buckets.retry import RetryPolicy
-from yogadl.storage._mirror import eviction, mirrored_cache, transfer
-from yogadl.storage._mirror.mirror import Mirror
 
 RECORDS = 2_000
 
@@ -195,7 +199,7 @@ def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(
 ) -> None:
     manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
     mirror = Mirror(bucket, tmp_path / "mirror")
-    monkeypatch.setattr(transfer, "_STALL_S", 0.2)
+    set_constants(monkeypatch, STALL_S=0.2)
     with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, ready, go_on):
         wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
         os.kill(child.pid, signal.SIGSTOP)

@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from inside import read, set_constants
 from places import Place
 from store_proxy import proxy_before, resets
 
 import yogadl
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._buckets.bucket import read
 
 # It takes some five seconds; two minutes are what is waited for a store that is away.
 BOUND_S = 60
@@ -91,7 +91,7 @@ def test_a_store_that_restarts_is_waited_for(
     any_place: Place, is_pickled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Shorter than the store is away.
-    monkeypatch.setattr("yogadl.storage._buckets.retry._MISTAKEN_S", AWAY_S / 10)
+    set_constants(monkeypatch, MISTAKEN_S=AWAY_S / 10)
     endpoint = any_place.options["endpoint_url"]
     with proxy_before(endpoint) as proxy:
         bucket = any_place.through(proxy.url).open()

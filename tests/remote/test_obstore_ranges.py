@@ -21,14 +21,12 @@ from typing import Any
 
 import pytest
 import stores
+from inside import PROGRESS_BYTES, Bucket, ReplacedError, RetryPolicy, obstore_ranges, read
 from places import Place, s3_place_at
 from processes import in_child
 from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
 
 from yogadl.errors import StorageError
-from yogadl.storage._buckets import obstore_ranges
-from yogadl.storage._buckets.bucket import Bucket, ReplacedError, read
-from yogadl.storage._buckets.retry import PROGRESS_BYTES, RetryPolicy
 
 CONTENT = random.Random(11).randbytes(2_000_003)
 MIDDLE = 1_000_000

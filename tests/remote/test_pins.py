@@ -7,19 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import (
+    Bucket,
+    NotCarriedOverError,
+    Object,
+    ReplacedError,
+    RetryPolicy,
+    copy,
+    obstore_ranges,
+    read,
+    set_constants,
+)
 from places import Place
 from processes import in_fork
 from store_proxy import StoreProxy, refuses
 
 import yogadl
-from yogadl._dataref import RecordsRef
+from yogadl import RecordsRef
 from yogadl.errors import CacheFormatError, SpendingError, StorageError
-from yogadl.storage import CacheStorage, _remote_opening
-from yogadl.storage._buckets import obstore_ranges
-from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError, read
-from yogadl.storage._buckets.retry import RetryPolicy
-from yogadl.storage._buckets.store import NotCarriedOverError
-from yogadl.storage._copy import copy
+from yogadl.storage import CacheStorage
 
 COUNT = 61
 MORE = 17
@@ -34,7 +40,7 @@ def columns(first: int = 0, count: int = COUNT) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bring no cache to the mirror at once."""
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
 
 
 @pytest.fixture

@@ -9,17 +9,14 @@ from pathlib import Path
 
 import pytest
 from command import Ended
+from inside import Bucket, BucketRoot, Object, _copy, copy, upload
 from mirrors import bucket_with, rows
 from places import Place
 from processes import Process, processes, wait_until
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
-from yogadl.storage import CacheStorage, _copy
-from yogadl.storage._buckets.bucket import Bucket, Object
-from yogadl.storage._copy import copy
-from yogadl.storage._mirror.transfer import upload
-from yogadl.storage._remote import BucketRoot
+from yogadl.storage import CacheStorage
 
 
 @pytest.fixture
@@ -194,7 +191,7 @@ def test_a_copy_that_failed_goes_on_where_it_stopped(
 
 def push(folder: Path, url: str, mirror: Path) -> None:
     """Push the cache, slowly."""
-    from yogadl.storage._buckets.local import LocalBucket
+    from inside import LocalBucket
 
     put = LocalBucket.put
 

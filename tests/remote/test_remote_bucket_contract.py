@@ -1,9 +1,9 @@
 """The buckets in real stores keep the contract."""
 
 import pytest
+from inside import Bucket
 from places import Place
 
-from yogadl.storage._buckets.bucket import Bucket
 from yogadl.testing import BucketContract
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from crowds import KEY, ask, assert_sound, killed_and_stopped, opened
+from inside import _names
 from places import Place
 from processes import Process, processes, wait_until
 
 from yogadl.errors import DatasetNotFoundError
-from yogadl.storage import _names
 
 
 def test_processes_that_ask_at_once_build_once(either_place: Place, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import stores
+from inside import Bucket, RetryPolicy, read
 from places import Place, gcs_place_at, s3_place_at
 from processes import Process, wait_until
 from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, refuses, resets
@@ -21,8 +22,6 @@ from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, ref
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage
-from yogadl.storage._buckets.bucket import Bucket, read
-from yogadl.storage._buckets.retry import RetryPolicy
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 IMPATIENT = RetryPolicy(1, 5)

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import LocalBucket, MirrorOpener
 from mirrors import rows
 from places import Place
 
 import yogadl
 from yogadl.errors import DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._remote_opening import MirrorOpener
 
 PART_BYTES = 20_000
 
@@ -81,7 +80,7 @@ def test_what_is_filled_has_all_of_a_grown_version(bucket: CacheStorage, tmp_pat
     catalogue = reader._backend.catalogue
     assert isinstance(catalogue.opener, MirrorOpener)
     reader.fetch("a", "1")
-    from yogadl._key import DatasetKey
+    from inside import DatasetKey
 
     catalogue.opener.fill(catalogue.published(DatasetKey("a", "2")))
     check(opened(tmp_path, offline=True))

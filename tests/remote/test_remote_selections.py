@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import Ended
+from inside import LocalBucket
 from places import Place
 
 import yogadl
 from yogadl.errors import StorageError
 from yogadl.storage import CacheStorage, copy
-from yogadl.storage._buckets.local import LocalBucket
 
 RECORDS = 500
 

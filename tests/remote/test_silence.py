@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import PROGRESS_BYTES, Bucket, RetryPolicy, read
 from places import Place
 from store_proxy import Answer, Exchange, Request, StoreProxy, stalls
 
 import yogadl
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.bucket import Bucket, read
-from yogadl.storage._buckets.retry import PROGRESS_BYTES, RetryPolicy
 
 SIZE_BYTES = 3 * PROGRESS_BYTES
 CONTENT = bytes(range(256)) * (SIZE_BYTES // 256)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import boto3
 import pytest
+from inside import read, set_constants
 from places import Place
 from store_proxy import proxy_before
 
 import yogadl
 from yogadl.errors import DatasetNotFoundError
-from yogadl.storage._buckets.bucket import read
 
 
 def test_only_what_is_below_the_root_is_seen(any_place: Place) -> None:
@@ -68,7 +68,7 @@ def test_names_that_need_quoting_are_kept(any_place: Place) -> None:
 def test_a_mistyped_id_in_a_large_bucket_is_said_after_a_look_at_its_first_objects(
     s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yogadl.storage._catalogue._MOST_LOOKED_AT", 10)
+    set_constants(monkeypatch, MOST_LOOKED_AT=10)
     bucket = s3_place.open()
     for number in range(31):
         bucket.put(f"of/others/{number:02d}", b"")

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 import stores
+from inside import PROBE, RetryPolicy, check_conditions, read
 from places import Place, gcs_place_at, s3_place_at
 
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._buckets.bucket import read
-from yogadl.storage._buckets.conditions import PROBE, check_conditions
-from yogadl.storage._buckets.retry import RetryPolicy
 
 IMPATIENT = RetryPolicy(5, 10)
 

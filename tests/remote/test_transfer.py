@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import Body, Bucket, Download, ReplacedError, download_all, receive, set_constants, upload
 from places import Place
 
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._buckets.bucket import Body, Bucket, ReplacedError
-from yogadl.storage._buckets.memory import MemoryBucket
-from yogadl.storage._mirror import receive
-from yogadl.storage._mirror.transfer import Download, download_all, upload
+from yogadl.testing import MemoryBucket
 
 SIZES = [0, 1, 4095, 4096, 4097, 65_536, 100_003]
 
@@ -26,9 +24,9 @@ SIZES = [0, 1, 4095, 4096, 4097, 65_536, 100_003]
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ranges so small that small objects have many."""
-    monkeypatch.setattr(receive, "_LEAST_RANGE_BYTES", 4096)
-    monkeypatch.setattr(receive, "_MOST_RANGE_BYTES", 4096)
-    monkeypatch.setattr(receive, "_WRITE_BYTES", 4096)
+    set_constants(monkeypatch, LEAST_RANGE_BYTES=4096)
+    set_constants(monkeypatch, MOST_RANGE_BYTES=4096)
+    set_constants(monkeypatch, WRITE_BYTES=4096)
 
 
 def content(size_bytes: int) -> bytes:

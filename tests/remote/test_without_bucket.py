@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import DatasetKey
 from places import Place
 from processes import Process
 from store_proxy import StoreProxy, proxy_before
 
 import yogadl
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
 from yogadl.storage import CacheStorage
 

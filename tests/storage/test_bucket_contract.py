@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from inside import LocalBucket
+from inside import bucket as module
 
-from yogadl.storage._buckets import bucket as module
-from yogadl.storage._buckets.local import LocalBucket
 from yogadl.testing import BucketContract, MemoryBucket
 
 

@@ -12,18 +12,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from inside import (
+    BuildLease,
+    DatasetKey,
+    LeaseLostError,
+    LeasePolicy,
+    Leases,
+    LeaseState,
+    LocalBucket,
+    Object,
+    SilenceTimer,
+    _names,
+    heartbeat,
+    read,
+    retry_ending,
+    set_constants,
+)
 from processes import wait_until
 
-from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, LeaseError
-from yogadl.storage import _names
-from yogadl.storage._buckets.bucket import Object, read
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._exclusion import LeaseLostError
-from yogadl.storage._leases import heartbeat, policy, waiting
-from yogadl.storage._leases.heartbeat import retry_ending
-from yogadl.storage._leases.lease import BuildLease, Leases
-from yogadl.storage._leases.waiting import LeasePolicy, LeaseState, SilenceTimer
 
 KEY = DatasetKey("some/data", "1/2")
 
@@ -36,10 +43,10 @@ def bucket(tmp_path: Path) -> LocalBucket:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a time to live be less than a second, and look and say often."""
-    monkeypatch.setattr(policy, "_MIN_TTL_S", 0.1)
-    monkeypatch.setattr(waiting, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(waiting, "_LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(waiting, "_LOG_AFTER_S", 0.1)
+    set_constants(monkeypatch, MIN_TTL_S=0.1)
+    set_constants(monkeypatch, FIRST_PAUSE_S=0.01)
+    set_constants(monkeypatch, LONGEST_PAUSE_S=0.05)
+    set_constants(monkeypatch, WAITING_LOG_AFTER_S=0.1)
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+from inside import LocalBucket, read
 
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._buckets.bucket import read
-from yogadl.storage._buckets.local import LocalBucket
 
 
 def test_nothing_is_made_before_something_is_written(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import open_bucket, read
 
 from yogadl.errors import ConfigurationError
 from yogadl.storage import open_storage
-from yogadl.storage._buckets.bucket import read
-from yogadl.storage._buckets.opening import open_bucket
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,17 @@ import logging
 import time
 
 import pytest
-
-from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._buckets.retry import (
+from inside import (
     Attempts,
     Retrier,
     RetryPolicy,
     TransientError,
     UnavailableError,
     UnreachableError,
+    set_constants,
 )
+
+from yogadl.errors import ConfigurationError, StorageError
 
 
 class Failing:
@@ -104,7 +105,7 @@ def unreachable() -> None:
 def test_what_was_never_reached_is_given_up_long_before_patience_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("yogadl.storage._buckets.retry._MISTAKEN_S", 0.5)
+    set_constants(monkeypatch, MISTAKEN_S=0.5)
     with pytest.raises(
         UnavailableError, match=r"tried \d+ times; nothing has ever answered there: check the endpoint"
     ):
@@ -112,7 +113,7 @@ def test_what_was_never_reached_is_given_up_long_before_patience_ends(
 
 
 def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yogadl.storage._buckets.retry._MISTAKEN_S", 0.1)
+    set_constants(monkeypatch, MISTAKEN_S=0.1)
     retrier = Retrier(RetryPolicy(1, 2))
     retrier.call(lambda: None)
     begun = time.monotonic()

@@ -14,15 +14,12 @@ from concurrent import futures
 
 import numpy as np
 import pytest
+from inside import PAGE_BYTES, DaemonThreads, set_constants
+from inside import rows as stored_rows
 from processes import in_fork, wait_until
 
 import yogadl
-from yogadl._format import rows as stored_rows
 from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError
-from yogadl.storage import _remote_opening
-from yogadl.storage._mirror import filling
-from yogadl.storage._ranges import PAGE_BYTES
-from yogadl.storage._threads import DaemonThreads
 
 COUNT = 500
 
@@ -221,8 +218,8 @@ ENTRIES = {
 def test_an_entry_is_asked_for_once_though_it_is_needed_to_announce_a_value_and_to_read_it(
     wide, monkeypatch, stream
 ):
-    monkeypatch.setattr(stored_rows, "KEPT_BYTES", 0)
-    monkeypatch.setattr("yogadl.storage._ranges.GAP_BYTES", -1)  # neighbours are asked for one by one, too
+    set_constants(monkeypatch, KEPT_BYTES=0)
+    set_constants(monkeypatch, GAP_BYTES=-1)  # neighbours are asked for one by one, too
     ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1").fields("tokens", "data")
     read = ENTRIES[stream](ref)
     planned = ENTRIES["a shuffle"](ref).plan().way("ranges").requests
@@ -234,8 +231,8 @@ def test_an_entry_is_asked_for_once_though_it_is_needed_to_announce_a_value_and_
 
 
 def test_an_entry_of_a_chunk_is_asked_for_once(wide, monkeypatch):
-    monkeypatch.setattr(stored_rows, "KEPT_BYTES", 0)
-    monkeypatch.setattr("yogadl.storage._ranges.GAP_BYTES", -1)
+    set_constants(monkeypatch, KEPT_BYTES=0)
+    set_constants(monkeypatch, GAP_BYTES=-1)
     ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1")
     chunks = ref.chunks("tokens", 20_000)
     ends = np.cumsum([len(tokens) for tokens in ref.fields("tokens").gather(np.arange(len(ref)))["tokens"]])
@@ -316,7 +313,7 @@ def test_rows_are_kept_up_to_a_size(tmp_path, monkeypatch, over):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_fields_are_kept_as_long_as_all_of_them_have_room(tmp_path, monkeypatch, over):
-    monkeypatch.setattr(stored_rows, "KEPT_BYTES", 600 * (8 + 100) - over)
+    set_constants(monkeypatch, KEPT_BYTES=600 * (8 + 100) - over)
     storage = yogadl.open_storage(tmp_path)
     storage.submit({"larger": np.zeros((600, 100), np.uint8), "x": np.arange(600)}, "set", "1")
     ref = yogadl.open_storage(tmp_path.as_uri(), mirror=None).fetch("set", "1")
@@ -328,7 +325,7 @@ def test_fields_are_kept_as_long_as_all_of_them_have_room(tmp_path, monkeypatch,
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_is_small_is_brought_at_once(url, tmp_path, monkeypatch, over):
     size_bytes = fetched(yogadl.open_storage(url, mirror=None)).locality().bytes
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", size_bytes - over)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=size_bytes - over)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
     assert ref.locality().parts_here == (0 if over else ref.locality().parts)
     assert ref[3]["id"] == 3
@@ -338,7 +335,7 @@ def test_what_is_small_is_brought_at_once(url, tmp_path, monkeypatch, over):
 @pytest.fixture
 def large(monkeypatch):
     """Let nothing be small."""
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
 
 
 def is_whole(ref):
@@ -420,8 +417,8 @@ def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_
 
 
 def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monkeypatch):
-    monkeypatch.setattr(filling, "LOOKED_AT", 2)
-    monkeypatch.setattr(filling, "_LOOK_EVERY_S", 0.0)
+    set_constants(monkeypatch, LOOKED_AT=2)
+    set_constants(monkeypatch, LOOK_EVERY_S=0.0)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
     assert ref[3]["id"] == 3
     in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)
@@ -449,7 +446,7 @@ sys.stdin.read()
 
 
 def test_who_fills_the_mirror_is_killed_and_another_process_goes_on(url, here, tmp_path, large, monkeypatch):
-    monkeypatch.setattr(filling, "_LOOK_EVERY_S", 0.05)
+    set_constants(monkeypatch, LOOK_EVERY_S=0.05)
     command = [sys.executable, "-c", _FILLING, url, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"two\n"
@@ -572,7 +569,7 @@ def test_a_dropped_reference_fills_no_more(url, tmp_path, large):
 
 
 def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypatch):
-    monkeypatch.setattr(filling, "_LOOK_EVERY_S", 0.05)
+    set_constants(monkeypatch, LOOK_EVERY_S=0.05)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)
@@ -687,7 +684,7 @@ def test_a_cache_that_is_joined_with_itself_is_counted_once(url):
 
 
 def test_a_mirror_that_was_replaced_by_a_file_is_filled_no_further(url, here, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path / "mirror"))
     shutil.rmtree(tmp_path / "mirror")
     (tmp_path / "mirror").write_bytes(b"")

@@ -15,16 +15,17 @@ from concurrent import futures
 
 import numpy as np
 import pytest
+from inside import (
+    MirrorLocation,
+    _held,
+    evict_for,
+    is_free,
+    set_constants,
+)
 from processes import in_fork, wait_until
 
 import yogadl
-from yogadl._stream import block_ahead
 from yogadl.errors import SpendingError, StorageError
-from yogadl.storage import _held, _remote_opening
-from yogadl.storage._flock import is_free
-from yogadl.storage._mirror import ranged_cache
-from yogadl.storage._mirror.eviction import evict_for
-from yogadl.storage._mirror.location import MirrorLocation
 
 COUNT = 6000
 ORDER = yogadl.Blocks(records=40, window=5, lanes=4)  # windows of 800 records
@@ -54,9 +55,9 @@ def url(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Let what is small here be read as if it were large: in windows of its own, a block at a time."""
-    monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", 1)
-    monkeypatch.setattr(block_ahead, "_TOGETHER_BYTES", 1)
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, WINDOW_BYTES=1)
+    set_constants(monkeypatch, BLOCK_AHEAD_TOGETHER_BYTES=1)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
 
 
 def fetched(url, *fields, **options):
@@ -157,8 +158,8 @@ def test_the_records_are_those_of_a_local_cache(url, tmp_path, where, name):
 @pytest.fixture
 def small_reads(monkeypatch):
     """Let a read be smaller than a window here, as elsewhere."""
-    monkeypatch.setattr("yogadl._stream.items.MOST_BYTES", 8 * ROW_BYTES)
-    monkeypatch.setattr("yogadl._stream.workers._CHUNK_BYTES", 8 * ROW_BYTES)
+    set_constants(monkeypatch, ITEMS_MOST_BYTES=8 * ROW_BYTES)
+    set_constants(monkeypatch, WORKERS_CHUNK_BYTES=8 * ROW_BYTES)
 
 
 def made(ref, read):
@@ -186,7 +187,7 @@ def test_each_block_comes_once_to_one_shard(url, tmp_path, where, shards):
 
 
 def test_of_varying_values_whole_blocks_come_as_well(url, monkeypatch):
-    monkeypatch.setattr("yogadl._format.rows.KEPT_BYTES", 0)
+    set_constants(monkeypatch, KEPT_BYTES=0)
     ref = fetched(url, "tokens")
     requests, size_bytes = made(ref, ref.stream(shuffle=ORDER).batch(8))
     assert requests <= 2 * COUNT // 40 + 2 * 2 * 16 + 40  # entries and values
@@ -266,8 +267,8 @@ def test_a_forked_child_goes_on_by_itself(url, options):
 def test_memory_has_so_much(url, tmp_path, monkeypatch, is_enough):
     ref = fetched(url, "image", mirror=tmp_path, mirror_limit=100_000)
     stream = ref.stream(shuffle=ORDER)
-    monkeypatch.setattr(_held, "MOST_IN_MEMORY_BYTES", stream.run.block_ahead.held_bytes - (not is_enough))
-    monkeypatch.setattr(ranged_cache, "MOST_IN_MEMORY_BYTES", _held.MOST_IN_MEMORY_BYTES)
+    set_constants(monkeypatch, HELD_MOST_IN_MEMORY_BYTES=stream.run.block_ahead.held_bytes - (not is_enough))
+    set_constants(monkeypatch, RANGED_CACHE_MOST_IN_MEMORY_BYTES=_held.MOST_IN_MEMORY_BYTES)
     plan = stream.plan()
     assert plan.chosen == ("blocks" if is_enough else "ranges")
     assert is_enough or "no room for two windows of blocks, 2.4 MB" in plan.why
@@ -303,7 +304,7 @@ def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
 
 @pytest.mark.parametrize(("least", "is_one"), [(10 * COUNT * ROW_BYTES, True), (1, False)])
 def test_small_windows_are_taken_together(url, monkeypatch, least, is_one):
-    monkeypatch.setattr(block_ahead, "_WINDOW_BYTES", least)
+    set_constants(monkeypatch, WINDOW_BYTES=least)
     blocks = fetched(url, "image").stream(shuffle=yogadl.Blocks(4, 2, 2)).run.block_ahead
     assert blocks.is_of_use(is_shared=False)
     assert (blocks.most_rows > 100) == is_one
@@ -311,8 +312,8 @@ def test_small_windows_are_taken_together(url, monkeypatch, least, is_one):
 
 @pytest.mark.parametrize(("together", "coming"), [(1, 64 * 2**20), (4 * 2**20, 1), (4 * 2**20, 64 * 2**20)])
 def test_blocks_come_in_any_number_at_a_time(url, monkeypatch, together, coming):
-    monkeypatch.setattr(block_ahead, "_TOGETHER_BYTES", together)
-    monkeypatch.setattr(block_ahead, "_COMING_BYTES", coming)
+    set_constants(monkeypatch, BLOCK_AHEAD_TOGETHER_BYTES=together)
+    set_constants(monkeypatch, COMING_BYTES=coming)
     same(epochs(STREAMS["plain"](fetched(url))), epochs(STREAMS["plain"](here(url))))
 
 
@@ -525,9 +526,9 @@ def test_the_plan_counts_blocks(url, name):
 def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch):
     ref = fetched(url, "image")
     whole = PLANNED["all"](ref).plan().way("blocks")
-    monkeypatch.setattr("yogadl._stream.run.INDICES", 128)
-    monkeypatch.setattr("yogadl._stream.plan.INDICES", 128)
-    monkeypatch.setattr("yogadl._stream.plan.COUNTED", 2000)
+    set_constants(monkeypatch, RUN_INDICES=128)
+    set_constants(monkeypatch, PLAN_INDICES=128)
+    set_constants(monkeypatch, COUNTED=2000)
     part = PLANNED["all"](ref).plan().way("blocks")
     assert (part.requests, part.bytes) == pytest.approx((whole.requests, whole.bytes), rel=0.2)
 

@@ -14,10 +14,9 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from inside import Describer, difference
 
 import yogadl
-from yogadl._provenance.describer import Describer
-from yogadl._provenance.difference import difference
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 

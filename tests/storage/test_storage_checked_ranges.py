@@ -10,19 +10,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import (
+    GAP_BYTES,
+    Checksums,
+    DatasetKey,
+    FetchedRange,
+    LocalBucket,
+    Ranges,
+    _checked_ranges,
+    open_table,
+    read_index,
+    set_constants,
+)
 from processes import in_fork, wait_until
 
 import yogadl
-from yogadl._format import rows as stored_rows
-from yogadl._format.checks import Checksums
-from yogadl._key import DatasetKey
 from yogadl.cli import main
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
-from yogadl.storage import _checked_ranges
-from yogadl.storage._buckets.bucket import FetchedRange
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._parts import open_table, read_index
-from yogadl.storage._ranges import GAP_BYTES, Ranges
 
 COUNT = 90
 WAYS = {"verify": ({"verify": "block"}, {}), "check": ({}, {"check": True})}
@@ -159,7 +163,7 @@ def test_whoever_reads_gets_the_error(bucket, stream, way):
 @pytest.mark.parametrize("kept", [0, None])
 def test_small_fields_are_compared_whether_they_are_kept_or_not(bucket, kept, monkeypatch):
     if kept is not None:
-        monkeypatch.setattr(stored_rows, "KEPT_BYTES", kept)
+        set_constants(monkeypatch, KEPT_BYTES=kept)
     block = bucket.blocks_of("label")[1]
     with bucket.flipped(block):
         ref = bucket.fetched().fields("label")
@@ -195,7 +199,7 @@ def test_what_the_mirror_has_is_read_there_and_the_rest_is_compared(bucket, tmp_
 
 
 def test_a_part_that_arrives_meanwhile_is_no_way_around_the_check(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr("yogadl.storage._remote_opening.AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     ref = bucket.fetched("check", mirror=tmp_path)
     for _ in range(3):
         for number, found in enumerate(ref.stream()):
@@ -314,8 +318,8 @@ def wide(tmp_path_factory):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Let each block be asked for by itself."""
-    monkeypatch.setattr(_checked_ranges, "TOGETHER_BYTES", 1)
-    monkeypatch.setattr("yogadl.storage._ranges.GAP_BYTES", -1)
+    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=1)
+    set_constants(monkeypatch, GAP_BYTES=-1)
 
 
 def images_of(ref, wide):
@@ -330,7 +334,7 @@ def images_of(ref, wide):
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("over", [0, 1])
 def test_blocks_are_held_as_long_as_there_is_room_those_longest_that_were_used_last(wide, monkeypatch, over):
-    monkeypatch.setattr(_checked_ranges, "MOST_CHECKED_BYTES", 3 * LENGTH - over)
+    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=3 * LENGTH - over)
     ref = wide.fetched().fields("image")
     read = images_of(ref, wide)
     for number in (0, 2, 1, 4):  # of blocks 0, 1, 0, 2
@@ -348,7 +352,7 @@ def test_blocks_are_held_as_long_as_there_is_room_those_longest_that_were_used_l
 
 @pytest.mark.usefixtures("one_by_one")
 def test_a_block_that_has_no_room_is_read_all_the_same(wide, monkeypatch):
-    monkeypatch.setattr(_checked_ranges, "MOST_CHECKED_BYTES", LENGTH // 2)
+    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=LENGTH // 2)
     ref = wide.fetched().fields("image")
     for batch, indices in zip(ref.stream().batch(4), np.arange(40).reshape(-1, 4), strict=True):
         np.testing.assert_array_equal(batch["image"], wide.records["image"][indices])
@@ -358,7 +362,7 @@ def test_a_block_that_has_no_room_is_read_all_the_same(wide, monkeypatch):
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_batch_has_so_many_bytes_of_blocks_in_its_hands(wide, monkeypatch, over):
-    monkeypatch.setattr(_checked_ranges, "_AT_ONCE_BYTES", 3 * LENGTH - over)
+    set_constants(monkeypatch, CHECKED_RANGES_AT_ONCE_BYTES=3 * LENGTH - over)
     read, at_once = Ranges.read, []
 
     def noted(self, parts, positions, lengths, *, keeps):
@@ -392,8 +396,8 @@ def announced(ref, indices):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
-    monkeypatch.setattr(_checked_ranges, "TOGETHER_BYTES", LENGTH)
-    monkeypatch.setattr(_checked_ranges, "AHEAD_BYTES", 3 * LENGTH + over)
+    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=LENGTH)
+    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over)
     ref = wide.fetched().fields("image")
     announced(ref, np.arange(40))
     assert ahead == []  # before any of it is read
@@ -411,7 +415,7 @@ def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_is_announced_in_a_row_is_asked_for_together(wide, monkeypatch, ahead, over):
-    monkeypatch.setattr(_checked_ranges, "TOGETHER_BYTES", 3 * LENGTH - over)
+    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=3 * LENGTH - over)
     ref = wide.fetched().fields("image")
     announced(ref, np.arange(24))
     ref[0]
@@ -431,7 +435,7 @@ def test_an_announced_block_that_is_here_is_not_asked_for(wide, ahead):
 @pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_TIMES"])
 def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypatch, most):
     monkeypatch.setattr(_checked_ranges, most, 3)
-    monkeypatch.setattr(_checked_ranges, "MOST_CHECKED_BYTES", 2 * LENGTH)
+    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=2 * LENGTH)
     ref = wide.fetched().fields("image")
     for _ in range(7):
         cache = announced(ref, np.arange(40))
@@ -444,8 +448,8 @@ def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypat
 
 @pytest.mark.usefixtures("one_by_one")
 def test_what_was_announced_by_who_stopped_early_is_not_asked_for_later(wide, monkeypatch, asked):
-    monkeypatch.setattr(_checked_ranges, "MOST_CHECKED_BYTES", 4 * LENGTH)
-    monkeypatch.setattr(_checked_ranges, "AHEAD_BYTES", 2 * LENGTH)
+    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=4 * LENGTH)
+    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=2 * LENGTH)
     ref = wide.fetched().fields("image")
     for seed in range(5):
         with_seed = iter(ref.stream(shuffle=True, shuffle_seed=seed).batch(2))
@@ -493,8 +497,8 @@ def test_who_waits_for_what_fails_elsewhere_asks_by_itself(wide, asked, fails):
 
 
 def test_many_threads_read_the_same_blocks_while_others_are_let_go(wide, monkeypatch):
-    monkeypatch.setattr(_checked_ranges, "MOST_CHECKED_BYTES", 3 * LENGTH)
-    monkeypatch.setattr(_checked_ranges, "AHEAD_BYTES", 3 * LENGTH)
+    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=3 * LENGTH)
+    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH)
     ref, failed = wide.fetched().fields("image"), []
 
     def read(seed):
@@ -623,11 +627,11 @@ def test_a_plan_counts_whole_blocks_each_once(wide, name):
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("name", ["in order", "blocks", "a shuffle"])
 def test_a_plan_counts_them_again_where_there_is_no_room(wide, monkeypatch, name):
-    monkeypatch.setattr("yogadl.storage._planning.MOST_CHECKED_BYTES", 5 * LENGTH)
-    monkeypatch.setattr("yogadl.storage._planning.AHEAD_BYTES", LENGTH)
-    monkeypatch.setattr("yogadl.storage._planning.TOGETHER_BYTES", 1)
-    monkeypatch.setattr(_checked_ranges, "MOST_CHECKED_BYTES", 5 * LENGTH)
-    monkeypatch.setattr(_checked_ranges, "AHEAD_BYTES", LENGTH)
+    set_constants(monkeypatch, PLANNING_MOST_CHECKED_BYTES=5 * LENGTH)
+    set_constants(monkeypatch, PLANNING_AHEAD_BYTES=LENGTH)
+    set_constants(monkeypatch, PLANNING_TOGETHER_BYTES=1)
+    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=5 * LENGTH)
+    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=LENGTH)
     ref = wide.fetched().fields("image")
     read = PLANNED[name](ref)
     way = read.plan(epochs=4).way("ranges")

@@ -9,12 +9,10 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+from inside import DatasetKey, Reader, set_constants
 
 import yogadl
-from yogadl._format.reader import Reader
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
-from yogadl.storage import _mounts
 
 RECORDS = 500
 DAMAGE = r"'d' version '1': field 'row', records \d+ to \d+: the bytes in part \w{64}.mdb were changed"
@@ -46,7 +44,7 @@ def opened(request, tmp_path, monkeypatch):
     if request.param == "on a network":
         mounts = tmp_path / "mountinfo"
         mounts.write_text("1 1 0:1 / / rw - nfs4 server:/ rw\n")
-        monkeypatch.setattr(_mounts, "_MOUNTINFO", mounts)
+        set_constants(monkeypatch, MOUNTINFO=mounts)
     return lambda: yogadl.open_storage(root, shared=request.param != "local"), root
 
 

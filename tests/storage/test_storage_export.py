@@ -7,6 +7,7 @@ import os
 import ml_dtypes
 import numpy as np
 import pytest
+from inside import _export, file_names, set_constants
 
 import yogadl
 from yogadl.errors import (
@@ -16,8 +17,6 @@ from yogadl.errors import (
     StorageError,
     UnsupportedDataError,
 )
-from yogadl.storage import _export
-from yogadl.storage._export import file_names
 
 RNG = np.random.default_rng(7)
 FIXED = {
@@ -40,7 +39,7 @@ def loaded(exported):
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1000, 2**25])
 def test_fixed_fields_are_one_npy_file_each(storage, tmp_path, monkeypatch, chunk_bytes):
-    monkeypatch.setattr(_export, "_CHUNK_BYTES", chunk_bytes)
+    set_constants(monkeypatch, EXPORT_CHUNK_BYTES=chunk_bytes)
     storage.submit(FIXED, "d", "1", part_bytes=900)
     exported = storage.export("d", "1", tmp_path / "out")
     found = loaded(exported)
@@ -136,7 +135,7 @@ def test_without_pyarrow_the_line_that_installs_it_is_said(storage, tmp_path, fo
 
 
 def test_an_export_that_fails_under_way_leaves_nothing(storage, tmp_path, monkeypatch):
-    monkeypatch.setattr(_export, "_CHUNK_BYTES", 80)
+    set_constants(monkeypatch, EXPORT_CHUNK_BYTES=80)
     storage.submit(np.arange(100), "d", "1")
 
     def stop(done, total):
@@ -151,7 +150,7 @@ def test_an_export_that_fails_under_way_leaves_nothing(storage, tmp_path, monkey
 
 
 def test_progress_is_reported_to_the_end(storage, tmp_path, monkeypatch):
-    monkeypatch.setattr(_export, "_CHUNK_BYTES", 80)
+    set_constants(monkeypatch, EXPORT_CHUNK_BYTES=80)
     storage.submit(np.arange(100), "d", "1")
     said = []
     storage.export("d", "1", tmp_path / "out", progress=lambda *args: said.append(args))
@@ -160,7 +159,7 @@ def test_progress_is_reported_to_the_end(storage, tmp_path, monkeypatch):
 
 
 def test_records_that_are_larger_than_most_come_in_small_chunks(storage, tmp_path, monkeypatch):
-    monkeypatch.setattr(_export, "_CHUNK_BYTES", 1000)
+    set_constants(monkeypatch, EXPORT_CHUNK_BYTES=1000)
     sizes = []
 
     class Writer:

@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import DatasetKey, Manifest, RunHash, _names, fingerprint_of, join_parts, set_constants
 from trees import assert_same
 
 import yogadl
-from yogadl._format.fingerprint import RunHash, fingerprint_of
-from yogadl._format.layout import join_parts
-from yogadl._format.manifest import Manifest
-from yogadl._key import DatasetKey
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -25,7 +22,7 @@ from yogadl.errors import (
     DatasetNotFoundError,
     UnsupportedDataError,
 )
-from yogadl.storage import Earlier, _names
+from yogadl.storage import Earlier
 
 PART_BYTES = 500
 
@@ -491,9 +488,8 @@ def test_a_version_says_which_ones_it_continues(base):
 
 
 def test_of_many_versions_the_newest_are_named(storage, monkeypatch):
-    from yogadl.storage import _growth
 
-    monkeypatch.setattr(_growth, "MOST_EARLIER", 2)
+    set_constants(monkeypatch, MOST_EARLIER=2)
     made_of(storage, [0], "0")
     for number in range(1, 5):
         storage.append([number], "n", str(number), base_version=str(number - 1))

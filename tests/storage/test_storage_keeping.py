@@ -10,14 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import BucketRoot, DatasetKey, FolderOpener, Partitions, set_constants
 
 import yogadl
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
-from yogadl.storage import PartitionedBuild, _locks, copy
-from yogadl.storage._local import FolderOpener
-from yogadl.storage._partitions import Partitions
-from yogadl.storage._remote import BucketRoot
+from yogadl.storage import PartitionedBuild, copy
 
 DAY_S = 86_400
 
@@ -375,7 +372,7 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(stor
 
 
 def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
-    monkeypatch.setattr(_locks, "_SAY_AFTER_S", 0.01)
+    set_constants(monkeypatch, SAY_AFTER_S=0.01)
     building = threading.Thread(target=storage.submit, args=([1], "d", "1"))
     with storage._backend.coordinator.pruning("d") as exclusion:
         assert exclusion is not None

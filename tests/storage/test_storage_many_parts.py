@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+from inside import (
+    DatasetKey,
+    LocalBucket,
+    _parts,
+    _remote_opening,
+    open_table,
+    set_constants,
+    table_to_read,
+)
 
 import yogadl
-from yogadl._format import table as tables
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError
-from yogadl.storage import _parts, _remote_opening
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._mirror import receive
-from yogadl.storage._parts import open_table, table_to_read
 
 COUNT = 300
 
@@ -50,7 +53,7 @@ def check(ref):
 def test_a_large_part_table_is_held_in_another_way_and_says_the_same(
     root, published, tmp_path, monkeypatch, way, over, checks
 ):
-    monkeypatch.setattr(_parts, "LARGE_TABLE_BYTES", published.manifest.table_bytes + over)
+    set_constants(monkeypatch, LARGE_TABLE_BYTES=published.manifest.table_bytes + over)
     url, options = root.as_uri(), {"mirror": tmp_path, "mirror_fill": "never"}
     if way in ("a mirror", "a mirror in part"):
         yogadl.open_storage(url, mirror=tmp_path).fetch("set", "1")
@@ -83,7 +86,7 @@ def test_a_table_that_is_held_has_what_the_same_in_all_parts_once(root, publishe
 
 
 def test_names_of_indexes_are_read_again_when_one_is_asked_for(root, published, monkeypatch):
-    monkeypatch.setattr(_parts, "LARGE_TABLE_BYTES", 0)
+    set_constants(monkeypatch, LARGE_TABLE_BYTES=0)
     root, manifest = yogadl.open_storage(root)._backend.root, published.manifest
     expected = list(open_table(root, manifest).index_sha256)
     held, asked = table_to_read(root, manifest), []
@@ -97,7 +100,7 @@ def test_names_of_indexes_are_read_again_when_one_is_asked_for(root, published, 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 9])
 def test_names_are_given_one_after_the_other_as_they_are_by_number(root, published, monkeypatch, count):
-    monkeypatch.setattr(tables, "_SUMS_AT_ONCE", 4)
+    set_constants(monkeypatch, SUMS_AT_ONCE=4)
     names = open_table(yogadl.open_storage(root)._backend.root, published.manifest).sha256[:count]
     assert list(names) == [names[number] for number in range(count)]
     assert len(set(names)) == count
@@ -123,8 +126,8 @@ def asked(monkeypatch):
 def test_opening_takes_two_requests_unless_the_table_is_huge(
     root, published, tmp_path, monkeypatch, asked, most_bytes, mirrored
 ):
-    monkeypatch.setattr(receive, "_FEW_RANGE_BYTES", most_bytes)
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, FEW_RANGE_BYTES=most_bytes)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     ref = yogadl.open_storage(root.as_uri(), mirror=tmp_path if mirrored else None).fetch("set", "1")
     assert published.manifest.table_bytes > 2 * 4096
     ranges = -(-published.manifest.table_bytes // 4096)

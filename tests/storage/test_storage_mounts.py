@@ -6,11 +6,11 @@ import warnings
 
 import numpy as np
 import pytest
+from inside import _mounts, file_system_of, is_network, network_file_system, set_constants
+from inside import rows as rows_module
 
 import yogadl
-from yogadl._format import rows as rows_module
-from yogadl.storage import LFSConfigurations, LFSStorage, _mounts
-from yogadl.storage._mounts import file_system_of, is_network, network_file_system
+from yogadl.storage import LFSConfigurations, LFSStorage
 
 MOUNTS = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -71,7 +71,7 @@ def test_what_is_not(name):
 
 
 def test_where_linux_does_not_say_nothing_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(_mounts, "_MOUNTINFO", tmp_path / "absent")
+    set_constants(monkeypatch, MOUNTINFO=tmp_path / "absent")
     assert network_file_system(tmp_path) is None
 
 
@@ -82,7 +82,7 @@ def mount(tmp_path, monkeypatch):
     def mount(kind):
         path = tmp_path / "mountinfo"
         path.write_text(MOUNTS + f"50 27 0:50 / {tmp_path.resolve()} rw - {kind} server:/x rw\n")
-        monkeypatch.setattr(_mounts, "_MOUNTINFO", path)
+        set_constants(monkeypatch, MOUNTINFO=path)
 
     return mount
 

@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 import pytest
+from inside import CacheWriter
 
-from yogadl._format.writer import CacheWriter
 from yogadl.errors import UnsupportedDataError
 
 CHUNKS = 1, 1 + 16, 1 + 16 + 256  # after so many records, small ones, one is handed on

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import Folder
 
 import yogadl
 from yogadl.errors import ConfigurationError, UnsupportedDataError
-from yogadl.storage._folder import Folder
 
 
 def numbers(ref):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trees import assert_same
 
-from yogadl._leaf import Leaf
+from yogadl import Leaf
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 

@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from inside import set_constants
 
 import yogadl
-from yogadl._stream import plan as planning
 from yogadl.cli import main
 from yogadl.errors import ConfigurationError, SpendingError
-from yogadl.storage import _remote_opening
 
 COUNT = 3001
 
@@ -101,7 +100,7 @@ def test_requests_for_varying_fields_are_about_those_that_are_planned(url, name)
 
 
 def test_entries_that_are_not_kept_are_counted_once(url, monkeypatch):
-    monkeypatch.setattr("yogadl._format.rows.KEPT_BYTES", 0)
+    set_constants(monkeypatch, KEPT_BYTES=0)
     ref = fetched(url)
     planned, made = planned_and_made(ref, ref.fields("tokens").stream(shuffle=True).batch(64))
     assert planned == pytest.approx(made, rel=0.05)
@@ -110,8 +109,8 @@ def test_entries_that_are_not_kept_are_counted_once(url, monkeypatch):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Let the order be asked for so few records at a time."""
-    monkeypatch.setattr("yogadl._stream.run.INDICES", 128)
-    monkeypatch.setattr(planning, "INDICES", 128)
+    set_constants(monkeypatch, RUN_INDICES=128)
+    set_constants(monkeypatch, PLAN_INDICES=128)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -119,7 +118,7 @@ def small_chunks(monkeypatch):
 def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch, name):
     ref = fetched(url)
     whole = EXACT[name](ref).plan().way("ranges")
-    monkeypatch.setattr(planning, "COUNTED", 500)
+    set_constants(monkeypatch, COUNTED=500)
     way = EXACT[name](ref).plan().way("ranges")
     assert (way.requests, way.bytes) == pytest.approx((whole.requests, whole.bytes), rel=0.05)
 
@@ -132,7 +131,7 @@ def test_an_epoch_is_counted_whole_up_to_a_size(url, monkeypatch, over):
     stream = fetched(url).fields("image").select(chosen).stream().batch(8)
     whole = stream.plan().way("ranges").requests
     assert whole > 128
-    monkeypatch.setattr(planning, "COUNTED", 128 + over)
+    set_constants(monkeypatch, COUNTED=128 + over)
     assert (stream.plan().way("ranges").requests == whole) == bool(over)
 
 
@@ -145,7 +144,7 @@ def test_what_is_kept_is_read_in_the_first_epoch_alone(url):
 
 
 def test_a_plan_says_what_a_mirror_takes(url, tmp_path, monkeypatch):
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     ref = fetched(url, mirror=tmp_path)
     locality = ref.locality()
     plan = ref.stream(shuffle=True, num_shards=2).plan()
@@ -212,7 +211,7 @@ def test_blocks_are_an_estimate_of_each_block_once(url):
 
 
 def test_a_store_has_usual_prices(url):
-    from yogadl._prices import usual_prices
+    from inside import usual_prices
 
     assert usual_prices("s3://bucket/caches").per_1000_requests == 0.0004
     assert usual_prices("gs://bucket").of(1_000_000, 10**9) == pytest.approx(0.4)
@@ -272,7 +271,7 @@ def test_reading_ends_where_it_would_cost_more_than_was_allowed(url):
 
 
 def test_the_command_says_the_same(url, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(_remote_opening, "AT_ONCE_BYTES", 0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     words = ["plan", "set", "1", "-s", url, "--mirror", str(tmp_path), "--shards", "4", "--batch", "16"]
     words += ["--fields", "image,id", "--epochs", "3", "--records-per-s", "100", "--price", "2"]
     assert main([*words, "--json"]) == 0

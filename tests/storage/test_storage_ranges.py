@@ -8,13 +8,22 @@ import time
 
 import numpy as np
 import pytest
+from inside import (
+    GAP_BYTES,
+    MOST_RANGE_BYTES,
+    PAGE_BYTES,
+    FetchedRange,
+    Object,
+    Ranges,
+    ReplacedError,
+    Spending,
+    _ranges,
+    merged,
+    set_constants,
+)
 from processes import in_fork, wait_until
 
 from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError, StorageError
-from yogadl.storage import _ranges
-from yogadl.storage._buckets.bucket import FetchedRange, Object, ReplacedError
-from yogadl.storage._ranges import GAP_BYTES, MOST_RANGE_BYTES, PAGE_BYTES, Ranges, merged
-from yogadl.storage._spending import Spending
 
 SIZES = np.array([3 * PAGE_BYTES + 17, 5, PAGE_BYTES, 2 * PAGE_BYTES - 1])
 
@@ -119,7 +128,7 @@ def test_what_is_only_looked_at_is_there_for_the_read_that_was_announced():
 
 
 def test_what_is_looked_at_is_forgotten_as_all_that_nobody_reads(monkeypatch):
-    monkeypatch.setattr(_ranges, "MOST_HELD_BYTES", 3000)
+    set_constants(monkeypatch, MOST_HELD_BYTES=3000)
     store = Store()
     ranges = store.ranges()
     spans = arrays([(0, 10_000 * number, 1000) for number in range(9)])
@@ -180,7 +189,7 @@ def test_no_more_than_so_much_is_asked_for_together_but_one_value_is_never_cut(o
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_nobody_asks_for_is_forgotten_the_oldest_first(monkeypatch, over):
-    monkeypatch.setattr(_ranges, "MOST_HELD_BYTES", 3000)
+    set_constants(monkeypatch, MOST_HELD_BYTES=3000)
     store = Store()
     ranges = store.ranges()
     spans = [(0, 10_000 * number, 1000) for number in range(4)]
@@ -193,7 +202,7 @@ def test_what_nobody_asks_for_is_forgotten_the_oldest_first(monkeypatch, over):
 
 
 def test_a_value_that_is_larger_than_all_that_may_be_held_is_read_once(monkeypatch):
-    monkeypatch.setattr(_ranges, "MOST_HELD_BYTES", 3000)
+    set_constants(monkeypatch, MOST_HELD_BYTES=3000)
     store = Store()
     ranges = store.ranges()
     ranges.expect(*arrays([(0, 0, 5000)]), keeps=False)
@@ -268,7 +277,7 @@ def test_a_part_that_was_found_damaged_is_not_read_any_more():
 
 
 def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
-    monkeypatch.setattr(_ranges, "_THREADS", 1)
+    set_constants(monkeypatch, THREADS=1)
     store = Store()
     ranges = store.ranges()
     store.gate.clear()

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from inside import CHUNK_BYTES, CHUNK_RECORDS
 
 import yogadl
-from yogadl._columns import CHUNK_BYTES, CHUNK_RECORDS
 
 COUNTS = 1, 2, 17, 18, 64, 65, CHUNK_RECORDS + 300, 3 * CHUNK_RECORDS
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import ArrayFile, Folder
 from processes import in_child, processes
 
 import yogadl
-from yogadl._format.arrays import ArrayFile
 from yogadl.errors import StorageError
 from yogadl.storage import copy
-from yogadl.storage._folder import Folder
 
 DAY_S = 86_400
 RECORDS = 200

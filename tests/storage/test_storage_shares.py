@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inside import _engines, _shares, cut, set_constants
 from partitioned_sources import Rows, partitions, row
 from sizes import constant
 
 import yogadl
-from yogadl.storage import _engines, _shares
-from yogadl.storage._shares import cut
 
 SHARES = constant("storage._shares._SHARES")
 SHARE_BYTES = constant("storage._shares._SHARE_BYTES")
@@ -104,7 +103,7 @@ def test_random_access_makes_the_same_cache_however_it_is_cut(
 ):
     storage, version = yogadl.open_storage(tmp_path / "caches"), str(next(versions))
     with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(2) as engine:
-        patched.setattr(_shares, "_SHARE_BYTES", share_bytes)
+        set_constants(patched, SHARE_BYTES=share_bytes)
         storage.submit(Rows(records, tmp_path / "log"), "d", version, part_bytes=part_bytes, engine=engine)
     same(storage, version, records)
 
@@ -149,7 +148,7 @@ def test_any_number_of_workers_makes_the_same_cache(storage, tmp_path, workers, 
 def test_a_share_is_one_file_unless_it_is_larger_than_a_constant(storage, monkeypatch, times):
     data = np.arange(3_200 * 100).reshape(3_200, 100)
     share_bytes = cut(3_200, data[0].nbytes) * data[0].nbytes
-    monkeypatch.setattr(_engines, "_PART_BYTES", int(share_bytes * times))
+    set_constants(monkeypatch, PART_BYTES=int(share_bytes * times))
     with ThreadPoolExecutor(1) as engine:
         storage.submit(data, "d", "1", engine=engine)
     assert np.array_equal(storage.fetch("d", "1").gather(range(3_200)), data)
@@ -185,10 +184,10 @@ def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch
     data = np.arange(3_200 * 100).reshape(3_200, 100)
     engine = Counting(tells)
     storage.submit(data, "d", "1", engine=engine)
-    monkeypatch.setattr(_engines, "_WAITING_BYTES", int(max(engine.sent) * tasks))
-    monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
-    monkeypatch.setattr(_engines, "_LEAST_UNTOLD", 3)
-    monkeypatch.setattr(_engines, "_MOST_WAITING", 8)
+    set_constants(monkeypatch, WAITING_BYTES=int(max(engine.sent) * tasks))
+    set_constants(monkeypatch, LEAST_WAITING=2)
+    set_constants(monkeypatch, LEAST_UNTOLD=3)
+    set_constants(monkeypatch, MOST_WAITING=8)
     counted = Counting(tells)
     storage.submit(data, "d", "2", engine=counted)
     assert len(counted.sent) == len(engine.sent)
@@ -222,9 +221,9 @@ def meets(number):
 
 
 def test_all_slots_of_an_executor_that_tells_what_runs_are_filled(storage, monkeypatch):
-    monkeypatch.setattr(_engines, "_WAITING_BYTES", 0)
-    monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
-    monkeypatch.setattr(_engines, "_LEAST_UNTOLD", 2)
+    set_constants(monkeypatch, WAITING_BYTES=0)
+    set_constants(monkeypatch, LEAST_WAITING=2)
+    set_constants(monkeypatch, LEAST_UNTOLD=2)
     with ThreadPoolExecutor(8) as engine:
         storage.submit(yogadl.partitioned.of(range(16), meets), "d", "1", engine=engine)
     assert list(storage.fetch("d", "1")) == list(range(16))
@@ -236,9 +235,9 @@ def test_the_first_error_ends_a_build_whose_tasks_are_not_all_submitted(storage,
             raise ConnectionResetError("gone")
         return [number]
 
-    monkeypatch.setattr(_engines, "_MOST_WAITING", 2)
-    monkeypatch.setattr(_engines, "_LEAST_WAITING", 2)
-    monkeypatch.setattr(_engines, "_LEAST_UNTOLD", 2)
+    set_constants(monkeypatch, MOST_WAITING=2)
+    set_constants(monkeypatch, LEAST_WAITING=2)
+    set_constants(monkeypatch, LEAST_UNTOLD=2)
     with ThreadPoolExecutor(1) as engine:
         with pytest.raises(ConnectionResetError):
             storage.submit(yogadl.partitioned.of(range(100), fails), "d", "1", engine=engine)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import _tags
 from processes import in_child
 
 import yogadl
@@ -17,7 +18,6 @@ from yogadl.errors import (
     DatasetNotFoundError,
     StorageError,
 )
-from yogadl.storage import _tags
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trees import assert_same
 
 import yogadl
-from yogadl._leaf import Leaf
+from yogadl import Leaf
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 DTYPES = [

@@ -1,9 +1,9 @@
 """A source in memory for the stream's tests: records that know their own number."""
 
 import numpy as np
+from inside import Spec
 
-from yogadl._dataref import RecordsRef
-from yogadl._spec import Spec
+from yogadl import RecordsRef
 
 
 class MemorySource:

@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
+from inside import names_of
 
 import yogadl
-from yogadl._arguments import names_of
-from yogadl._dataref import RecordsRef
+from yogadl import RecordsRef
 from yogadl.errors import ConfigurationError
 
 REF = yogadl.from_source({"x": np.arange(10)})

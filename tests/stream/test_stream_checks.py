@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from inside import Batches, Cut
 from memory_source import stream_of
 
-from yogadl._stream import Batches, Cut
 from yogadl.errors import ConfigurationError
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import MemorySource, batch_ids, open_stream, record_ids, stream_of
 
-from yogadl._order import Blocks
+from yogadl import Blocks
 from yogadl.errors import ConfigurationError, CursorError
 
 SHUFFLE = {"shuffle": True, "shuffle_seed": 7}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import Cut, NumberedBatches, Point
 from placed import PADDED, check_places, placed
 
 import yogadl
-from yogadl._stream import Cut, NumberedBatches, Point
 
 LIBRARY = Path(yogadl.__file__).parent
 

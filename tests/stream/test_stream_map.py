@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import _random
 from memory_source import MemorySource, open_stream, record_ids, stream_of
 
 import yogadl
-from yogadl._dataref import RecordsRef
-from yogadl._order import _random
+from yogadl import RecordsRef
 from yogadl.errors import ConfigurationError, StageError, YogaError
 
 # Of seed, stage and epoch; at the positions 0, 1 and 10 ** 9.

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import RUN, Mixture, apportion, make_order
 
 import yogadl
-from yogadl._order import Blocks, Mixture, make_order
-from yogadl._order._apportion import apportion
-from yogadl._order._mix import RUN
+from yogadl import Blocks
 from yogadl.errors import ConfigurationError, CursorError, StageError
 
 GOLDEN = [

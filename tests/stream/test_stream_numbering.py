@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import Cut
 from memory_source import stream_of
 
-from yogadl._stream import Cut
 from yogadl.errors import ConfigurationError
 
 

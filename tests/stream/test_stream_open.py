@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import MemorySource, batch_ids, open_stream, record_ids, stream_of
 
-from yogadl._interfaces import Stream
-from yogadl._order import Blocks
+from yogadl import Blocks, Stream
 from yogadl.errors import ConfigurationError
 
 

@@ -6,9 +6,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import NumberedBatches
 from memory_source import batch_ids, flat, stream_of
 
-from yogadl._stream import NumberedBatches
 from yogadl.errors import ConfigurationError
 
 EPOCHS = 3

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import Cut, Point, Shard, Span, walk
 from memory_source import record_ids, stream_of
 
-from yogadl._stream import Cut, Point, Shard, Span, walk
 from yogadl.errors import ConfigurationError
 
 REMAINDERS = ["uneven", "drop", "pad"]

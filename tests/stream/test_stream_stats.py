@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import _chain, run, stats
 from memory_source import MemorySource, open_stream, stream_of
 
-from yogadl import _chain
-from yogadl._stream import run, stats
 from yogadl.errors import ConfigurationError
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import NumberedBatches
 from memory_source import MemorySource, open_stream, stream_of
 
 import yogadl
-from yogadl._stream import NumberedBatches
 from yogadl.errors import ConfigurationError, CursorError
 
 SHUFFLED = {"shuffle": True, "shuffle_seed": 5}

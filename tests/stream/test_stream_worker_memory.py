@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from inside import set_constants
 from processes import in_child
 
 import yogadl
@@ -168,9 +169,8 @@ def test_workers_that_cannot_be_started_are_an_error_and_next_tries_again(root):
 
 
 def test_beyond_a_number_of_segments_batches_are_copied(root, monkeypatch):
-    from yogadl._stream import pool
 
-    monkeypatch.setattr(pool, "MOST_SEGMENTS", 20)
+    set_constants(monkeypatch, MOST_SEGMENTS=20)
     before = mapped()
     kept = list(loader_of(root))
     assert len(mapped() - before) < 20 + 20

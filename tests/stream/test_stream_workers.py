@@ -12,13 +12,12 @@ import numpy as np
 import psutil
 import pytest
 from failing import FAILS, check_error, failing
+from inside import Cut, Point, Run, count_of, pieces_of
 from memory_source import MemorySource, batch_ids, open_stream
 from placed import PADDED, check_places, placed
 from sizes import around, records_of, rows_of, scaled
 
 import yogadl
-from yogadl._stream import Cut, Point, Run
-from yogadl._stream.pieces import count_of, pieces_of
 from yogadl.errors import ConfigurationError, StageError
 
 COUNT = 103

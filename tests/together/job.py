@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from inside import generators
 
 import yogadl
-from yogadl._order._random import generators
 
 SIZES = (503, 120, 7)  # of the caches that conftest.py makes: together/503 and so on
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from inside import NumberedBatches
 from job import Job
 
-from yogadl._stream import NumberedBatches
 from yogadl.adapters.tensorflow import make_tf_dataset
 
 

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pages
 import pytest
+from inside import open_source
 from sizes import around, arrangements, bounded, check_batch, constant, records_of, scaled
 
 import yogadl
-from yogadl._sources import open_source
 from yogadl.adapters import sql
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 

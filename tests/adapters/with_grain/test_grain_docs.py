@@ -2,8 +2,8 @@
 
 import pages
 import pytest
-
-from yogadl.adapters.grain import _items, _loader, _sampler, _state
+from inside import _items, _sampler, _state
+from inside import grain_loader as _loader
 
 
 def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):

@@ -5,8 +5,7 @@ import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from yogadl.adapters.grain._assignment import Assignment
+from inside import Assignment
 
 ALL = {"workers": st.integers(1, 5), "deal": st.integers(1, 7), "items": st.integers(0, 90)}
 

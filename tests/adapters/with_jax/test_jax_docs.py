@@ -2,8 +2,8 @@
 
 import pages
 import pytest
-
-from yogadl.adapters.jax import _loader, _shards
+from inside import _shards
+from inside import jax_loader as _loader
 
 
 def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):

@@ -3,9 +3,9 @@
 import numpy as np
 import pages
 import pytest
+from inside import keras_loader as _loader
 
 import yogadl
-from yogadl.adapters.keras import _loader
 
 # Of NumPy, about how Keras makes arrays of its tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

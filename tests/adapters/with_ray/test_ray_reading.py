@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import ray
+from inside import _reading, set_constants
 
 import yogadl
-from yogadl.adapters.ray import _reading, read
+from yogadl.adapters.ray import read
 from yogadl.errors import ConfigurationError, StageError
 
 
@@ -52,7 +53,7 @@ def test_any_number_of_tasks_reads_each_row_once(ref, tasks):
 
 @pytest.mark.parametrize("count", [999, 1000, 1001])
 def test_tasks_give_their_rows_in_blocks_of_so_many_bytes(cached, monkeypatch, count):
-    monkeypatch.setattr("yogadl.adapters.ray._reading._BLOCK_BYTES", 8 * 1000)
+    set_constants(monkeypatch, BLOCK_BYTES=8 * 1000)
     ref = cached(np.arange(count))
     [task] = _reading._Rows(ref).get_read_tasks(1)
     blocks = [table["record"].to_pylist() for table in task.read_fn()]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from failing import check_error, failing
+from inside import BatchMemory
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
 
 import yogadl
-from yogadl._memory import BatchMemory
 from yogadl.adapters import tensorflow as adapter
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 

@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from inside import graph_of, set_constants
 from tensorflow_programs import tensorflow
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
-from yogadl.adapters.tensorflow import _source as source
-from yogadl.adapters.tensorflow._source import graph_of
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage
 
@@ -213,7 +212,7 @@ def test_with_auto_a_pipeline_that_shuffles_and_caches_is_one_version(storage):
 
 
 def test_with_auto_a_pipeline_too_large_for_a_hash_is_refused(storage, monkeypatch):
-    monkeypatch.setattr(source, "_LARGE_GRAPH_BYTES", 100)
+    set_constants(monkeypatch, LARGE_GRAPH_BYTES=100)
     with pytest.raises(ConfigurationError, match=r"no graph.*name the version yourself"):
         tf.data.Dataset.from_tensor_slices(np.zeros(100)).apply(adapter.cache(storage, "set", "auto"))
 

@@ -2,9 +2,8 @@
 
 import pages
 import pytest
-
-from yogadl.adapters.tensorflow import _cache as cache
-from yogadl.adapters.tensorflow import _loader as dataset
+from inside import _cache as cache
+from inside import tensorflow_loader as dataset
 
 
 def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):

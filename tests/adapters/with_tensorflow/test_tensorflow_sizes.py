@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from inside import _build_state as states
+from inside import open_source
 from sizes import (
     SCALED,
     around,
@@ -18,9 +20,7 @@ from sizes import (
     value,
 )
 
-from yogadl._sources import open_source
 from yogadl.adapters import tensorflow as adapter
-from yogadl.adapters.tensorflow import _build_state as states
 
 SMALLER = SCALED | {
     "adapters.tensorflow._loader._GATHERED_BYTES": 2**13,

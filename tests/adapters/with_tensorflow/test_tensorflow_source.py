@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from inside import set_constants
 from tensorflow_programs import tensorflow
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
-from yogadl.adapters.tensorflow import _source as source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 ONE_AND_TWO = tf.data.Dataset.range(2).repeat(8)
@@ -247,7 +247,7 @@ def test_several_workers_are_refused_with_the_way_out(storage):
 @pytest.mark.parametrize("varying", [False, True])
 @pytest.mark.parametrize("record", [0, 20, 1999])
 def test_a_failing_pipeline_surfaces_as_its_own_error_with_the_record(storage, monkeypatch, record, varying):
-    monkeypatch.setattr(source, "_CHUNK_RECORDS", 64)
+    set_constants(monkeypatch, CHUNK_RECORDS=64)
     dataset = tf.data.Dataset.range(2000).map(
         lambda x: tf.debugging.check_numerics(1 / (x - record), "broken"), num_parallel_calls=2
     )
@@ -260,7 +260,7 @@ def test_a_failing_pipeline_surfaces_as_its_own_error_with_the_record(storage, m
 
 
 def test_a_failing_pipeline_that_does_not_fail_again_names_the_chunk(storage, monkeypatch):
-    monkeypatch.setattr(source, "_CHUNK_RECORDS", 64)
+    set_constants(monkeypatch, CHUNK_RECORDS=64)
     failed = []
 
     def once(x):

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from inside import open_source
 from sizes import (
     SCALED,
     around,
@@ -17,7 +18,6 @@ from sizes import (
     value,
 )
 
-from yogadl._sources import open_source
 from yogadl.adapters import torch as adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -5,6 +5,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
+from inside import open_source
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -17,7 +18,6 @@ from torch.utils.data import (
 )
 
 import yogadl
-from yogadl._sources import open_source
 from yogadl.adapters import torch as adapter
 from yogadl.errors import UnsupportedDataError
 

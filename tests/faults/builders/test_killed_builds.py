@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import DatasetKey, open_table
 from processes import fork, in_child, wait
 
 import yogadl
-from yogadl._key import DatasetKey
 from yogadl.errors import DatasetNotFoundError
-from yogadl.storage._parts import open_table
 
 RECORDS = 640
 ROW_BYTES = 512

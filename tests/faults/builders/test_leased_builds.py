@@ -16,17 +16,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from inside import DatasetKey, LeasePolicy, Leases, LocalBucket, Object, read_manifest
 from processes import Process, until
 
 import yogadl
-from yogadl._format.manifest import read_manifest
-from yogadl._key import DatasetKey
 from yogadl.errors import LeaseError
 from yogadl.storage import CacheStorage
-from yogadl.storage._buckets.bucket import Object
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._leases.lease import Leases
-from yogadl.storage._leases.policy import LeasePolicy
 
 KEY = DatasetKey("data", "1")
 RECORDS = 8_000

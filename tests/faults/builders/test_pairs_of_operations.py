@@ -20,23 +20,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import (
+    DatasetKey,
+    Folder,
+    LeasePolicy,
+    LocalBucket,
+    Mirror,
+    _folder,
+    _names,
+    copy,
+    digest_of,
+    lease,
+    local,
+    open_table,
+    read_manifest,
+    remote_backend,
+    set_constants,
+)
 
 import yogadl
 from yogadl import DataRef
-from yogadl._format.manifest import digest_of, read_manifest
-from yogadl._key import DatasetKey
 from yogadl.errors import DatasetNotFoundError, LeaseError, YogaError
-from yogadl.storage import CacheStorage, _folder, _locks, _names
-from yogadl.storage._buckets import local
-from yogadl.storage._buckets.local import LocalBucket
-from yogadl.storage._buckets.memory import MemoryBucket
-from yogadl.storage._copy import copy
-from yogadl.storage._folder import Folder
-from yogadl.storage._leases import lease, waiting
-from yogadl.storage._leases.policy import LeasePolicy
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._parts import open_table
-from yogadl.storage._remote_opening import remote_backend
+from yogadl.storage import CacheStorage
+from yogadl.testing import MemoryBucket
 
 ID = "some/data"
 DAY_S = 86_400.0
@@ -267,8 +273,8 @@ class Refuse(logging.Handler):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(lease, "Heartbeat", Silent)
-    monkeypatch.setattr(_locks, "_SAY_AFTER_S", 0.0)
-    monkeypatch.setattr(waiting, "_FIRST_PAUSE_S", 0.001)
+    set_constants(monkeypatch, SAY_AFTER_S=0.0)
+    set_constants(monkeypatch, FIRST_PAUSE_S=0.001)
     handler = Refuse()
     logger = logging.getLogger("yogadl")
     logger.addHandler(handler)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import BucketRoot
 from processes import fork, in_child, until, wait, wait_until
 
 import yogadl
 from yogadl.storage import CacheStorage
-from yogadl.storage._remote import BucketRoot
 
 RECORDS = 400
 PART_BYTES = 20_000  # some fifty records

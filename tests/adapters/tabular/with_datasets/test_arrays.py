@@ -19,12 +19,11 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
+from inside import HeapValues, open_source, stored_column
+from inside import arrays_source as _source
 
 import yogadl
-from yogadl._format.columns import HeapValues, stored_column
-from yogadl._sources import open_source
 from yogadl.adapters import arrays
-from yogadl.adapters.arrays import _source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 ROWS = 1009

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from inside import open_source
 from sizes import SCALED, around, arrangements, check_reads, constant, made_small, records_of
 
-from yogadl._sources import open_source
 from yogadl.adapters import arrays
 
 TYPES = {

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from inside import set_constants
 
 import yogadl
-from yogadl.adapters import arrow_export
 from yogadl.errors import UnsupportedDataError
 
 RNG = np.random.default_rng(7)
@@ -22,7 +22,7 @@ def exported(request, storage, tmp_path, monkeypatch):
     numbers = iter(range(100))
 
     def exported(source, chunk_bytes=2**25):
-        monkeypatch.setattr("yogadl.storage._export._CHUNK_BYTES", chunk_bytes)
+        set_constants(monkeypatch, EXPORT_CHUNK_BYTES=chunk_bytes)
         folder = tmp_path / f"out{next(numbers)}"
         storage.submit(source, "d", "1", part_bytes=500)
         found = storage.export("d", "1", folder, request.param)
@@ -211,6 +211,6 @@ def test_keys_that_would_be_one_column_are_refused(storage, tmp_path):
 
 
 def test_more_text_than_arrow_can_count_is_cut_in_two(exported, monkeypatch):
-    monkeypatch.setattr(arrow_export, "_MAX_BYTES", 100)
+    set_constants(monkeypatch, MAX_BYTES=100)
     records = [{"t": "x" * (i % 40), "n": i} for i in range(COUNT)]
     assert exported(records).to_pylist() == records
