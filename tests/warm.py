@@ -122,7 +122,7 @@ class Warm:
             "errors": str(errors),
         }
         for path in (output, errors):
-            path.touch()
+            path.write_bytes(b"")  # not what an earlier program wrote
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
