@@ -86,11 +86,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # Where all frameworks are in one process, JAX warns of every fork of another one's workers.
-    config.addinivalue_line("filterwarnings", r"ignore:os\.fork\(\) was called:RuntimeWarning")
-
-
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out a folder for a package that is not installed, `torch` of `with_torch`.
 

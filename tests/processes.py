@@ -21,8 +21,13 @@ from typing import Any, Self
 WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
 _OPTIONS = (*WARNINGS, "-X", "faulthandler")
 _MAIN = "import sys, processes; processes.main(sys.argv[1])"
-# What tests import, for the process of which others are forked.
-_LOADED = ("pytest", "numpy", "yogadl.storage", "psutil", "hypothesis", "processes")
+
+
+@functools.cache
+def _loaded() -> tuple[str, ...]:
+    """Return what tests import, of what is installed, for the process of which others are forked."""
+    names = ("pytest", "numpy", "yogadl.storage", "psutil", "hypothesis", "processes")
+    return tuple(name for name in names if importlib.util.find_spec(name.partition(".")[0]))
 
 
 def in_child(
@@ -61,8 +66,7 @@ class Process:
         else:
             from warm import warm
 
-            loaded = (name for name in _LOADED if importlib.util.find_spec(name.partition(".")[0]))
-            server = warm(*loaded, options=_OPTIONS)
+            server = warm(*_loaded(), options=_OPTIONS)
             self._process = server.start(_MAIN, task, output=self._output, errors=self._output)
         self.pid = self._process.pid
 

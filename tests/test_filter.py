@@ -396,8 +396,7 @@ def test_fewer_records_than_tasks_are_enough(records):
 
 @pytest.mark.parametrize("records", [7, 8, 9, 31, 32, 33])
 def test_tasks_of_any_number_of_records_end_where_the_next_begins(records, monkeypatch):
-    set_constants(monkeypatch, TASKS=1)
-    set_constants(monkeypatch, TASK_RECORDS=8)
+    set_constants(monkeypatch, TASKS=1, TASK_RECORDS=8)
     ref = yogadl.from_source({"x": np.arange(records)}, fingerprint="numbers")
     assert [r["x"] for r in ref.filter(lambda r: r["x"] % 2 == 0, workers=2)] == list(range(0, records, 2))
 

@@ -6,6 +6,7 @@ interpreter does. Where the fresh interpreter is the point of a test, start one 
 """
 
 import atexit
+import contextlib
 import functools
 import importlib
 import json
@@ -61,13 +62,15 @@ class Program:
                 return code
         raise AssertionError("unreachable")
 
+    def send(self, number: int) -> None:
+        """Send a signal to it and to all that it has started, if it has not ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
     def kill(self) -> None:
         """Send SIGKILL to it and to all that it has started, if it has not ended."""
-        if self.poll() is None:
-            try:
-                os.killpg(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                os.kill(self.pid, signal.SIGKILL)  # it has no group of its own yet
+        self.send(signal.SIGKILL)
 
     def ended(self, timeout_s: float = TIMEOUT_S) -> Ended:
         """Wait for its end; return it and what was written."""
@@ -128,11 +131,11 @@ class Warm:
         print(json.dumps(request), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         assert line, f"the process that imports ended with {self._process.wait()}"
-        program = Program(int(line), here, output, errors)
-        for _ in until(TIMEOUT_S, f"{program.pid} to begin"):
-            if program.poll() is not None or _leads(program.pid):
+        started = Program(int(line), here, output, errors)
+        for _ in until(TIMEOUT_S, f"program {started.pid} to have a group of its own, for signals"):
+            if started.poll() is not None or _leads(started.pid):
                 break
-        return program
+        return started
 
     def run(self, program: str | Path, *arguments: object, **options: Any) -> Ended:
         """Run a program to its end."""
@@ -164,7 +167,7 @@ def warm(*modules: str, options: tuple[str, ...] = (), **variables: str) -> Warm
 
 
 def _leads(pid: int) -> bool:
-    """Return whether a process has a group of its own, to which signals can be sent."""
+    """Return whether a process leads a group of its own."""
     try:
         return os.getpgid(pid) == pid
     except ProcessLookupError:

@@ -182,8 +182,7 @@ class Terminal:
 
 def test_a_command_that_takes_long_shows_that_until_it_says_something(monkeypatch, capsys):
     terminal = Terminal()
-    set_constants(monkeypatch, WAITING_DELAY_S=0.02)
-    set_constants(monkeypatch, TICK_S=0.02)
+    set_constants(monkeypatch, WAITING_DELAY_S=0.02, TICK_S=0.02)
     monkeypatch.setattr(sys, "stderr", terminal)
     _output.wait("yogadl ls")
     deadline = time.monotonic() + 20

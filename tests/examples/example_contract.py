@@ -50,11 +50,6 @@ class ExampleContract:
     last_ranks = 1
     stops = (Stop(2, save_every=STEPS), Stop(3, save_every=4))
 
-    @classmethod
-    def loaded(cls) -> tuple[str, ...]:
-        """Return what is loaded before the processes of a job are forked."""
-        return cls.modules
-
     @pytest.fixture(scope="class")
     @classmethod
     def runs(cls, tmp_path_factory: pytest.TempPathFactory) -> Runs:
@@ -62,12 +57,12 @@ class ExampleContract:
         folder: Path = tmp_path_factory.mktemp("example")
         parts = []
         for stop in cls.stops:
-            job = Job(cls.script, folder / "parts", stop.ranks, WITHOUT_END, stop.save_every, cls.loaded())
+            job = Job(cls.script, folder / "parts", stop.ranks, WITHOUT_END, stop.save_every, cls.modules)
             parts.append(job.run(stop.signal, lambda stop=stop: cls.is_ready(stop, folder / "parts")))
         epochs = max(epoch for part in parts for epoch in part.epochs) + 4
-        last = Job(cls.script, folder / "parts", cls.last_ranks, epochs, modules=cls.loaded())
+        last = Job(cls.script, folder / "parts", cls.last_ranks, epochs, modules=cls.modules)
         parts.append(last.run())
-        whole = Job(cls.script, folder / "whole", cls.whole_ranks, epochs, modules=cls.loaded())
+        whole = Job(cls.script, folder / "whole", cls.whole_ranks, epochs, modules=cls.modules)
         return Runs(parts, last.weights(), whole.run(), whole.weights())
 
     @classmethod

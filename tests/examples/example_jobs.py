@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -150,9 +149,7 @@ class Printed:
 def send(running: list[Program], number: signal.Signals) -> None:
     """Send a signal to all processes of a job, and to those that they have started."""
     for process in running:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+        process.send(number)
 
 
 def free_ports(count: int) -> list[int]:

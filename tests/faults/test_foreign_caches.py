@@ -555,8 +555,7 @@ def test_a_builder_too_long_for_a_manifest_is_left_out_and_the_cache_can_be_read
     storage = yogadl.open_storage(tmp_path)
     storage.cacheable("data", "0")(source)("x" * 100)
     size_bytes = (tmp_path / "data/versions/0.json").stat().st_size
-    set_constants(monkeypatch, MAX_MANIFEST_BYTES=size_bytes - 100)
-    set_constants(monkeypatch, SMALL_BYTES=100)
+    set_constants(monkeypatch, MAX_MANIFEST_BYTES=size_bytes - 100, SMALL_BYTES=100)
     with caplog.at_level(logging.WARNING, "yogadl"):
         storage.cacheable("data", "1")(source)("x" * 100)
     assert "does not say what built it" in caplog.text

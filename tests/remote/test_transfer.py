@@ -24,9 +24,7 @@ SIZES = [0, 1, 4095, 4096, 4097, 65_536, 100_003]
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ranges so small that small objects have many."""
-    set_constants(monkeypatch, LEAST_RANGE_BYTES=4096)
-    set_constants(monkeypatch, MOST_RANGE_BYTES=4096)
-    set_constants(monkeypatch, WRITE_BYTES=4096)
+    set_constants(monkeypatch, LEAST_RANGE_BYTES=4096, MOST_RANGE_BYTES=4096, WRITE_BYTES=4096)
 
 
 def content(size_bytes: int) -> bytes:

@@ -43,10 +43,9 @@ def bucket(tmp_path: Path) -> LocalBucket:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a time to live be less than a second, and look and say often."""
-    set_constants(monkeypatch, MIN_TTL_S=0.1)
-    set_constants(monkeypatch, FIRST_PAUSE_S=0.01)
-    set_constants(monkeypatch, LONGEST_PAUSE_S=0.05)
-    set_constants(monkeypatch, WAITING_LOG_AFTER_S=0.1)
+    set_constants(
+        monkeypatch, MIN_TTL_S=0.1, FIRST_PAUSE_S=0.01, LONGEST_PAUSE_S=0.05, WAITING_LOG_AFTER_S=0.1
+    )
 
 
 @pytest.fixture

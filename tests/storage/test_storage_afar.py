@@ -218,8 +218,7 @@ ENTRIES = {
 def test_an_entry_is_asked_for_once_though_it_is_needed_to_announce_a_value_and_to_read_it(
     wide, monkeypatch, stream
 ):
-    set_constants(monkeypatch, KEPT_BYTES=0)
-    set_constants(monkeypatch, GAP_BYTES=-1)  # neighbours are asked for one by one, too
+    set_constants(monkeypatch, KEPT_BYTES=0, GAP_BYTES=-1)  # neighbours are asked for one by one, too
     ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1").fields("tokens", "data")
     read = ENTRIES[stream](ref)
     planned = ENTRIES["a shuffle"](ref).plan().way("ranges").requests
@@ -231,8 +230,7 @@ def test_an_entry_is_asked_for_once_though_it_is_needed_to_announce_a_value_and_
 
 
 def test_an_entry_of_a_chunk_is_asked_for_once(wide, monkeypatch):
-    set_constants(monkeypatch, KEPT_BYTES=0)
-    set_constants(monkeypatch, GAP_BYTES=-1)
+    set_constants(monkeypatch, KEPT_BYTES=0, GAP_BYTES=-1)
     ref = yogadl.open_storage(wide, mirror=None).fetch("set", "1")
     chunks = ref.chunks("tokens", 20_000)
     ends = np.cumsum([len(tokens) for tokens in ref.fields("tokens").gather(np.arange(len(ref)))["tokens"]])
@@ -417,8 +415,7 @@ def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_
 
 
 def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monkeypatch):
-    set_constants(monkeypatch, LOOKED_AT=2)
-    set_constants(monkeypatch, LOOK_EVERY_S=0.0)
+    set_constants(monkeypatch, LOOKED_AT=2, LOOK_EVERY_S=0.0)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
     assert ref[3]["id"] == 3
     in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)

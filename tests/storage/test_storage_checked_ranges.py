@@ -318,8 +318,7 @@ def wide(tmp_path_factory):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Let each block be asked for by itself."""
-    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=1)
-    set_constants(monkeypatch, GAP_BYTES=-1)
+    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=1, GAP_BYTES=-1)
 
 
 def images_of(ref, wide):
@@ -396,8 +395,9 @@ def announced(ref, indices):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
-    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=LENGTH)
-    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over)
+    set_constants(
+        monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over
+    )
     ref = wide.fetched().fields("image")
     announced(ref, np.arange(40))
     assert ahead == []  # before any of it is read
@@ -448,8 +448,9 @@ def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypat
 
 @pytest.mark.usefixtures("one_by_one")
 def test_what_was_announced_by_who_stopped_early_is_not_asked_for_later(wide, monkeypatch, asked):
-    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=4 * LENGTH)
-    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=2 * LENGTH)
+    set_constants(
+        monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=4 * LENGTH, CHECKED_RANGES_AHEAD_BYTES=2 * LENGTH
+    )
     ref = wide.fetched().fields("image")
     for seed in range(5):
         with_seed = iter(ref.stream(shuffle=True, shuffle_seed=seed).batch(2))
@@ -497,8 +498,9 @@ def test_who_waits_for_what_fails_elsewhere_asks_by_itself(wide, asked, fails):
 
 
 def test_many_threads_read_the_same_blocks_while_others_are_let_go(wide, monkeypatch):
-    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=3 * LENGTH)
-    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH)
+    set_constants(
+        monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=3 * LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH
+    )
     ref, failed = wide.fetched().fields("image"), []
 
     def read(seed):
@@ -627,11 +629,14 @@ def test_a_plan_counts_whole_blocks_each_once(wide, name):
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("name", ["in order", "blocks", "a shuffle"])
 def test_a_plan_counts_them_again_where_there_is_no_room(wide, monkeypatch, name):
-    set_constants(monkeypatch, PLANNING_MOST_CHECKED_BYTES=5 * LENGTH)
-    set_constants(monkeypatch, PLANNING_AHEAD_BYTES=LENGTH)
-    set_constants(monkeypatch, PLANNING_TOGETHER_BYTES=1)
-    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=5 * LENGTH)
-    set_constants(monkeypatch, CHECKED_RANGES_AHEAD_BYTES=LENGTH)
+    set_constants(
+        monkeypatch,
+        PLANNING_MOST_CHECKED_BYTES=5 * LENGTH,
+        PLANNING_AHEAD_BYTES=LENGTH,
+        PLANNING_TOGETHER_BYTES=1,
+        CHECKED_RANGES_MOST_CHECKED_BYTES=5 * LENGTH,
+        CHECKED_RANGES_AHEAD_BYTES=LENGTH,
+    )
     ref = wide.fetched().fields("image")
     read = PLANNED[name](ref)
     way = read.plan(epochs=4).way("ranges")

@@ -126,8 +126,7 @@ def asked(monkeypatch):
 def test_opening_takes_two_requests_unless_the_table_is_huge(
     root, published, tmp_path, monkeypatch, asked, most_bytes, mirrored
 ):
-    set_constants(monkeypatch, FEW_RANGE_BYTES=most_bytes)
-    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
+    set_constants(monkeypatch, FEW_RANGE_BYTES=most_bytes, REMOTE_OPENING_AT_ONCE_BYTES=0)
     ref = yogadl.open_storage(root.as_uri(), mirror=tmp_path if mirrored else None).fetch("set", "1")
     assert published.manifest.table_bytes > 2 * 4096
     ranges = -(-published.manifest.table_bytes // 4096)

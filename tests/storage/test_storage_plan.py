@@ -109,8 +109,7 @@ def test_entries_that_are_not_kept_are_counted_once(url, monkeypatch):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Let the order be asked for so few records at a time."""
-    set_constants(monkeypatch, RUN_INDICES=128)
-    set_constants(monkeypatch, PLAN_INDICES=128)
+    set_constants(monkeypatch, RUN_INDICES=128, PLAN_INDICES=128)
 
 
 @pytest.mark.usefixtures("small_chunks")

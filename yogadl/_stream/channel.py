@@ -11,6 +11,7 @@ from yogadl._fork_server import received
 
 _HEADER: Final = struct.Struct("=QI")  # how many bytes follow, and how many descriptors came along
 _READ_AT_ONCE: Final = 2**16
+_NOT_WAITING: Final = int(socket.MSG_DONTWAIT)  # a number: see `received`
 
 
 class Channel:
@@ -65,7 +66,7 @@ class Channel:
         """
         while (found := self._next()) is None:
             try:
-                self._read(int(socket.MSG_DONTWAIT))
+                self._read(_NOT_WAITING)
             except BlockingIOError:
                 return None
         return found

@@ -8,8 +8,3 @@ class TestGrain(StoppableContract):
     modules = ("jax", "orbax.checkpoint", "yogadl.adapters.grain")
     points = ("mkdir", "no file", "empty file", "rename")
     each = 1_000
-
-    @classmethod
-    def loaded(cls):
-        """Each process loads Grain itself: forked after that, a job did not hear SIGTERM."""
-        return ()
