@@ -230,13 +230,18 @@ def test_the_first_failure_ends_all_and_keeps_what_is_finished(tmp_path: Path) -
         if name == "object-010":
             failing.set()
             raise StorageError(13, "no credentials any more")
-        if name > "object-010":  # not all of them before the failure is known
-            failing.wait(60)
+        if name > "object-010":
             time.sleep(0.1)
 
-    bucket = Altered(memory, on_get)
+    @contextmanager
+    def guard(one: Download) -> Iterator[Callable[[], None]]:
+        if one.name > "object-010":  # not all of them before the failure is known
+            assert failing.wait(60)
+        yield lambda: None
+
+    all_of_them = [wanted(tmp_path, name, data) for name, data in datas.items()]
     with pytest.raises(StorageError, match="no credentials any more"):
-        download_all(bucket, [wanted(tmp_path, name, data) for name, data in datas.items()], connections=4)
+        download_all(Altered(memory, on_get), all_of_them, connections=4, guard=guard)
     names = files_in(tmp_path)
     assert all((tmp_path / name).read_bytes() == datas[Path(name).name] for name in names)
     assert "below/object-059" not in names
