@@ -19,7 +19,7 @@ from processes import fork, in_child, wait
 import yogadl
 from yogadl.errors import DatasetNotFoundError
 
-RECORDS = 640
+RECORDS = 500
 ROW_BYTES = 512
 PARTS = 3  # at least
 PART_BYTES = 200 * (ROW_BYTES + 8)
