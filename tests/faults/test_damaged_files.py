@@ -70,7 +70,7 @@ def flip_elsewhere(root: Path) -> int:
                 for position, length in zip(blocks.position.tolist(), blocks.length.tolist(), strict=True):
                     ours[position : position + length] = True
         with Altered(path) as file:
-            for position in np.flatnonzero(~ours)[::1201].tolist():
+            for position in np.flatnonzero(~ours)[::2503].tolist():
                 file.flip(position, position % 8)
                 error = damage.verify(root)
                 assert isinstance(error, CacheFormatError)
@@ -112,7 +112,7 @@ def read_flipped(root: Path, flips: int) -> dict[str, int]:
 
 
 def test_reading_values_with_a_flipped_bit_never_does_worse_than_an_error(root: Path) -> None:
-    found = in_child(read_flipped, root, 300)
+    found = in_child(read_flipped, root, 120)
     assert found["read"] > 20
     assert found["refused"] > 20
 
@@ -145,13 +145,13 @@ def fuzz(root: Path, suffix: str, flips: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("suffix", [".parts", ".idx", "versions/1.json"])
 def test_flipped_bits_of_the_small_files_are_only_ever_errors_or_harmless(root: Path, suffix: str) -> None:
-    found = in_child(fuzz, root, suffix, 250)
+    found = in_child(fuzz, root, suffix, 100)
     if suffix == ".parts":
-        assert found["read"] == 250
+        assert found["read"] == 100
     elif suffix == ".idx":
-        assert found["verify"] == 250
+        assert found["verify"] == 100
     else:
-        assert found["read"] > 100
+        assert found["read"] > 40
 
 
 def forge_tables(root: Path, times: int) -> dict[str, int]:
@@ -175,8 +175,8 @@ def forge_tables(root: Path, times: int) -> dict[str, int]:
 
 
 def test_a_forged_part_table_never_does_worse_than_an_error(root: Path) -> None:
-    found = in_child(forge_tables, root, 500)
-    assert found["read"] > 100
+    found = in_child(forge_tables, root, 200)
+    assert found["read"] > 40
 
 
 ODD_NUMBERS = (-1, 0, 1, 3, 2**20, 2**31, 2**32 + 1, 2**40, 2**62, 2**63 - 1, -(2**63), 2**61 + 4096)
@@ -231,8 +231,8 @@ def forge_numbers(root: Path, times: int) -> dict[str, int]:
 
 
 def test_odd_numbers_in_a_forged_part_table_never_do_worse_than_an_error(root: Path) -> None:
-    found = in_child(forge_numbers, root, 3)
-    assert found["read"] > 100
+    found = in_child(forge_numbers, root, 1)
+    assert found["read"] > 40
 
 
 # Truncated and missing files.

@@ -76,7 +76,7 @@ def same(tmp_path):
 
 
 SETTINGS = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=7, deadline=None
 )
 BOUNDS = st.lists(st.integers(0, 40), min_size=1, max_size=7).map(lambda ends: sorted([*ends, 41]))
 PART_BYTES = st.sampled_from([None, 1, 500, 5_000])
@@ -131,8 +131,7 @@ def test_tasks_make_the_same_cache_in_any_order_and_with_any_twins(
     same(storage, version, 41)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 7])
-@pytest.mark.parametrize("kind", ["list", "arrays", "memmap"])
+@pytest.mark.parametrize(("workers", "kind"), [(2, "arrays"), (3, "memmap"), (7, "list")])
 def test_any_number_of_workers_makes_the_same_cache(storage, tmp_path, workers, kind):
     numbers = np.arange(500 * 30).reshape(500, 30)
     np.save(tmp_path / "numbers.npy", numbers)
