@@ -192,7 +192,7 @@ def pass_on(batches, count):
 def test_segments_are_used_again(root, is_mapped, workers):
     batches = iter(loader_of(root, is_mapped, epochs=None, workers=workers))
     before = mapped()
-    seen = pass_on(batches, 300) - before
+    seen = pass_on(batches, 120) - before
     # For each array: those that are asked for, as many that are free, the one that is looked at.
     assert 0 < len(seen) <= (2 if is_mapped else 1) * workers * (2 * (4 + workers) + 3)
 
@@ -201,10 +201,10 @@ def test_segments_are_used_again(root, is_mapped, workers):
 def test_memory_of_batches_that_are_let_go_of_is_given_up(root, is_mapped):
     before, others = mapped(), set(family())
     batches = iter(loader_of(root, is_mapped, epochs=None))
-    kept = [next(batches) for _ in range(400)]
+    kept = [next(batches) for _ in range(240)]
     pids = {os.getpid(), *set(family()) - others}
     most, most_bytes = len(mapped() - before), shared_bytes(pids)
-    assert most >= (800 if is_mapped else 400 / 5)
+    assert most >= (480 if is_mapped else 240 / 5)
     kept.clear()
     for _ in range(100):  # as one worker may be slower than the other
         pass_on(batches, 20)

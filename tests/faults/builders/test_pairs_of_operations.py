@@ -483,10 +483,11 @@ def attempt(world: World, operation: Operation, other: Operation) -> None:
 
 @pytest.mark.parametrize("first", OPERATIONS, ids=lambda operation: operation.__name__)
 def test_nothing_that_is_named_is_ever_gone(worlds: Iterator[World], kind: str, first: Operation) -> None:
+    steps = steps_of(next(worlds), first, kind)
     for second in SECOND_OPERATIONS:
         if not can_meet(first, second, kind):
             continue
-        for step in steps_of(next(worlds), first, kind):
+        for step in steps:
             world = next(worlds)
             try:
                 run_pair(world, first, second, step)
