@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from filter_functions import OwnError, PicklesNot, is_small
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import _filter, set_constants
@@ -30,10 +31,6 @@ def arrays(records=RECORDS):
 def ref(storage):
     storage.submit(arrays(), "d", "1", part_bytes=1000)
     return storage.fetch("d", "1")
-
-
-def is_small(record):
-    return record["label"] < 3
 
 
 def is_same(found, wanted):
@@ -306,17 +303,6 @@ def test_anything_but_a_boolean_is_refused_with_its_record(ref, value, said, at)
     assert f"for record {at} it returned" in str(caught.value)
     assert said in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-class OwnError(Exception):
-    def __init__(self, one, two):
-        super().__init__(one)
-        self.two = two
-
-
-class PicklesNot(Exception):
-    def __reduce__(self):
-        raise TypeError("never")
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyError, StopIteration, PicklesNot, partial(OwnError, two=2)])

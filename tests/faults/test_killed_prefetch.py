@@ -9,14 +9,26 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from deadly_functions import (
+    die,
+    fork_and_die,
+    hang,
+    hang_first,
+    killing,
+    leave,
+    leave_by_exit,
+    slow_batch,
+    talkative,
+    trap,
+)
 from processes import Process, fork, in_child, in_fork, wait, wait_until
+from worker_functions import with_pid
 
 import yogadl
 from yogadl.errors import WorkerDiedError, WorkerTimeoutError
@@ -43,43 +55,6 @@ def ids(batches):
 
 def order(root, *epochs):
     return [number for epoch in epochs or (0,) for number in stream_of(root).indices(epoch).tolist()]
-
-
-def with_pid(batch):
-    return {**batch, "pid": os.getpid()}
-
-
-def trap(path, how, batch):
-    """Do something to this process at the batch that begins an epoch's tenth position, if a file is there."""
-    number = int(batch["id"][0])
-    if path.exists() and str(number) in path.read_text().split():
-        how(path)
-    return with_pid(batch)
-
-
-def die(path):
-    with path.with_suffix(".deaths").open("a") as file:
-        file.write(".")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def leave(path):
-    os._exit(7)
-
-
-def hang(path):
-    path.with_suffix(".hangs").touch()
-    threading.Event().wait()
-
-
-def fork_and_die(path):
-    """Leave behind a process that holds everything open."""
-    child = os.fork()
-    if not child:
-        time.sleep(100)
-        os._exit(0)
-    path.with_suffix(".child").write_text(str(child))
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -203,11 +178,6 @@ def test_a_function_that_hangs_is_timed_out(root, path):
     assert ids([*found, *batches]) == order(root, 0, 1)
 
 
-def hang_first(path, only, number):
-    if path.exists() and number in only:
-        hang(path)
-
-
 @pytest.mark.parametrize("only", [(0,), (0, 1)])
 def test_a_worker_init_that_hangs_is_timed_out(root, path, only):
     path.touch()
@@ -222,12 +192,6 @@ def test_a_worker_init_that_hangs_is_timed_out(root, path, only):
     path.unlink()
     found += [next(batches) for _ in range(100)]
     assert ids(found) == order(root, *range(1000))[: SIZE * len(found)]
-
-
-def leave_by_exit(number, given):
-    if number in (None, given if isinstance(given, int) else int(np.ravel(given["id"])[0])):
-        sys.exit(3)
-    return given
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -256,11 +220,6 @@ def test_sys_exit_in_a_function_is_that(root, where, workers):
 
 class PulseError(Exception):
     """Raised by a signal's handler."""
-
-
-def slow_batch(batch):
-    time.sleep(0.1)
-    return batch
 
 
 def read_interrupted(root):
@@ -406,19 +365,6 @@ def test_an_interrupt_of_the_group_ends_all(root, path):
         assert gone(pids)()
 
 
-def talkative(batch):
-    """Print, fork and start threads, as users' functions may."""
-    print("in a worker", flush=False)
-    if (child := os.fork()) == 0:
-        os._exit(3)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    found = []
-    thread = threading.Thread(target=found.append, args=(batch,))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
 def talk(root):
     return ids(stream_of(root).batch(SIZE).map(talkative).prefetch(2, workers=2))
 
@@ -473,13 +419,6 @@ def talk_less(root):
 
 def test_a_daemonic_process_may_have_them(root):
     assert in_child(in_a_daemon, root) == order(root)
-
-
-def killing(odds, seed, batch):
-    """Die now and then: not always at the same batch."""
-    if random.Random(f"{seed} {os.getpid()} {batch['id'][0]}").random() < odds:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return batch
 
 
 def noisy(record, rng):

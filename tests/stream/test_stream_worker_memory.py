@@ -13,6 +13,7 @@ import psutil
 import pytest
 from inside import set_constants
 from processes import in_child
+from worker_functions import half_x
 
 import yogadl
 from yogadl.errors import StorageError
@@ -27,10 +28,6 @@ def root(tmp_path_factory):
     x = np.repeat(np.arange(COUNT, dtype=float), ROW).reshape(COUNT, ROW)
     yogadl.open_storage(folder).submit({"id": np.arange(COUNT), "x": x}, "set", "1")
     return folder
-
-
-def half_x(batch):
-    return {**batch, "half": batch["x"] / 2}
 
 
 def loader_of(root, is_mapped=True, epochs=4, workers=2, **options):

@@ -16,6 +16,7 @@ from inside import Cut, Point, Run, count_of, pieces_of
 from memory_source import MemorySource, batch_ids, open_stream
 from placed import PADDED, check_places, placed
 from sizes import around, records_of, rows_of, scaled
+from worker_functions import batch_noise, doubled, half_x, noisy, summed, with_pid
 
 import yogadl
 from yogadl.errors import ConfigurationError, StageError
@@ -38,22 +39,6 @@ def ref(tmp_path_factory):
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
     storage.submit(records(), "set", "1")
     return storage.fetch("set", "1")
-
-
-def doubled(record):
-    return {"id": record["id"], "x": record["x"] * 2, "text": record["text"]}
-
-
-def noisy(record, rng):
-    return {"id": record["id"], "x": record["x"] + rng.random(2, np.float32), "text": record["text"]}
-
-
-def batch_noise(batch, rng):
-    return {**batch, "noise": rng.random(len(batch["id"]))}
-
-
-def summed(found):
-    return {"ids": [int(record["id"]) for record in found], "pads": [record.get("pad") for record in found]}
 
 
 def shuffled(ref, **options):
@@ -179,10 +164,6 @@ def test_a_batch_is_replayed_in_this_process(ref, workers):
     loader = LOADERS["mapped batches"](ref).prefetch(2, workers=workers).map(with_pid)
     for step, batch in enumerate(loader):
         assert_same(loader.batch_at(step), batch)
-
-
-def with_pid(batch):
-    return {**batch, "pid": os.getpid()}
 
 
 def test_what_comes_after_is_called_here_with_the_same_randomness(ref):
@@ -458,10 +439,6 @@ def test_a_second_pool_is_refused(ref):
 
 
 # Memory.
-
-
-def half_x(batch):
-    return {**batch, "half": batch["x"] / 2}
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])

@@ -1,0 +1,80 @@
+"""What workers call that die, hang or leave: a module that imports little, since each of them imports it."""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+from worker_functions import with_pid
+
+
+def trap(path, how, batch):
+    """Do something to this process at the batch that begins an epoch's tenth position, if a file is there."""
+    number = int(batch["id"][0])
+    if path.exists() and str(number) in path.read_text().split():
+        how(path)
+    return with_pid(batch)
+
+
+def die(path):
+    with path.with_suffix(".deaths").open("a") as file:
+        file.write(".")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(path):
+    os._exit(7)
+
+
+def hang(path):
+    path.with_suffix(".hangs").touch()
+    threading.Event().wait()
+
+
+def fork_and_die(path):
+    """Leave behind a process that holds everything open."""
+    child = os.fork()
+    if not child:
+        time.sleep(100)
+        os._exit(0)
+    path.with_suffix(".child").write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang_first(path, only, number):
+    if path.exists() and number in only:
+        hang(path)
+
+
+def leave_by_exit(number, given):
+    if number in (None, given if isinstance(given, int) else int(np.ravel(given["id"])[0])):
+        sys.exit(3)
+    return given
+
+
+def slow_batch(batch):
+    time.sleep(0.1)
+    return batch
+
+
+def talkative(batch):
+    """Print, fork and start threads, as users' functions may."""
+    print("in a worker", flush=False)
+    if (child := os.fork()) == 0:
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    found = []
+    thread = threading.Thread(target=found.append, args=(batch,))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def killing(odds, seed, batch):
+    """Die now and then: not always at the same batch."""
+    if random.Random(f"{seed} {os.getpid()} {batch['id'][0]}").random() < odds:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
