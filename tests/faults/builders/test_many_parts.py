@@ -1,4 +1,4 @@
-"""Thousands of parts under a small limit on open files."""
+"""Hundreds of parts under a small limit on open files."""
 
 import resource
 from pathlib import Path
@@ -9,7 +9,7 @@ from processes import in_child
 import yogadl
 
 OPEN_FILES = 256
-PARTS = 1200
+PARTS = 600
 RECORDS = 3 * PARTS
 
 
