@@ -45,7 +45,6 @@ class ExampleContract:
     script: str
     modules: tuple[str, ...]  # that it loads, and that may be loaded before a fork
     points: tuple[str, ...]  # of its saves: "half a file", "rename" and so on, as killed_saves.py calls them
-    each = 19  # of these points, it is killed at every 19th, and at one of each kind
     whole_ranks = 2
     last_ranks = 1
     stops = (Stop(2, save_every=STEPS), Stop(3, save_every=4))
@@ -106,7 +105,6 @@ class ExampleContract:
             result="checkpoint/weights.npz",
             watched="checkpoint",
             modules=["sklearn.datasets", *self.modules],
-            step=self.each,
         )
         assert points >= set(self.points)
 
