@@ -58,7 +58,7 @@ class ExampleContract:
         for stop in cls.stops:
             job = Job(cls.script, folder / "parts", stop.ranks, WITHOUT_END, stop.save_every, cls.modules)
             parts.append(job.run(stop.signal, lambda stop=stop: cls.is_ready(stop, folder / "parts")))
-        epochs = max(epoch for part in parts for epoch in part.epochs) + 4
+        epochs = max(epoch for part in parts for epoch in part.epochs) + 2
         last = Job(cls.script, folder / "parts", cls.last_ranks, epochs, modules=cls.modules)
         parts.append(last.run())
         whole = Job(cls.script, folder / "whole", cls.whole_ranks, epochs, modules=cls.modules)
