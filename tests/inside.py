@@ -131,6 +131,7 @@ yogadl._stream.run RUN_INDICES=INDICES
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export _MAX_BYTES
 yogadl.adapters.ray._reading _BLOCK_BYTES
+yogadl.adapters.tensorflow._gather _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._doctor _PATIENCE

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from warm import warm
 
+FEW = 10_000  # more than there are: the first point, and one of each other kind
 WRITES = os.O_WRONLY | os.O_RDWR
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
 WRITERS = (  # and which argument is the file
@@ -147,7 +148,7 @@ def killed(
     result: str,
     watched: str,
     modules: Sequence[str],
-    step: int,
+    step: int = FEW,
 ) -> set[str]:
     """Kill a script (a file, or its text) in copies of a folder; return at what kinds of points."""
     if isinstance(script, str):

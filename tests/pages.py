@@ -2,8 +2,12 @@
 
 import doctest
 import re
+import socket
+import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,6 +29,38 @@ def run(page: str, code: list[str], **names: object) -> dict[str, object]:
     names.setdefault("__name__", page)
     exec(compile("\n".join(code), page, "exec"), names)
     return names
+
+
+def run_by(server: Any, command: list[str], *, check: bool = False) -> CompletedProcess[str]:
+    """Run a Python script as `subprocess.run` does, but as forks of a server of `warm`.
+
+    For what `torch.distributed.run` is to start, each rank gets the variables that it sets.
+    """
+    assert command[0] == sys.executable
+    places: list[dict[str, str]] = [{}]
+    if command[1:3] == ["-m", "torch.distributed.run"]:
+        standalone, ranks = command[3:5]
+        assert standalone == "--standalone"
+        count = ranks.removeprefix("--nproc-per-node=")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = {
+                "WORLD_SIZE": count,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": f"{free.getsockname()[1]}",
+            }
+        places = [{**place, "RANK": str(rank)} for rank in range(int(count))]
+        del command[1:5]
+    script, *arguments = command[1:]
+    started = [server.start(Path(script), *arguments, variables=place) for place in places]
+    try:
+        ended = [one.ended() for one in started]
+    finally:
+        for one in started:
+            one.kill()
+    codes = [one.returncode for one in ended]
+    assert not check or not any(codes), "\n".join(one.stderr for one in ended)
+    return CompletedProcess(command, next(filter(None, codes), 0))
 
 
 def run_docstrings(*modules: ModuleType) -> int:

@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 
 import grain
+from grain_workers import fork_workers
 from job import Job
 
 from yogadl.adapters.grain import cursor, make_dataloader
+
+fork_workers()
 
 
 def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:

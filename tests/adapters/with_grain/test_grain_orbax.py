@@ -9,10 +9,8 @@ import yogadl
 MODULES = ("numpy", "grain", "grain.python", "jax", "orbax.checkpoint", "yogadl.adapters.grain")
 PROGRAM = """
 import json, sys
-import grain, jax, numpy as np
-import orbax.checkpoint as ocp
+import grain
 import yogadl
-from grain.python import PyGrainCheckpointRestore, PyGrainCheckpointSave
 from yogadl.adapters import grain as yogadl_grain
 
 root, kind, task = sys.argv[1:]
@@ -36,6 +34,12 @@ def rest_of(iterator):
 
 
 if __name__ == "__main__":
+    import jax
+    import orbax.checkpoint as ocp
+    from grain.python import PyGrainCheckpointRestore, PyGrainCheckpointSave
+    from grain_workers import fork_workers
+
+    fork_workers()
     model = {"w": jax.numpy.arange(4.0)}
     iterator = open_iterator()
     with ocp.CheckpointManager(f"{root}/checkpoints-{kind}") as manager:

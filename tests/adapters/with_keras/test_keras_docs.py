@@ -1,9 +1,13 @@
 """The examples of the page about Keras, of the adapter's docstrings, and of the sources beside it, run."""
 
+import functools
+import subprocess
+
 import numpy as np
 import pages
 import pytest
 from inside import keras_loader as _loader
+from keras_programs import keras_programs
 
 import yogadl
 
@@ -18,6 +22,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
 
 def test_the_story_of_an_image_folder_runs_to_its_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, keras_programs("torch")))
     pages.run("stories/images.md", pages.blocks("stories/images.md"))
 
 

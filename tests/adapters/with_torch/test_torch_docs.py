@@ -1,10 +1,13 @@
 """The examples of the page about PyTorch, and of the adapter's docstrings, run."""
 
+import functools
 import importlib
 import pkgutil
+import subprocess
 
 import pages
 import pytest
+from warm import warm
 
 from yogadl.adapters import torch as adapter
 
@@ -47,6 +50,9 @@ def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "set by the page")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    server = warm("numpy", "boto3", "torch._dynamo", "torch.nn.parallel", "yogadl.adapters.torch")
+    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, server))
     monkeypatch.chdir(tmp_path)
     pages.run("stories/language_model.md", pages.blocks("stories/language_model.md"))
 

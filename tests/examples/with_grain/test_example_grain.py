@@ -7,4 +7,3 @@ class TestGrain(StoppableContract):
     script = "train_grain.py"
     modules = ("jax", "orbax.checkpoint", "yogadl.adapters.grain")
     points = ("mkdir", "no file", "empty file", "rename")
-    each = 1_000

@@ -7,4 +7,3 @@ class TestJax(StoppableContract):
     script = "train_jax.py"
     modules = ("jax", "orbax.checkpoint", "yogadl.adapters.jax")
     points = ("mkdir", "no file", "empty file", "rename")
-    each = 1_000

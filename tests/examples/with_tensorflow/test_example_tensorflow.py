@@ -7,4 +7,3 @@ class TestTensorFlow(StoppableContract):
     script = "train_tensorflow.py"
     modules = ("tensorflow", "yogadl.adapters.tensorflow")
     points = ("before save_v2", "before merge_v2_checkpoints", "before atomic_write_string_to_file")
-    each = 1_000
