@@ -6,10 +6,9 @@ Reading them is four fifths of the time to make a client.
 import functools
 
 import boto3
+import botocore.session
 import google.cloud.storage  # noqa: F401
 import obstore  # noqa: F401
-from botocore.loaders import JSONFileLoader
 
-_read = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
-JSONFileLoader.load_file = lambda _, path: _read(path)
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 boto3.session.Session().client("s3", region_name="us-east-1").close()

@@ -34,8 +34,8 @@ def opened(place: Place, mirror: Path, **options: Any) -> CacheStorage:
 
 def fetch(place: Place, mirror: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        small = {"LEAST_RANGE_BYTES": RANGE_BYTES, "MOST_RANGE_BYTES": RANGE_BYTES}
-        set_constants(patch, **small, WRITE_BYTES=RANGE_BYTES // 4)
+        set_constants(patch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
+        set_constants(patch, WRITE_BYTES=RANGE_BYTES // 4)
         ref = opened(place, mirror).fetch("data", "1")
         assert np.array_equal(ref.gather(range(len(ref)))["row"], ROWS)
     return "whole"
