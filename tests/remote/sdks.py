@@ -8,7 +8,6 @@ import functools
 import boto3
 import botocore.session
 import google.cloud.storage  # noqa: F401
-import obstore  # noqa: F401
 
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 boto3.session.Session().client("s3", region_name="us-east-1").close()
