@@ -23,11 +23,13 @@ _OPTIONS = (*WARNINGS, "-X", "faulthandler")
 _MAIN = "import sys, processes; processes.main(sys.argv[1])"
 
 
+# What tests import, for the process of which others are forked; what is not installed is left out.
+LOADED = ["pytest", "numpy", "yogadl.storage", "psutil", "hypothesis", "processes"]
+
+
 @functools.cache
 def _loaded() -> tuple[str, ...]:
-    """Return what tests import, of what is installed, for the process of which others are forked."""
-    names = ("pytest", "numpy", "yogadl.storage", "psutil", "hypothesis", "processes")
-    return tuple(name for name in names if importlib.util.find_spec(name.partition(".")[0]))
+    return tuple(name for name in LOADED if importlib.util.find_spec(name.partition(".")[0]))
 
 
 def in_child(

@@ -21,14 +21,13 @@ import yogadl
 from yogadl import RecordsRef
 from yogadl.errors import CacheFormatError, StorageError
 
-COUNT = 300
+COUNT = 150
 BOUND_S = 60
-BLOCKS = yogadl.Blocks(records=10, window=5, lanes=3)
+BLOCKS = yogadl.Blocks(records=5, window=5, lanes=3)
 ROOM_BYTES = 1_500_000  # not for all of the cache: its parts would come to the mirror, not its blocks
-SMALL_BLOCKS = yogadl.Blocks(records=5, window=5, lanes=3)
 COLUMNS = {
     "id": np.arange(COUNT),
-    "x": np.random.default_rng(0).integers(0, 255, (COUNT, 5000), np.uint8),
+    "x": np.random.default_rng(0).integers(0, 255, (COUNT, 10_000), np.uint8),
 }
 PASSING = {
     "reset": resets(),
@@ -80,7 +79,10 @@ def drained(ref: RecordsRef, shuffle: Any = True, **way: Any) -> None:
     assert sorted(seen) == list(range(COUNT))
 
 
-@pytest.mark.parametrize(("broken", "happens"), by_turns(PASSING), indirect=["broken"])
+NOW_AND_THEN = {name: PASSING[name] for name in ("reset", "cut", "stall in the body", "503")}
+
+
+@pytest.mark.parametrize(("broken", "happens"), by_turns(NOW_AND_THEN), indirect=["broken"])
 def test_a_failure_now_and_then_is_not_seen(broken: Broken, happens: Callable[[Exchange], None]) -> None:
     place, proxy = broken
     ref = opened(place)
@@ -112,11 +114,9 @@ def test_nor_is_it_where_blocks_are_held(broken: Broken, tmp_path: Path, way: di
     ("broken", "name", "shuffle"),
     [
         ("s3", "reset", True),
-        ("gcs", "reset", SMALL_BLOCKS),
-        ("gcs", "stall", True),
-        ("s3", "stall", SMALL_BLOCKS),
-        ("s3", "503", True),
-        ("gcs", "503", SMALL_BLOCKS),
+        ("gcs", "reset", BLOCKS),
+        ("s3", "stall", BLOCKS),
+        ("gcs", "503", True),
     ],
     indirect=["broken"],
 )
@@ -127,7 +127,7 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
     set_constants(monkeypatch, WINDOW_BYTES=1)
     place, proxy = broken
     held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": ROOM_BYTES}
-    ref = opened(place, total_s=3.0, **held)
+    ref = opened(place, total_s=2.0, **held)
     assert ref.locality().bytes > ROOM_BYTES
     iterator = iter(ref.stream(shuffle=shuffle).batch(16))
     seen = [next(iterator)]
@@ -186,7 +186,7 @@ def test_a_store_that_comes_back_is_waited_for(broken: Broken) -> None:
     iterator = iter(ref.stream(shuffle=True).batch(16))
     seen = [next(iterator)]
     proxy.breaks(of_a_part, resets())
-    timer = threading.Timer(4.0, proxy.rules.clear)
+    timer = threading.Timer(2.0, proxy.rules.clear)
     timer.start()
     seen += list(iterator)
     found = np.concatenate([batch["id"] for batch in seen]).tolist()
@@ -256,14 +256,14 @@ def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(
     """Of the same size."""
     drained(opened(any_place, verify="block"), **way)
     bucket = any_place.open()
-    damaged = COLUMNS["x"][200]
+    damaged = COLUMNS["x"][100]
     for name in parts_of(any_place):
         with bucket.get(name) as body:
             assert body is not None
             content = bytearray(b"".join(bytes(chunk) for chunk in body.chunks))
         place = content.find(damaged.tobytes())
         if place >= 0:
-            content[place + 4999] ^= 1
+            content[place + 9999] ^= 1
             bucket.put(name, bytes(content))
     ref = again(any_place, verify="block")
     with pytest.raises(
@@ -272,11 +272,13 @@ def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(
         drained(ref, **way)
     assert int(ref[0]["id"]) == 0
     with pytest.raises(CacheFormatError, match="field 'x'"):
-        ref[200]
+        ref[100]
 
 
 @pytest.mark.parametrize(
-    ("verify", "says"), [(None, "is not the object that was published"), ("block", "the bytes in part")]
+    ("either_place", "verify", "says"),
+    [("gcs", None, "is not the object that was published"), ("s3", "block", "the bytes in part")],
+    indirect=["either_place"],
 )
 def test_a_part_swapped_after_the_fetch_is_one_error(either_place: Place, verify: Any, says: str) -> None:
     ref = opened(either_place, verify=verify)
@@ -325,7 +327,6 @@ def test_streams_are_right_from_each_store(any_place: Place) -> None:
     ref = opened(any_place)
     drained(ref)
     drained(ref, threads=2)
-    drained(ref, workers=2)
     with proxy_before(any_place.options["endpoint_url"]) as proxy:
         through = again(any_place.through(proxy.url))
         assert int(through[7]["id"]) == 7

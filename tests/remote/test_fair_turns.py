@@ -11,7 +11,7 @@ from processes import Process, wait_until
 import yogadl
 from yogadl.storage import CacheStorage
 
-FOR_S = 4.0
+FOR_S = 2.0
 # Each should get about half; a quarter of what the other gets is what is promised.
 LEAST_SHARE = 0.1
 

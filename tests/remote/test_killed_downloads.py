@@ -20,7 +20,8 @@ from turns import by_turns
 import yogadl
 from yogadl.storage import CacheStorage
 
-ROWS = np.random.default_rng(5).integers(0, 255, (10_000, 4_096), np.uint8)
+ROWS = np.random.default_rng(5).integers(0, 255, (1_250, 4_096), np.uint8)
+RANGE_BYTES = 2**20
 # Of the part's five or six ranges.
 BEFORE = 3
 
@@ -32,8 +33,11 @@ def opened(place: Place, mirror: Path, **options: Any) -> CacheStorage:
 
 
 def fetch(place: Place, mirror: Path) -> str:
-    ref = opened(place, mirror).fetch("data", "1")
-    assert np.array_equal(ref.gather(range(len(ref)))["row"], ROWS)
+    with pytest.MonkeyPatch.context() as patch:
+        set_constants(patch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
+        set_constants(patch, WRITE_BYTES=RANGE_BYTES // 4)
+        ref = opened(place, mirror).fetch("data", "1")
+        assert np.array_equal(ref.gather(range(len(ref)))["row"], ROWS)
     return "whole"
 
 
@@ -137,13 +141,13 @@ def test_whatever_became_of_what_was_there_the_file_is_whole(
     with data.open("r+b") as file:
         if damage == "hole":
             file.seek(start)
-            file.write(bytes(2**20))
+            file.write(bytes(RANGE_BYTES // 8))
         elif damage in ("short", "long", "empty"):
-            file.truncate({"short": start + 5, "long": 2**27, "empty": 0}[damage])
+            file.truncate({"short": start + 5, "long": 2**24, "empty": 0}[damage])
     if damage == "notes":
         notes.write_bytes(b"\xff\x00[" + notes.read_bytes())
     elif damage == "torn notes":
-        notes.write_bytes(boot + first + b"[8388608, 167")
+        notes.write_bytes(boot + first + b"[1048576, 209")
     elif damage == "no notes":
         notes.unlink()
     assert fetch(place, mirror) == "whole"

@@ -68,6 +68,12 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.fixture
+def s3_place(moto_place: Place) -> Place:
+    """A bucket in a store that no other process keeps busy: a range that is late is asked for once more."""
+    return moto_place
+
+
+@pytest.fixture
 def put(broken: Broken) -> tuple[Place, StoreProxy, str]:
     """A bucket with one object, the proxy before it, and the object's tag."""
     place, proxy = broken

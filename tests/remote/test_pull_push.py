@@ -268,7 +268,7 @@ def test_pull_from_one_store_to_another_has_options_for_each(
     yoga: Callable[..., Ended],
     s3_place: Place,
     gcs_place: Place,
-    ministack_place: Place,
+    moto_place: Place,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -282,12 +282,12 @@ def test_pull_from_one_store_to_another_has_options_for_each(
     ended = yoga("pull", "a", "1", "--from", s3_place.url, *of_s3, "--to", gcs_place.url, *to_gcs)
     assert (ended.code, ended.err) == (0, "")
     of_gcs = ["--endpoint-url", gcs_place.options[endpoint], "--anonymous"]
-    to_s3 = ["--to-endpoint-url", ministack_place.options[endpoint]]
-    ended = yoga("push", "a", "1", ministack_place.url, "-s", gcs_place.url, *of_gcs, *to_s3)
+    to_s3 = ["--to-endpoint-url", moto_place.options[endpoint]]
+    ended = yoga("push", "a", "1", moto_place.url, "-s", gcs_place.url, *of_gcs, *to_s3)
     assert (ended.code, ended.err) == (0, "")
-    of_third = ["--endpoint-url", ministack_place.options[endpoint]]
+    of_third = ["--endpoint-url", moto_place.options[endpoint]]
     folder = tmp_path / "copies"
-    assert yoga("pull", "a", "1", "--from", ministack_place.url, *of_third, "--to", folder).code == 0
+    assert yoga("pull", "a", "1", "--from", moto_place.url, *of_third, "--to", folder).code == 0
     assert is_same(yogadl.open_storage(tmp_path / "caches"), yogadl.open_storage(folder))
 
 

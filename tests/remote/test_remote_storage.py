@@ -12,5 +12,5 @@ from yogadl.testing import StorageContract
 
 class TestBucket(StorageContract):
     @pytest.fixture
-    def storage(self, any_place: Place, tmp_path: Path) -> CacheStorage:
-        return yogadl.open_storage(any_place.url, **any_place.options, mirror=tmp_path / "mirror")
+    def storage(self, either_place: Place, tmp_path: Path) -> CacheStorage:
+        return yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "mirror")
