@@ -1,6 +1,7 @@
 """Settings for all tests: which files an environment runs, and how hypothesis searches."""
 
 import functools
+import gc
 import importlib.util
 import re
 import time
@@ -14,7 +15,7 @@ DAY_S = 86_400
 try:
     import hypothesis
 except ModuleNotFoundError:  # the environment `bare`
-    pass
+    gc.freeze()
 else:
     # The same examples in every run, so that a failure is the change's and not the dice's; machines of
     # strangers are slow, hence no deadline. To search further: pytest --hypothesis-profile=thorough
@@ -84,6 +85,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=15,
         help="how many chains of stops, kills and resumes tests/faults/test_killed_prefetch.py tries",
     )
+
+
+def pytest_collection_finish() -> None:
+    """Let later collections of garbage pass over the tests and modules, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

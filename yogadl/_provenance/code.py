@@ -119,7 +119,7 @@ class CodeReader:
             # A zip file's module knows how to get at its source.
             lines = linecache.getlines(filename, dict(module_globals))
             try:
-                self._files[key] = _CodeFile("".join(lines), filename, flags) if lines else None
+                self._files[key] = _code_file("".join(lines), filename, flags) if lines else None
             except (SyntaxError, ValueError):
                 self._files[key] = None  # not Python, as a page of documentation whose examples are run
         return self._files[key]
@@ -168,6 +168,10 @@ class _CodeFile:
         classes = [node for node in found if isinstance(node, ast.ClassDef)]
         holding = [node for node in classes if any(_holds(node, method) for method in methods)]
         return holding if len(holding) == 1 else classes
+
+
+# A process that builds many versions has all their functions in a few files; a large one takes long to parse.
+_code_file = functools.lru_cache(maxsize=4)(_CodeFile)
 
 
 def _holds(node: ast.ClassDef, method: FunctionType) -> bool:
