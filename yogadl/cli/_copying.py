@@ -43,7 +43,7 @@ def refuse_needless_for_target(arguments: argparse.Namespace, target: str | None
 def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the arguments with the options of the target's bucket in place of the source's.
 
-    If the source is a folder or a bucket of the same kind, an option without its "to-" form given keeps the
+    If the source is a folder or a bucket of the same kind, an option that is not given with "to-" has the
     source's value.
     """
     own = {name: getattr(arguments, f"to_{name}") for name in ("endpoint_url", "region", "profile")}

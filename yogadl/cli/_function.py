@@ -55,7 +55,7 @@ def load(target: Target) -> Callable[..., Any]:
 
     Raises:
         ConfigurationError: if there is no such file or function.
-            Exception: any error that the file raises.
+        Exception: any error that the file raises.
     """
     path = target.path.absolute()
     if not path.is_file():

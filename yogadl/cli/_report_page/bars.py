@@ -14,7 +14,7 @@ class Bars:
     """A histogram.
 
     Attributes:
-            edges: The least number of each step, then the greatest number; as text, since they may be times.
+        edges: The least number of each step, then the greatest number; as text, since they may be times.
         counts: The number of values in each step.
     """
 

@@ -54,9 +54,9 @@ def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
     """Return a summary of a column.
 
     Args:
-            leaf: The field's leaf.
-            column: The field's values in the sample; none if the field is pickled.
-            seed: The seed of the random choice among too many values.
+        leaf: The field's leaf.
+        column: The field's values in the sample; none if the field is pickled.
+        seed: The seed of the random choice among too many values.
     """
     if leaf.dtype == OBJECT:
         return Summary((), ("pickled, so not opened: unpickling runs code",))
