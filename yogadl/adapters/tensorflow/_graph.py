@@ -92,7 +92,7 @@ class Graph:
         return [node.attr["token"].s for node in self._nodes() if node.op in _PYTHON_OPS]
 
     def has_unknown_content(self) -> bool:
-        """Return whether the pipeline reads from queues, iterators or the like: the graph lacks their content."""
+        """Return whether the pipeline reads from queues, iterators or the like, of unknown content."""
         handles = [
             handle.maybe_type_name
             for node in self._nodes()
@@ -108,7 +108,7 @@ class Graph:
         yield from self.definition.node
 
     def _of_records(self) -> tuple[list[Message], list[Message]]:
-        """Return the nodes of functions, and the other nodes, without those that only choose among datasets."""
+        """Return the nodes of functions, and the other nodes; without nodes that only choose datasets."""
         functions = {function.signature.name: function for function in self.definition.library.function}
         main = _without_choices(self.definition.node)
         called: dict[str, list[Message]] = {}
