@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a sub-command and return the exit code.
 
     Args:
-        argv: The arguments after the command's name; those of this process if not given.
+        argv: The arguments after the command's name; by default the arguments of this process.
 
     Raises:
         SystemExit: after ``--help`` and ``--version``, with 0.

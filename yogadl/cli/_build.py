@@ -6,7 +6,7 @@ built it. --replace builds it again; programs that read the old version keep rea
 
 If VERSION is auto, the version's name is made from the code and the arguments: a change of either builds a
 new version. The value of --arg is read as JSON, and as a string if it is no JSON: count=1000, split=train,
-sizes='[32, 64]', year='"2024"'. What the function prints goes to stderr.
+sizes='[32, 64]', year='"2024"'. The function's own output goes to stderr.
 
 Many tasks, such as those of a job array, can build one version together. Each task runs with --task K/N.
 Tasks run in any order, and a task can be repeated. When all tasks are done, one call with --commit publishes

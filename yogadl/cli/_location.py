@@ -162,7 +162,7 @@ def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
 
 
 def storage_below(start: Path) -> Path | None:
-    """Return the root of the first storage found at or below this folder; None if none is found."""
+    """Return the root of the first storage found at or below this folder, or None."""
     waiting = deque([start])
     for _ in range(_MOST_FOLDERS):
         if not waiting:

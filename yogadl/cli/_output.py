@@ -144,7 +144,7 @@ def mended(names: Sequence[str]) -> str:
 
 
 def moment(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; None for an invalid time, as in a damaged file."""
+    """Return a time as ISO 8601 in UTC, or None for an invalid time, as in a damaged file."""
     found = _utc(seconds)
     return None if found is None else found.isoformat(timespec="seconds").replace("+00:00", "Z")
 

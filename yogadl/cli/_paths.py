@@ -15,7 +15,7 @@ _MOST_LEVELS: Final = 8
 
 
 def mistaken_path(arguments: argparse.Namespace) -> str | None:
-    """Return the error message if the id is a path or a URL; None if it is neither."""
+    """Return the error message if the id is a path or a URL, else None."""
     name: str | None = getattr(arguments, "id", None)
     if not name:
         return None

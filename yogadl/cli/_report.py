@@ -1,7 +1,7 @@
 """Write a page about a version: what its records are like, how it is stored, how it was built.
 
 The page is one HTML file: it loads nothing, runs no script, and can be mailed or printed. Values are
-described from a sample, the records that come first in a shuffle; so a large version takes no longer than a
+described from a sample, the records that come first in a shuffle. A large version takes no longer than a
 small one. Pickled fields are not opened, since unpickling runs code.
 
 Example:

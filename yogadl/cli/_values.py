@@ -79,7 +79,7 @@ def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # any value of a batch
 
 
 def _bounds(array: NDArray[Any]) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value, without NaN and NaT; None without values or an order."""
+    """Return the least and the greatest value, without NaN and NaT, or None without values or an order."""
     if array.dtype.kind in "Oc" or not array.size:
         return None
     if array.dtype.kind not in "biufmM":

@@ -26,7 +26,7 @@ from yogadl.storage import CacheStorage, Verified
 
 @dataclass
 class _Checked:
-    """The result of checking one version: what was verified, or an error."""
+    """The result of checking one version: the verified contents, or an error."""
 
     id: str
     version: str

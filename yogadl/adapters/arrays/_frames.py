@@ -98,7 +98,7 @@ def _of_series(name: Any, series: Any, data_type: Any) -> Values:
 
 
 def _type_of(name: Any, series: Any) -> Any:
-    """Return the common Arrow type of the values of a column of Python objects; None for another column."""
+    """Return the common Arrow type of the values of a column of Python objects, else None."""
     if series.dtype != object:
         return None
     values = series.to_numpy()

@@ -48,7 +48,7 @@ def parquet(
 
     Args:
         path_or_paths: The files, in the order of their records; all files have the same schema.
-        columns: Which columns to read, in this order; all if not given.
+        columns: The columns to read, in this order; all columns if not given.
 
     Raises:
         UnsupportedDataError: if a column can't be stored (names the column), or if there are no records.

@@ -23,7 +23,7 @@ _WITHOUT_RNG = (grain.transforms.Map, grain.transforms.Filter, grain.transforms.
 
 def make_dataloader(
     stream: RecordStream,
-    operations: Sequence[Any] = (),  # Grain's transformations: they share no type
+    operations: Sequence[Any] = (),  # Grain's transformations have no common type
     worker_count: int | None = 0,
     *,
     epochs: int | None = 1,

@@ -1,4 +1,4 @@
-"""Samplers of a `grain.DataLoader`: they return the number of the next record or batch."""
+"""Samplers of a `grain.DataLoader`, which return the number of the next record or batch."""
 
 import json
 import sys

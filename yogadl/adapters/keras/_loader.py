@@ -216,9 +216,9 @@ class ReadingCall(NamedTuple):
 
 
 def reading_call() -> ReadingCall | None:
-    """Return how Keras is about to read the dataset that it prepares now; None outside of such a call.
+    """Return how Keras is about to read the dataset that it prepares now, or None outside of such a call.
 
-    Keras does not pass this to the dataset. So this function looks up the arguments of `get_data_adapter` in
+    Keras does not pass this to the dataset, so the function looks up the arguments of `get_data_adapter` in
     the call stack: `fit` and similar methods call it with the dataset, on every backend, before they read
     anything.
     """

@@ -59,7 +59,7 @@ class BatchesSource:
         self.spec = Spec.of_record(map_leaves(lambda array, _: array[0], found), 0, allow_pickle)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on, a batch at a time; those before `start` are read and dropped."""
+        """Yield the records from `start` on, a batch at a time, after reading those before."""
         first, batch = 0, self._first
         while batch is not None:
             columns = self._columns(batch, first)

@@ -19,7 +19,7 @@ _BLOCK_BYTES: Final = 64 * 2**20
 def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Dataset":
     """Return the records of a `DataRef` as a ``ray.data.Dataset``, in their order; nothing is read yet.
 
-    Each task opens the data on the node where it runs. So all nodes must reach the data: in a bucket, or in a
+    Each task opens the data on the node where it runs, so all nodes must reach the data: in a bucket, or in a
     folder that they share. Each value of a nested record becomes a column, such as ``"image/pixels"``.
 
     Args:

@@ -19,7 +19,7 @@ from yogadl.errors import UnsupportedDataError
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:
-    """Return the source of a ``ray.data.Dataset``; None for any other object of Ray."""
+    """Return the source of a ``ray.data.Dataset``, or None for any other object of Ray."""
     return DatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
 
 
@@ -44,7 +44,7 @@ class DatasetSource(Source):
         return self._opened(self._dataset.take_batch(1, batch_format="pyarrow")).spec
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on, through this process; those before `start` are read, too."""
+        """Yield the records from `start` on, through this process, after reading those before."""
         with _in_order(self._dataset):
             for batch in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
                 count = batch.num_rows

@@ -56,7 +56,7 @@ def decoded(data: Tensor, dtype: str) -> Tensor:
 
 
 def require_eager(what: str) -> None:
-    """Raise a ConfigurationError inside a `tf.function` and in graph mode; `what` names the caller."""
+    """Raise a ConfigurationError inside a `tf.function` and in graph mode, naming the caller `what`."""
     if tf.executing_eagerly():
         return
     if tf.inside_function():

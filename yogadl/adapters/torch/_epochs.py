@@ -1,8 +1,8 @@
 """Let the worker processes of one DataLoader agree on the epoch that each iterator of a dataset reads.
 
 DataLoader copies an iterable dataset into its workers each time it is iterated over, and calls `iter` only
-there: the copy in the training loop gets no notice of a new epoch. So the workers record it in a small file,
-whose path all copies have.
+there: the copy in the training loop gets no notice of a new epoch. The workers therefore record the epoch in
+a small file, whose path all copies have.
 """
 
 import fcntl

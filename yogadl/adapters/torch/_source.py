@@ -39,7 +39,7 @@ def source(
         allow_pickle: Whether values without a stored form may be pickled.
 
     Returns:
-        The source; ``None`` if `data` is none of these.
+        The source, or ``None`` if `data` is none of these.
 
     Raises:
         UnsupportedDataError: if there are no records, or one can't be stored; names field and record.

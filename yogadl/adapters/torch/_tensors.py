@@ -46,7 +46,7 @@ def converters(spec: Spec) -> list[Convert]:
 
 
 def _converter(leaf: Leaf) -> Convert:
-    """Return the function for a leaf; a varying field stays a list of tensors, bytes, str or other objects."""
+    """Return the function for a leaf; a varying field stays a list, of tensors, bytes, str or objects."""
     if not leaf.is_numeric:
         return _same
     if not leaf.is_fixed:

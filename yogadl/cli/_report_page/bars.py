@@ -41,7 +41,7 @@ def _bars_of_integers(values: NDArray[Any], dtype: np.dtype[Any] | None = None) 
 
 
 def _bars_of_floats(values: NDArray[Any]) -> Bars:
-    # The distance between two values may overflow; that between their halves does not.
+    # The distance between two values may overflow; the distance between their halves does not.
     halves = values.astype(np.float64) / 2
     least, greatest = float(halves.min()), float(halves.max())
     distance = greatest - least or 1.0  # the halves of the two smallest numbers are equal

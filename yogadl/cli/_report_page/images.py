@@ -81,7 +81,7 @@ def _shrunk(image: NDArray[Any]) -> NDArray[Any]:
 
 
 def kind_of(content: bytes) -> str | None:
-    """Return the kind of an image file by its first bytes, PNG or JPEG; None if it is neither."""
+    """Return the kind of an image file by its first bytes, PNG or JPEG, else None."""
     return "PNG" if content.startswith(_PNG) else "JPEG" if content.startswith(_JPEG) else None
 
 
@@ -107,7 +107,7 @@ def _size_of_png(content: bytes) -> tuple[int, int] | None:
 
 
 def _size_of_jpeg(content: bytes) -> tuple[int, int] | None:
-    """Return width and height from the first segment that has a size; None if there is none."""
+    """Return width and height from the first segment that has a size, or None."""
     place = 2
     while place + 10 <= len(content) and content[place] == 0xFF:
         marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")

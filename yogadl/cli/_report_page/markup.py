@@ -8,7 +8,7 @@ from typing import Any, Final
 
 _CUT: Final = 300
 _ALONE: Final = {"img", "meta"}  # elements without an end tag
-# Joiners combine letters and emojis. They are harmless, and some languages can't be read without them.
+# Joiners combine letters and emojis; harmless, and some languages can't be read without them.
 _JOINERS: Final = {"\u200c", "\u200d"}
 
 

@@ -55,7 +55,7 @@ def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
 
     Args:
         leaf: The field's leaf.
-        column: The field's values in the sample; none if the field is pickled.
+        column: The field's values in the sample; an empty column if the field is pickled.
         seed: The seed of the random choice among too many values.
     """
     if leaf.dtype == OBJECT:
@@ -196,7 +196,7 @@ def _mean(ordered: NDArray[Any]) -> float:
 
 
 def _classes(ordered: NDArray[Any]) -> tuple[tuple[str, int], ...] | None:
-    """Return the count of each integer, in order of size; ``None`` if there are too many integers."""
+    """Return the count of each integer, in order of size, or ``None`` if there are too many integers."""
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     if len(starts) > MOST_CLASSES:
         return None
