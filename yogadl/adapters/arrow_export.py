@@ -138,7 +138,7 @@ def _item(name: str, kind: Any) -> Any:
 
 
 def _list(kind: Any, size: int | None) -> Any:
-    """Return the type of a dimension; a dimension of size 0 is a list, as Parquet can't return another."""
+    """Return the type of a dimension; for size 0 a plain list, as Parquet can't read a fixed-size one."""
     return pa.list_(kind, size) if size else pa.list_(kind)
 
 

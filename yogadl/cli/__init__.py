@@ -24,7 +24,7 @@ from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
-_NONSENSE: Final = 2  # as argparse
+_NONSENSE: Final = 2  # as argparse exits
 _INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
 
 

@@ -10,7 +10,7 @@ from yogadl._key import is_dataset_id
 
 _VERSIONS: Final = "versions"
 _SUFFIX: Final = ".json"
-# A dataset's folder is at most so many levels above the files of its caches; versions may contain slashes.
+# The search for a dataset's folder goes up this many levels at most; versions may contain slashes.
 _MOST_LEVELS: Final = 8
 
 

@@ -57,7 +57,7 @@ class FrameSource:
             start, count = stop, chunk_records(record_bytes)
 
     def columns(self, indices: Indices) -> Columns:
-        """Return any records, for `from_source`."""
+        """Return the records at any indices; `from_source` reads by this method."""
         stored = stored_columns(self._names, self._read(self._table, indices), indices.tolist())
         return value_lists(self.spec, stored)
 

@@ -20,8 +20,7 @@ from yogadl.adapters._trees import with_padding
 from yogadl.adapters.grain._numbering import length_of
 from yogadl.errors import ConfigurationError
 
-# The size of one read ahead: the records are still in the CPU's cache when Grain uses them, at about 20 us a
-# record.
+# The size of one read ahead: records are still in the CPU's cache when Grain uses them, at 20 us each.
 _AHEAD_BYTES: Final = 1_000_000
 _MOST_AHEAD: Final = 1024
 _LEAST_AHEAD: Final = 16
@@ -127,7 +126,7 @@ class RecordItems:
             ]
         )
 
-    def __getitem__(self, number: Any) -> Any:  # benchmarks/grain_loader.py: once a record
+    def __getitem__(self, number: Any) -> Any:  # called once a record: benchmarks/grain_loader.py
         thread = self._thread
         step = number - thread.last
         is_steady = step == thread.step and step > 0

@@ -31,7 +31,7 @@ def make_dataloader(
     drop_remainder: bool = False,
     padding_field: str | None = None,
     skip_finished_epoch: bool = False,
-    **options: Any,  # those of `grain.DataLoader`
+    **options: Any,  # further options of `grain.DataLoader`
 ) -> grain.DataLoader:
     """Return a `grain.DataLoader` that reads a stream; each iteration begins at the stream's start.
 

@@ -47,7 +47,7 @@ def make_jax_iterator(
             always left out.
         epochs: The number of epochs to read; None: without end.
         padding_field: The name of a bool field to add to each batch: true for records that are padding.
-        prefetch: The number of batches to keep ready on the devices; with 0 there is no thread.
+        prefetch: The number of batches to keep ready on the devices; 0: no batch, and no thread.
         threads: The number of threads that read batches and put them onto the devices; see `Loader.prefetch`.
         skip_finished_epoch: If no batch is left in the cursor's epoch, read the next epoch instead of
             yielding nothing; see docs/howto/cursors.md.

@@ -23,7 +23,7 @@ def shards() -> dict[str, int]:
 
 
 def check_share(stream: RecordStream, spanned: int | None) -> None:
-    """Check that the stream's shard fits the sharding: raise if it conflicts, warn if processes read alike.
+    """Check that the stream's shard fits the sharding: raise if not, warn if all processes read all.
 
     A batch lies on the devices of `spanned` processes; ``None``: there is no sharding.
     """

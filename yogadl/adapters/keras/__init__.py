@@ -1,7 +1,6 @@
 """Read Keras's datasets into caches, and hand streams to Keras, with any of its backends.
 
-The names of this module need Keras 3. docs/howto/keras.md covers training, evaluation and continuing after a
-stop.
+The names of this module need Keras 3. docs/howto/keras.md covers training, evaluation and resuming.
 """
 
 from yogadl.adapters import _checks

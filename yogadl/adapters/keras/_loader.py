@@ -92,8 +92,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     ) -> None:
         super().__init__()
         stream = as_stream(stream)
-        # If no batch is left in the start's epoch, batch 0 of an endless dataset is the first of the next
-        # epoch.
+        # If the start's epoch has no batch left, batch 0 of an endless dataset is the first of the next one.
         cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=epochs is None)
         self._reader = BatchReader(stream, cut, padding_field, ahead_of(prefetch, threads))
         self._arrange = arranger(stream.spec, fields, padding_field)
@@ -195,7 +194,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         return self._reader.cursor(delivered)
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
-        """Make the first batch after a cursor batch 0.
+        """Move batch 0 to the first batch after a cursor.
 
         Args:
             state: A cursor of this dataset, or of any loader of the same data and order.

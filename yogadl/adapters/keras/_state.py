@@ -125,7 +125,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         steps = self._dataset.steps_per_epoch
         if self.step and steps != state["steps_per_epoch"]:  # other batches or ranks
             self.step = steps - self._dataset.steps_left
-            self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]  # it may be finished
+            # If no batch is left in the cursor's epoch, the dataset starts with the next epoch.
+            self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]
         return model
 
     def _check_same(self, model: Model, made: Model) -> None:

@@ -66,7 +66,7 @@ class _Task(concurrent.futures.Future[Any]):
 def original(error: BaseException) -> BaseException:
     """Return the error that a task raised, caused by Ray's error; a WorkerDiedError if the task was lost."""
     cause = getattr(error, "cause", None)
-    # An error in a user's function of a dataset reaches us only as Ray's text.
+    # An error in a user's function of a dataset arrives only as Ray's text.
     if isinstance(error, RayTaskError) and isinstance(cause, Exception) and not isinstance(cause, RayError):
         cause.__cause__ = error
         return cause

@@ -17,7 +17,7 @@ from yogadl.adapters.tensorflow._specs import Dataset
 from yogadl.adapters.tensorflow._tensors import require_eager
 from yogadl.errors import ConfigurationError, CursorError, DatasetNotFoundError
 
-# A number of records that no shard exceeds: options are checked on so large a dataset before a build.
+# More records than any number of shards needs: options are checked on a range of this length before a build.
 _MANY_RECORDS: Final = 2**40
 
 

@@ -60,7 +60,7 @@ class Graph:
     definition: Message
 
     def doubts(self) -> list[tuple[str, str]]:
-        """Return each thing that the pipeline does and that should not be cached, with what to do instead."""
+        """Return the pipeline's operations that should not be cached, each with what to do instead."""
         functions, main = self._of_records()
         nodes = [*functions, *main]
         ops = [_stem(node.op) for node in nodes]

@@ -34,7 +34,7 @@ class WorkerId:
     seed: int = 0  # DataLoader's random number for the iterator; two iterators seldom have the same
     # The ordinal of the process among all that the parent has started, less the worker's number: the same for
     # all workers of one iterator, which are started one after another. If another thread starts fewer than
-    # `workers` processes in between, it differs by less than between two iterators.
+    # `workers` processes in between, the value differs by less than between two iterators.
     started: int = 0
     parent: int = 0  # the process that iterates over the DataLoader
 

@@ -22,7 +22,7 @@ _READ_RECORDS: Final = 256
 Transform = Callable[[Any], Any]
 
 
-class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch has no types there
+class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch is untyped here
     """A stream's records, or whole batches of them, as tensors: an iterable dataset.
 
     In a DataLoader with W workers, worker k yields items k, k + W, k + 2W, ... of the epoch. DataLoader
@@ -157,7 +157,7 @@ class ItemIterator(Iterator[Any]):
             self._is_over = True
             raise
         except BaseException:
-            self._rest = None  # a generator that raised is finished; the next call continues with a new one
+            self._rest = None  # a generator that raised is finished; the next call reopens at this item
             raise
         self._yielded += 1
         return item

@@ -21,8 +21,7 @@ def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CursorError: if the state has no cursor; or if the delivered records are not the beginning of the
             epoch: between snapshots (``snapshot_every_n_steps``), or if DataLoader makes batches of the
-                records of
-            several workers.
+            records of several workers.
 
     Example:
         >>> import yogadl

@@ -18,7 +18,7 @@ from yogadl.cli._report_page.images import kind_of
 # A few records may hold millions of values of a field. If there are more than this, a random choice of them
 # is summarized.
 MOST_VALUES: Final = 2**17
-# At most so many different integers or short texts are counted one by one.
+# Integers and short texts are counted one by one up to this number of different values.
 MOST_CLASSES: Final = 20
 _SHORT_TEXT: Final = 40
 _BITS: Final = 64
