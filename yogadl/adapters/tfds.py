@@ -80,7 +80,7 @@ def _stored(value: Any, features: Features, path: str) -> Any:
 def _array(values: list[Any], shape: tuple[int | None, ...], dtype: np.dtype[Any], path: str) -> Any:
     """Return a sequence as an array; an empty sequence too gets the dtype and rank of its feature."""
     if not values:
-        # The dtype of bytes is object, which says nothing about the content of an empty array.
+        # The feature's dtype for bytes is object, from which an empty array gets no stored dtype.
         empty = np.dtype("S1") if dtype.kind == "O" else dtype
         return np.empty((0, *(size or 0 for size in shape[1:])), empty)
     try:

@@ -2,7 +2,7 @@
 
 The new version has all records of BASE, followed by those that the function returns. Only the new records
 are read and written: the files of BASE become files of the new version, too. If the version exists already,
-nothing is built. A warning then says if other code or arguments built the version, or if the version does
+nothing is built. A warning appears if other code or arguments built the version, or if the version does
 not continue BASE. --replace builds it again. All options are as for `yogadl build`.
 
 Example:

@@ -1,7 +1,7 @@
 """Build a version from a function in a Python file.
 
 The function yields the records or returns them as an iterable, as arrays, or as an object with __len__ and
-__getitem__. If the version exists already, nothing is built, and a warning says if other code or arguments
+__getitem__. If the version exists already, nothing is built. A warning appears if other code or arguments
 built it. --replace builds it again; programs that read the old version keep reading it.
 
 If VERSION is auto, the version's name is made from the code and the arguments: a change of either builds a

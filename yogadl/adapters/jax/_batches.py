@@ -92,7 +92,7 @@ class OnManyDevices:
         # Fields of which this process holds the same rows, mostly all fields, are read together.
         together: dict[tuple[int, ...], list[int]] = {}
         for number, field in enumerate(fields[:-1] if has_padding else fields):
-            # A function takes whole records, so all fields of all rows that this process needs are read.
+            # With functions, all fields of all rows are read together: a record passes through them once.
             rows = tuple(self._rows.tolist()) if self.run.calls_functions else field.rows
             together.setdefault(rows, []).append(number)
         self._together = [(np.array(rows), numbers) for rows, numbers in together.items()]
