@@ -62,7 +62,7 @@ def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
 
 
 def _hidden_in(name: str) -> str | None:
-    """Return an invisible character that changes how text is shown: a control, direction mark or separator."""
+    """Return an invisible character that affects how text shows: a control, direction or separator mark."""
     if name.isascii():
         return None  # the usual case; ASCII control characters are refused in any key
     import unicodedata  # slow to import
