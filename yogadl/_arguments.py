@@ -30,7 +30,7 @@ _SYNONYMS: Final = (
     {"seed", "shuffle_seed"},
 )
 
-# Correct names that some functions don't have: they are never treated as a misspelling of a similar name.
+# Correct names that some functions don't have; no similar name is suggested for them.
 _NO_TYPO: Final = frozenset({"skip_finished_epoch", "skip_shuffle_at_epoch_end"})
 
 # Other functions that may take the argument; each key is the text of a call to the function.

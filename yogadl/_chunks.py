@@ -41,9 +41,9 @@ class _Stretches:
 
 
 class ChunkedRecords:
-    """Chunks of the values of a field; documents are those values, tokens their items along the first axis.
+    """Chunks of a field's values. Each value is a document, and each item along its first axis a token.
 
-    The start of each document is computed once a process, at its first use, and takes 8 bytes a document. A
+    The start of each document is computed once in each process, and takes 8 bytes a document. A
     pickled object leaves the starts out if they can be read from a cache's rows, and includes them if the
     values themselves had to be read.
 

@@ -41,7 +41,7 @@ def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any
     """Iterate, and add the record's number to an error that the source raises."""
     number = first
     try:
-        for number, record in enumerate(start(), first + 1):  # noqa: B007  (read when an error passes)
+        for number, record in enumerate(start(), first + 1):  # noqa: B007  (used in the note of an error)
             yield record
     except Exception as error:
         error.add_note(f"while reading record {number} of the source")
@@ -229,7 +229,7 @@ def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     """Turn the values of one field into a column: one array if all shapes agree, else a list.
 
     The array is new, writable and C-contiguous. A list holds bytes, str, or C-contiguous arrays of
-    the leaf's dtype. `leaf` decides the dtype only; a shape that differs from its shape is no error.
+    the leaf's dtype. `leaf` decides the dtype only; a value of another shape is no error.
 
     Raises:
         BadValueError: if a value is not of the leaf's dtype.

@@ -32,7 +32,7 @@ _ITERATION_BYTES: Final = 2**20
 
 
 class StreamedRef(DataRef[Item_co]):
-    """Refer to records that are read as a stream.
+    """A reference to records that are read as a stream.
 
     Immutable, safe to use from several threads, usable after a fork, and picklable: a reference to a
     cache pickles as its location and name, in well under a kilobyte.
@@ -83,7 +83,7 @@ class StreamedRef(DataRef[Item_co]):
 
 
 class RecordsRef(StreamedRef[Item_co]):
-    """Refer to a dataset whose records can be read one by one, by the batch, or as a stream."""
+    """A reference to a dataset whose records can be read one by one, by the batch, or as a stream."""
 
     def __new__(cls, *records: Any, **options: Any) -> Self:  # those of __init__, or of yogadl 0.1.4
         """Refuse the file path from which yogadl 0.1.4 made an `LMDBDataRef`."""
@@ -144,7 +144,7 @@ class RecordsRef(StreamedRef[Item_co]):
         return self.__getitems__([number])[0]
 
     def __iter__(self) -> Iterator[Item_co]:
-        """Yield every record in source order; the iteration is no epoch of a stream."""
+        """Yield every record in source order; claims no epoch."""
         count = max(1, min(1024, _ITERATION_BYTES // max(1, self.record_bytes)))
         for start in range(0, len(self), count):
             yield from self.__getitems__(range(start, min(start + count, len(self))))
@@ -177,7 +177,7 @@ class RecordsRef(StreamedRef[Item_co]):
             num_shards: How many shares.
             drop_shard_remainder: Whether to leave out the last records that don't divide evenly among the
                 shards.
-            pad_shard_remainder: Whether to repeat records of the epoch's start so that they do.
+            pad_shard_remainder: Whether to repeat records of the epoch's start, so that they divide evenly.
             cursor: The place to go on from, as returned by `state_dict` of any iterator of this dataset.
             rebind: Whether to accept a cursor of other data with as many records.
 
@@ -250,7 +250,7 @@ class RecordsRef(StreamedRef[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense, or `grows` is missing.
         """
-        from yogadl._split import split  # imported only by those that split
+        from yogadl._split import split  # imported only when splitting
 
         grows = None if grows is None else flag("grows", grows)
         chosen = split(self._records, shares, whole("seed", seed, None), by, grows)
@@ -262,7 +262,7 @@ class RecordsRef(StreamedRef[Item_co]):
 
         Cursors stay valid. A stream's own `RecordStream.map` and `RecordStream.random_map` come after it.
         """
-        from yogadl._chain import mapped  # imported only by those that map
+        from yogadl._chain import mapped  # imported only when mapping
 
         return RecordsRef(mapped(self._records, fn, spec))
 
@@ -318,8 +318,8 @@ class RecordsRef(StreamedRef[Item_co]):
             size: How many tokens a chunk has: items along the first axis.
             drop_remainder: Whether to leave out the last tokens, which make no whole chunk.
             pad: The value that fills up the last chunk, with `drop_remainder=False`.
-            segments: The name of a second field, int32 of `size`, that says which document each token belongs
-                to: counted from 0 in each chunk, and -1 for padding.
+            segments: The name of a second field, int32 of `size`, with the number of each token's document:
+                counted from 0 in each chunk, and -1 for padding.
 
         Raises:
             ConfigurationError: if there is no such field or it can't be cut, or an argument is invalid.
@@ -331,7 +331,7 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> ref.chunks("tokens", 4, segments="document")[1]
             {'tokens': array([1, 2, 0, 0]), 'document': array([0, 0, 1, 2], dtype=int32)}
         """
-        from yogadl._chunks import ChunkedRecords  # imported only by those that cut chunks
+        from yogadl._chunks import ChunkedRecords  # imported only when cutting chunks
 
         cut = ChunkedRecords(
             self._records, field, size, drop_remainder=drop_remainder, pad=pad, segments=segments
@@ -373,7 +373,7 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
             length and a sample of the records, and marked weak.
         spec: The shapes that vary, which a sample of 16 records may not show: a tree like the record's with a
             `yogadl.Leaf` for each such field, or the spec of another `DataRef`. Fields that a dict leaves out
-            are as in the sample. If a record does not fit, the error says what to give here.
+            are as in the sample. If a record does not fit, the error gives the `spec` to pass.
 
     Raises:
         UnsupportedDataError: if `data` has no random access or a record can't be read.
@@ -386,6 +386,6 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
         >>> [len(tokens) for tokens in ref.gather([0, 4])["tokens"]]
         [1, 5]
     """
-    from yogadl._records import SourceRecords  # not imported by those that read a cache
+    from yogadl._records import SourceRecords  # not imported for reading a cache
 
     return RecordsRef(SourceRecords(data, fingerprint, spec))

@@ -85,7 +85,7 @@ class DataRef(abc.ABC, Generic[Item_co]):
 
 
 class Storage(abc.ABC):
-    """Build datasets once, keep them, and hand out references to them."""
+    """Builds datasets once, keeps them, and returns references to them."""
 
     @abc.abstractmethod
     def submit(self, data: Any, dataset_id: str, dataset_version: str) -> None:
@@ -140,14 +140,14 @@ class Lineage:
 
 
 class Memory(Protocol):
-    """Allocate the arrays that batches are gathered into."""
+    """Allocates the arrays that batches are gathered into."""
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array of undefined content that nothing else refers to."""
 
 
 class RandomAccess(Protocol):
-    """Read records at any indices, as columns.
+    """Reads records at any indices, as columns.
 
     A cache, any object with ``__len__`` and ``__getitem__`` and every view implement this; the stream layer
     uses no other interface to read records. Implementations are safe to call from several threads at once,

@@ -16,7 +16,7 @@ AUTO: Final = "auto"
 
 @frozen
 class DatasetKey:
-    """Identify one immutable dataset by id and version; slashes make folders.
+    """The id and version of one immutable dataset; slashes make folders.
 
     Raises:
         ConfigurationError: if id or version is empty, absolute, too long, or has a ``.``, ``..``, control

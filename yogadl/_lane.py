@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Lane(Executor):
-    """Make calls one after the other, in a daemon thread.
+    """Makes calls one after the other, in a daemon thread.
 
     The thread pools of Python's library accept no calls once the main thread has ended. A build in another
     thread would then fail, if Python waits for that thread, or print a traceback, if it does not.

@@ -50,7 +50,7 @@ _ROW_SPLITS: Final = ("int32", "int64")
 
 @frozen
 class Leaf:
-    """Describe one field: its dtype and shape, with ``None`` for each size that varies between records.
+    """The dtype and shape of one field, with ``None`` for each size that varies between records.
 
     Args:
         dtype: A numpy dtype or its name; or ``"bytes"``, ``"str"``, ``"object"`` (pickled).

@@ -1,4 +1,4 @@
-"""Allocate memory for batches: it is used again, and other code may keep or share it."""
+"""Allocate memory for batches, which is reused, and which other code may keep or share."""
 
 import ctypes
 import mmap
@@ -26,8 +26,6 @@ def require_memory(what: str, records: int, record_bytes: int) -> None:
     """Refuse work that needs more memory for its records than half of this machine's.
 
     A crafted cache may claim any number of records.
-
-    A crafted cache may say that it has any number of records.
 
     Args:
         what: The name of the work in the error.
@@ -65,7 +63,7 @@ def trim_allocator() -> None:
 
 
 class BatchMemory:
-    """Make arrays whose memory is used again once nothing refers to it. Thread-safe, and safe across a fork.
+    """Makes arrays whose memory is used again once nothing refers to it. Thread-safe, and safe across a fork.
 
     For frameworks that keep an aligned array's memory and release it at a time of their own: without reuse,
     new memory would be faulted in page by page for every batch (benchmarks/tf_data.py). The memory of an

@@ -46,7 +46,7 @@ class MixedRef(StreamedRef[Item_co]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Item_co]:
-        """Yield the records of the first epoch, each parent's in source order; no epoch of a stream."""
+        """Yield the records of the first epoch, each parent's in source order; claims no epoch."""
         return self.stream().at(0)
 
     stream = RecordsRef.stream
@@ -94,7 +94,7 @@ def mix(
     parent within a run depend on the seed, the epoch and the run. The records of each parent come in the
     parent's own order for that epoch: with ``shuffle=True``, in its own shuffle.
 
-    A stream can go on from a cursor of a mix with other weights: see `docs/howto/mixes.md`.
+    A stream can continue from a cursor of a mix with other weights: see `docs/howto/mixes.md`.
 
     Args:
         parents: Each reference and its weight, by name. The weights can have any sum, but none may be less

@@ -106,7 +106,7 @@ class PartitionedSource(Source):
         return Partition(self._open[number], path, self._allow_pickle)
 
     @functools.cached_property
-    def spec(self) -> Spec:  # type: ignore[override]  # type: nothing sets it
+    def spec(self) -> Spec:  # type: ignore[override]  # nothing sets it
         """The structure of the first record; partitions are opened in order until one has a record."""
         for number in range(self.partitions):
             source = self.partition(number).source()

@@ -119,7 +119,7 @@ def outlive_signals() -> None:
 
 
 def outlive_signals_alone() -> None:
-    """Let a worker survive them, but not the processes that it starts: `terminate()` must end those."""
+    """Let a worker, but no process that it starts, survive these signals: `terminate()` must work."""
     outlive_signals()
     ending = SENT_TO_ALL - {signal.SIGINT}
     for number in ending:
@@ -154,7 +154,7 @@ class _Call(NamedTuple):
 
 
 class _Pool(concurrent.futures.Executor):
-    """Make calls in worker processes; a thread of this process waits for each of them.
+    """Makes calls in worker processes; a thread of this process waits for each of them.
 
     An executor of Python's library fails as a whole when one of its processes dies, and does not report which
     call that process was making.
@@ -275,7 +275,7 @@ class _Worker:
         """Make a call, and return its result, or a `_Death` if the worker died.
 
         Raises:
-            Exception: whatever the call raised.
+            Exception: the exception that the call raised.
         """
         try:
             self._connection.send_bytes(pickled)

@@ -108,7 +108,7 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
 
 
 class Tally:
-    """Add up the progress of the partitions, and report the sum. `note` may be called from any thread.
+    """Adds up the progress of the partitions, and reports the sum. `note` may be called from any thread.
 
     Args:
         title: The name of the build.
@@ -146,7 +146,7 @@ class Tally:
                 self._written[partition] = records, size_bytes
 
     def tell(self) -> None:
-        """Report the total written; it never decreases, although a killed worker's partition starts again."""
+        """Report the total; it never decreases, although a killed worker's partition is written anew."""
         with self._lock:
             records = max(self._told[0], sum(records for records, _ in self._written.values()))
             size_bytes = max(self._told[1], sum(size_bytes for _, size_bytes in self._written.values()))

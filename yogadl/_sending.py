@@ -46,7 +46,7 @@ def pickled(value: Any, what: str = "the source", *, stays_here: bool, hint: str
 
 def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no types
     class SendsFiles(by_value()):  # type: ignore[misc]
-        """Send an array that is mapped from a file as the file's name and the array's place in it."""
+        """Sends an array that is mapped from a file as the file's name and the array's place in it."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, np.ndarray):

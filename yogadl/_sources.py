@@ -56,10 +56,8 @@ class Source(Protocol):
     ``__getitem__``: a build that continues an earlier one then compares only some of the records. `origin` is
     the object that decides the records, if it is not the object that the source was opened from.
     `has_final_spec` is true if the shapes can't turn out to vary. `starts` lists the records, 0 first, at
-    which reading starts faster than at others. ``write_partitions(write)`` belongs to a source whose records
-    lie
-    elsewhere: the source's own tasks call ``write(partition, records)``, and it returns the number of
-        partitions.
+    which reading starts faster than at others. ``write_partitions(write)`` is for a source that lies on other
+    machines: its own tasks call ``write(partition, records)``, and it returns the number of partitions.
     """
 
     spec: Spec

@@ -66,7 +66,7 @@ def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: 
     """Refuse to split records of a version that continues others, unless `grows` was given.
 
     Raises:
-        ConfigurationError: if they are of such a version.
+        ConfigurationError: if the records are those of such a version.
     """
     lineages = (getattr(view, "lineage", None) for view in views_of(records))
     grown = next((lineage for lineage in lineages if lineage is not None and lineage.earlier), None)

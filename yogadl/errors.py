@@ -6,7 +6,7 @@ Each is also a builtin exception, so that code without yogadl can catch it::
     |-- ConfigurationError(ValueError)      an argument, or two together, make no sense
     |-- UnsupportedDataError(TypeError)     a record that can't be stored: names the field and the record
     |-- MissingDependencyError(ImportError) an optional package is missing: names the extra to install
-    |-- RemovedError(ImportError)           a name of yogadl 0.1.4 was removed: names the replacement
+    |-- RemovedError(ImportError)           a name of yogadl 0.1.4 was removed: says what to write
     |-- DatasetNotFoundError(LookupError)   no such dataset or version
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
@@ -67,7 +67,7 @@ class SpendingError(StorageError):
 
 
 class LeaseError(YogaError, TimeoutError):
-    """Another process builds; the text gives the process, the time since it builds, and a remedy."""
+    """Another process builds; the text gives the process, the start of its build, and a remedy."""
 
 
 class CursorError(YogaError, ValueError):

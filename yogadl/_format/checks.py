@@ -138,12 +138,12 @@ class Checksums:
 
 
 class CheckedReader:
-    """Read records of one cache as a `Reader` does, but only from blocks whose checksums agree.
+    """Reads records of one cache as a `Reader` does, but only from blocks whose checksums agree.
 
-    Before a batch is gathered, each block that has one of its records is hashed, unless it was before; in
-    mapped parts, in the memory that is gathered from. Once all blocks are checked, the checks cost nothing
-    (benchmarks/check.py). Safe to use from several threads, and after a fork: at worst a block is hashed
-    twice.
+    Before a batch is gathered, each block that has one of its records is hashed, unless it was hashed before.
+    In mapped parts, a block is hashed in the memory that is gathered from. Once all blocks are checked, the
+    checks cost nothing (benchmarks/check.py). Safe to use from several threads, and after a fork: at worst a
+    block is hashed twice.
 
     Ranges read from a store are not checked here: their blocks were compared when they arrived.
 

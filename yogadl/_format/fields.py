@@ -121,7 +121,7 @@ class FixedField:
         return Blocks(self._positions * (self._row_bytes // self._stride), self._mask + 1)
 
     def _pieces(self) -> tuple[int, int]:
-        """Return the largest size that divides a row and all distances of rows, and the first start."""
+        """Return the largest size that divides a row and all row distances, and the first piece's start."""
         if self._piece is None:
             assert self._positions is not None
             first = int(self._positions[0])

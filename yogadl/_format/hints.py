@@ -27,7 +27,7 @@ _SPARED_RECORDS: Final = 1 << 14
 
 
 class Hints:
-    """Announce rows of one cache. Safe to use from several threads: at worst rows are announced twice."""
+    """Announces rows of one cache. Safe to use from several threads: at worst rows are announced twice."""
 
     def __init__(self, fields: Sequence[FixedField | VaryingField]) -> None:
         self._fields = fields

@@ -94,7 +94,7 @@ class FieldIndex:
     heap_first_element: Int64s
 
     def records_of(self, kind: BlockKind, block: int, records: int) -> range:
-        """Return the records of a part with this many records that have something in a block."""
+        """Return the records that have data in a block, given the number of records of the part."""
         if kind == "rows":
             start = block * self.rows_per_block
             return range(start, min(start + self.rows_per_block, records))

@@ -104,7 +104,7 @@ def fitting(manifest: Manifest) -> Manifest:
     sizes = {name: len(json.dumps(value)) for name, value in manifest.builder.items()}
     kept = {name: value for name, value in manifest.builder.items() if sizes[name] <= _SMALL_BYTES}
     left_out = ", ".join(sorted(manifest.builder.keys() - kept.keys()))
-    import logging  # not imported by those that only read
+    import logging  # not imported for reading
 
     logging.getLogger("yogadl").warning(
         "yogadl: %s: its manifest does not say what built it: %s too long", manifest.key, left_out

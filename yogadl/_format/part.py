@@ -109,7 +109,7 @@ class Database:
 
 
 class PartWriter:
-    """Write one part. Not thread-safe; for one writer in one process.
+    """Writes one part. Not thread-safe; for one writer in one process.
 
     Args:
         path: The file to create; it must not exist.

@@ -43,7 +43,7 @@ class AnyReader(Protocol):
 
 
 class Reader:
-    """Read records of one cache, in any order. Safe to use from several threads, and after a fork.
+    """Reads records of one cache, in any order. Safe to use from several threads, and after a fork.
 
     Args:
         spec: The structure of a record.

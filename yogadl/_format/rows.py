@@ -61,8 +61,7 @@ class AwayParts(Protocol):
         """Read ranges of parts that are away.
 
         `keeps`: whether the bytes around a range are likely to be read, too. `takes`: whether this is the
-        read that was announced; otherwise it is one before it, and the same bytes must stay for the announced
-        one.
+        read that was announced; otherwise it is an earlier one, after which the same bytes must stay.
         """
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:

@@ -17,7 +17,7 @@ _INDEX_BITS: Final = 64
 
 @frozen
 class Selection:
-    """Some of a number of records, in their order.
+    """A selection of records, in their order.
 
     Args:
         name: A hash, of 64 digits, of the source and of the function that selects.

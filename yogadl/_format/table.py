@@ -16,8 +16,8 @@ Int64s = NDArray[np.int64]
 CONTAINER: Final = "lmdb-1"
 CODEC: Final = "raw"
 # Limits on a part table or an index, whose numbers are trusted once checked. No machine has more addresses
-# for all parts together than MAX_CACHE_BYTES. Row sizes and rows a block below MAX_ROW don't overflow when
-# they are multiplied. Each block lies on pages of its own.
+# for all parts together than MAX_CACHE_BYTES. The product of a row size and the rows of a block, both below
+# MAX_ROW, does not overflow. Each block lies on pages of its own.
 MAX_CACHE_BYTES: Final = 2**46
 MAX_RECORDS: Final = 2**62
 MAX_ROW: Final = 2**31
@@ -102,7 +102,7 @@ class PartTable:
         Values that are the same for every part are kept once, and equal arrays become one.
 
         Args:
-            index_sha256: Returns the names of the indexes, which few readers need.
+            index_sha256: The names of the indexes; few readers need them, so they may be read late.
         """
         kept: dict[tuple[Any, ...], NDArray[Any]] = {}
 
@@ -232,7 +232,7 @@ class PartTable:
             return False
         if parts == 0:
             return True
-        # Two numbers below 2**31 have a product that does not overflow.
+        # The product of two numbers below 2**31 does not overflow.
         if not (lie_in(field.row_bytes, 0, MAX_ROW) and lie_in(field.rows_per_block, 1, MAX_ROW)):
             return False
         counted = (len(field.rows_position), heap, field.elements_before[-1])

@@ -44,7 +44,7 @@ _MOST_BYTES: Final = 2**47
 
 
 class Window:
-    """Reserve one range of addresses and map parts into it.
+    """Reserves one range of addresses and maps parts into it.
 
     Threads may gather from mapped parts while others are mapped. Nothing is unmapped before the window itself
     is freed, so code that gathers must hold a reference to the window. Survives fork; never pickled.

@@ -41,7 +41,7 @@ OnSealed = Callable[[Path, SealedPart, Spec], None]
 
 
 class CacheWriter:
-    """Write the columns of any source into parts, and widen the spec as shapes turn out to vary.
+    """Writes the columns of any source into parts, and widens the spec as shapes turn out to vary.
 
     Not thread-safe. While the caller reads the next records, one thread encodes the last ones and gives them
     to LMDB, one hashes them while LMDB copies, and one seals the part before.

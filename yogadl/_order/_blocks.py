@@ -8,11 +8,11 @@ from yogadl._order._check import check_count
 class Blocks:
     """A shuffle that reads whole blocks: ``shuffle=yogadl.Blocks(records=128, window=16)``.
 
-    The data is cut into blocks of `records` neighbouring records, and the blocks are shuffled. They are
-    shared out to `lanes` lanes. Each lane takes `window` blocks at a time and gives their records in a
-    random order; the lanes take turns, one record each. If the number of shards divides `lanes`, each
-    shard reads its own lanes: then only one shard needs a block, and only during one window. Records that
-    fill no window (all of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
+    The data is cut into blocks of `records` neighbouring records. The blocks are shuffled and dealt out to
+    `lanes` lanes. Each lane takes `window` blocks at a time and gives their records in a random order; the
+    lanes take turns, one record each. If the number of shards divides `lanes`, each shard reads its own
+    lanes: then only one shard needs a block, and only during one window. Records that fill no window (all
+    of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
 
     Args:
         records: Records in a block; choose it so that a block is about 1 MB.
@@ -40,7 +40,7 @@ class Mixture:
     Args:
         lengths: The number of records of each parent, at least 1.
         weights: The proportions of the parents; none less than 1 in 4,096 of their sum.
-        at_end: What to do when a parent has no more records: "stop" or "repeat".
+        at_end: The action when a parent has no more records: "stop" or "repeat".
         seed: The seed of the places of the parents' records.
         shuffle: The shuffle of each parent.
     """

@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
     taken: tuple[int, ...]  # records of each parent in the stretches before
 
     def counts(self, size: int) -> list[int]:
-        """Return how many records of each parent came up to `size` positions of it, the end of a run."""
+        """Return each parent's count of records in the first `size` positions, which end a run."""
         own = apportion(size, self.weights)
         return [before + count for before, count in zip(self.taken, own, strict=True)]
 

@@ -21,8 +21,7 @@ class Order(Protocol):
     """A map from the positions of an epoch to record indices.
 
     Implementations are frozen, hashable, picklable, and safe to call from several threads at once. All orders
-    but
-    a mix are one to one, and have an inverse, `positions`.
+    except a mix are one to one, and have an inverse, `positions`.
     """
 
     @property

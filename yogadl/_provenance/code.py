@@ -50,7 +50,7 @@ class Code:
 
 
 class CodeReader:
-    """Find the source of code objects, parsing each file once. Safe to use from several threads.
+    """Finds the source of code objects, parsing each file once. Safe to use from several threads.
 
     The source of a file that was edited after its import differs from the running code. Therefore the source
     is compiled and compared with the running code. If they differ, or there is no source (``exec``, ``python

@@ -26,7 +26,7 @@ class Call:
 
 
 class Describer:
-    """Describe a dataset's builder, for one call after another. Safe to use from several threads.
+    """Describes a dataset's builder, for one call after another. Safe to use from several threads.
 
     Args:
         function: The builder's function.
@@ -43,8 +43,7 @@ class Describer:
         """Return a call, with the builder in its current state.
 
         A value that the builder's own builds have changed, such as a list that it appends to, counts as it
-        was
-        before: otherwise each call would have another version.
+        was before: otherwise each call would have another version.
 
         Raises:
             ConfigurationError: if the version is computed, and a value has no description.

@@ -32,8 +32,8 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     changes += [
         str(change)
         for change in differences(ingredients_in(then) or [], ingredients_in(now) or [])
-        # An ingredient that one builder lacks is left out, as the code that reads it differs, too. So is one
-        # without a text, about which nothing can be shown.
+        # An ingredient that one builder lacks is left out, as the code that reads it differs, too. An
+        # ingredient without a text is left out, since nothing can be shown for it.
         if change.before not in ("", _ABSENT) and change.after not in ("", _ABSENT)
         if change.what not in said
     ]

@@ -37,7 +37,7 @@ _OF_A_MODULE: Final = frozenset(
 
 @dataclass(frozen=True)
 class Ingredient:
-    """One part of what a version is made of.
+    """A piece of code or a value that a version is made of.
 
     Args:
         label: A readable, unique name.
@@ -57,7 +57,7 @@ class _Unloaded(ModuleType):
 
 
 class Walk:
-    """Visit every ingredient once, in an order that is the same in every process."""
+    """Visits every ingredient once, in an order that is the same in every process."""
 
     def __init__(self, function: Any, reader: CodeReader, *, thorough: bool, strict: bool) -> None:
         self.found: dict[str, Ingredient] = {}

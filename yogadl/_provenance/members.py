@@ -45,7 +45,7 @@ def is_internal(name: str) -> bool:
 
 def is_of_python(cls: type, member: Any, libraries: Libraries) -> bool:
     """Return whether Python itself put a member into a class."""
-    # Internal data of abc, and the members of an enum: those that are used count as references.
+    # Internal data of abc, and the members of an enum; the used members count as references.
     if type(member).__module__ == "_abc" or (isinstance(member, enum.Enum) and type(member) is cls):
         return True
     return hasattr(type(member), "__get__") and libraries.have_class(type(member))
@@ -100,7 +100,7 @@ def is_made_by_call(cls: type) -> bool:
 
 
 def is_generated(function: FunctionType) -> bool:
-    """Return whether Python generated a function from a class's fields or members; versions differ."""
+    """Return whether Python generated a function from a class's fields or members; it varies by version."""
     made = inspect.unwrap(function)
     module = str(made.__globals__.get("__name__"))
     return (

@@ -19,7 +19,7 @@ _HEAP_TYPE: Final = 1 << 9  # set on a class that was made by a program, not by 
 
 @dataclass(frozen=True)
 class Libraries:
-    """Distinguish the user's own code from that of libraries.
+    """Distinguishes the user's own code from that of libraries.
 
     Args:
         own_package: The top-level package of the builder, which is the user's own even if installed.

@@ -46,7 +46,7 @@ def shown_value(name: str, value: Any) -> str:
 
 
 def _text_of(value: Any) -> str:
-    """Return a value's `repr` with the items of each set in order; that of strings varies by process."""
+    """Return a value's `repr` with the items of each set in order; their order varies by process."""
     if isinstance(value, type(os.environ)):
         return "environ"
     if isinstance(value, set | frozenset):

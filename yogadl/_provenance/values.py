@@ -49,7 +49,7 @@ class _Known(NamedTuple):
 
 
 class ValueForms:
-    """Give values a form: a text that is equal if and only if the content is equal.
+    """Gives values a form: a text that is equal if and only if the content is equal.
 
     Args:
         of_code: Returns the form of a function, class or module.

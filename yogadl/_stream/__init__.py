@@ -1,6 +1,6 @@
 """Read records forwards: ordered, sharded, batched, read ahead, and resumed exactly.
 
-Adapters import everything they need from this package's door. Each module has one job and builds on the ones
+Adapters import everything they need from this module. Each module has one job and builds on the ones
 named before it. Integers only: `shard` computes the positions of a shard, `cut` groups rows into batches,
 `cursor` stores a place as JSON, `skipped` leaves positions out, `numbering` numbers items, `pieces` lists the
 rows of each item. Reading: `rows` holds records and their positions, `run` reads them and counts the time,

@@ -20,7 +20,7 @@ def expect(run: Run, rows: Rows) -> None:
 
 
 class Ahead:
-    """Announce the records that follow those read: a few at first, then up to `AHEAD_BYTES`.
+    """Announces the records that follow those read: a few at first, then up to `AHEAD_BYTES`.
 
     Safe to use from several threads: at worst a record is announced twice.
 

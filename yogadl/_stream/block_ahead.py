@@ -21,7 +21,7 @@ from yogadl._stream.skipped import Skipped
 _WINDOWS: Final = 2
 # Smaller windows are combined up to this size.
 _WINDOW_BYTES: Final = 8_000_000
-# The bytes between blocks are held, too: one part in this many more.
+# The bytes between blocks are held, too, which takes 1/_SPARE more.
 _SPARE: Final = 64
 # A request for a block takes a request to the store if the entries of its values are not here.
 _BEGUN_LIMIT_S: Final = 60.0
@@ -29,7 +29,7 @@ _BEGUN_LIMIT_S: Final = 60.0
 _READERS: Final = 8
 # The bytes requested and not yet received at a time, besides those needed at once.
 _COMING_BYTES: Final = 64 * 2**20
-# A window is over when this fraction of the next was announced, since other readers may be behind.
+# A window is over when 1/_LATER of the next was announced, since other readers may be behind.
 _LATER: Final = 8
 # The bytes requested together, so that the wait for the entries of their values happens once.
 _TOGETHER_BYTES: Final = 4 * 2**20
@@ -88,7 +88,7 @@ class _Window:
 
 
 class BlockAhead:
-    """Choose the blocks to hold as rows are announced. Thread-safe; a pickled or forked copy begins anew.
+    """Chooses the blocks to hold as rows are announced. Thread-safe; a pickled or forked copy begins anew.
 
     Args:
         source: The source of the records.
@@ -242,7 +242,7 @@ class BlockAhead:
         return bool(self._stores) or self._planned is not None
 
     def _is_joined(self) -> bool:
-        """Return whether the records of a block are neighbours in a cache, too, as in no shuffled view."""
+        """Return whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
         near = far = 0
 
         def count(_: Any, indices: Indices, __: Any) -> None:
@@ -254,7 +254,7 @@ class BlockAhead:
         return near >= far
 
     def _window(self, epoch: int, number: int, position: int) -> _Window:
-        """Return a window that begins at a position, or at the window's beginning if that is later."""
+        """Return a window, entered at a position, or at the window's beginning if that is later."""
         found = self._windows.get((epoch, number))
         if found is None:
             found = self._windows[epoch, number] = self._made(epoch, number, position)

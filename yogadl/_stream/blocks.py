@@ -13,7 +13,7 @@ _KEPT: Final = 4  # blocks of rows
 
 
 class RowBlocks:
-    """Compute the rows of a run, requested in any order, a block at a time.
+    """Computes the rows of a run, requested in any order, a block at a time.
 
     Safe to use from any number of threads and after a fork.
 

@@ -9,7 +9,7 @@ from yogadl._stream.shard import Point
 
 
 class Claims:
-    """Assign epochs to the iterators of one stream or loader. Thread-safe; pickles without its lock."""
+    """Assigns epochs to the iterators of one stream or loader. Thread-safe; pickles without its lock."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe

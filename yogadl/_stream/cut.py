@@ -25,13 +25,14 @@ class Span(NamedTuple):
 class Cut:
     """The way to cut a shard's rows into items (records or batches), and the number of epochs.
 
-    size: The number of records in an item.
-    drop_remainder: Whether an epoch's last item is left out if it is short.
-    epochs: The number of epochs that one iterator reads; None: without end.
-    across_epochs: Whether an epoch's last item is filled from the next epoch.
-    skip_finished_epoch: Whether each iterator continues where the last one stopped, and begins the next epoch
-        only if nothing is left of that one. Otherwise each iterator reads the next epoch, and the first one
-        after a cursor reads the rest of the cursor's epoch, which may be empty.
+    Args:
+        size: The number of records in an item.
+        drop_remainder: Whether an epoch's last item is left out if it is short.
+        epochs: The number of epochs that one iterator reads; None: without end.
+        across_epochs: Whether an epoch's last item is filled from the next epoch.
+        skip_finished_epoch: Whether each iterator continues where the last one stopped, and begins the next
+            epoch only if nothing is left of that one. Otherwise each iterator reads the next epoch, and the
+            first one after a cursor reads the rest of the cursor's epoch, which may be empty.
 
     Raises:
         ConfigurationError: if an argument makes no sense.

@@ -35,7 +35,7 @@ TOGETHER = 4  # the least number of smaller batches in a read: a thread hands ov
 # Several threads read two batches at least this large together; if one is kept, both are. Smaller batches are
 # copied out of larger reads.
 PAIR_BYTES = 250_000
-UNLOCKED_RECORDS = 512  # so many rows, or one of UNLOCKED_BYTES, are gathered without Python's lock
+UNLOCKED_RECORDS = 512  # numpy gathers this many rows, or any of UNLOCKED_BYTES, without Python's lock
 UNLOCKED_BYTES = 4096
 RECORDS_BYTES = 1_000_000
 MOST_RECORDS = 1024
@@ -171,7 +171,7 @@ class Batches:
         finish, batch = self.finish(), cut.size
         together = self._in_threads(batch)
         for rows, flags in _parts(self.run, cut, start, end, (batch, batch * together)):
-            is_copied = together > 2 or len(rows) % batch > 0  # a short batch would keep a whole one
+            is_copied = together > 2 or len(rows) % batch > 0  # else a short batch holds them all
             yield -(-len(rows) // batch), partial(self._owned, rows, flags, batch, finish, is_copied)
 
     def _in_threads(self, batch: int) -> int:
@@ -189,7 +189,7 @@ class Batches:
 
     def _several(self, rows: Rows, batch: int) -> Sequence[Column] | None:
         """Read the rows of several batches; None if there is only one, or they must be read one by one."""
-        if len(rows) <= batch:  # a single batch needs no cut, and its memory must not outlive it
+        if len(rows) <= batch:  # a single batch is not cut, and must not be held here
             return None
         try:
             return self.run.read(rows)

@@ -196,7 +196,7 @@ def begin(recipe: Recipe, claims: Claims) -> StreamIterator:
 
 
 class Restartable(Generic[Item_co]):
-    """Return iterators that claim one epoch after another, and keep the place of the newest one.
+    """Returns iterators that claim one epoch after another, and keeps the place of the newest one.
 
     The common base of streams and loaders. Thread-safe; pickles with its count of claimed epochs.
     """

@@ -175,7 +175,7 @@ class Loader(Restartable[Item_co]):
         With `workers`, all stages before this call run in worker processes, and all after it in this process.
         The workers start at the first `next` and stay for the loader's next iterator; they end when the
         loader and its iterators are dropped. If a worker dies, a `WorkerDiedError` is raised, and the next
-        `next` replaces the worker; if a second one dies at the same batch, it is not tried again.
+        `next` replaces the worker; if a second one dies at the same batch, the batch is not tried again.
 
         Args:
             n: The number of batches to keep ready, at least 1. Each worker holds one more batch that it works

@@ -15,7 +15,7 @@ from yogadl._stream.stream import RecordStream
 
 
 class NumberedBatches:
-    """Read the batches of a stream in any order: batch j of epoch e, from the stream's start in that epoch.
+    """Reads the batches of a stream in any order: batch j of epoch e, from the stream's start in that epoch.
 
     Safe to use from any number of threads and after a fork; pickles if the stream does, without the rows that
     it keeps ready. It claims no epochs.

@@ -90,7 +90,7 @@ class WorkerPool:
         self._ready: dict[int, Parts] = {}
         self._lost: dict[int, str] = {}  # how the worker died, by request
         self._again: list[int] = []  # requests to send again
-        self._is_copy = False  # if this process can open, or map, no more
+        self._is_copy = False  # whether this process can open, or map, no more
         self._waits_for, self._since_s = -1, 0.0
         self._is_looking = False
         self._requests: Iterator[Pieces] = iter(())

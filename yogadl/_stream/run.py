@@ -211,7 +211,7 @@ class Run:
         return Rows(indices, ((point.epoch, places),), records)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
-        """Yield all rows from `start` to the epoch `end`, as many as make many items at a time.
+        """Yield all rows from `start` to the epoch `end`, in chunks of many items.
 
         Only the last chunk of an epoch (of all, with `across_epochs`) ends with a short item; if the cut
         drops short items, the chunk does not contain it.

@@ -1,8 +1,8 @@
 """Compute the positions that a shard reads, and the place after a number of rows: integers only.
 
-A run starts at position g of an epoch of n records. Its row k consists of the positions g + kR .. g + kR + R
-- 1, and shard r of R is column r. A cursor counts *requested* rows, in step on every shard: after k rows it
-stands at min(n, g + kR), whether or not this shard had a record in the last row.
+A run starts at position g of an epoch of n records. Its row k consists of the positions
+g + kR .. g + kR + R - 1, and shard r of R is column r. A cursor counts *requested* rows, in step on every
+shard: after k rows it stands at min(n, g + kR), whether or not this shard had a record in the last row.
 """
 
 from typing import Literal, NamedTuple

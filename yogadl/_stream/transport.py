@@ -72,7 +72,7 @@ class _Segment(NamedTuple):
 
 
 class Packer:
-    """Pack batches in a worker. A segment is used again after the consumer has returned it.
+    """Packs batches in a worker. A segment is used again after the consumer has returned it.
 
     A packer is also a `Memory`: data gathered into its arrays and then packed is not copied.
 
@@ -247,7 +247,7 @@ def _address(array: NDArray[Any]) -> int:
 
 
 class Unpacker:
-    """Unpack the batches of a worker, in one thread. Any thread may release a batch."""
+    """Unpacks the batches of a worker, in one thread. Any thread may release a batch."""
 
     def __init__(self) -> None:
         self._segments: dict[int, NDArray[np.uint8]] = {}
@@ -347,7 +347,7 @@ def _pickled(batch: Any, buffers: Buffers | None, reduce: Reduce | None) -> byte
 
 
 class _Pickler(pickle.Pickler):
-    """Pickle objects by their own reduction, and collect the memory of large arrays in `buffers`."""
+    """Pickles objects by their own reduction, and collects the memory of large arrays in `buffers`."""
 
     def __init__(self, stream: io.BytesIO, buffers: Buffers | None, reduce: Reduce | None) -> None:
         def is_in_stream(buffer: pickle.PickleBuffer) -> bool:

@@ -167,7 +167,7 @@ def _answer(channel: Channel, reader: "_Reader") -> None:
 
 
 class _Reader:
-    """Read rows, and make the messages of them."""
+    """Reads rows, and makes the messages with them."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -148,7 +148,7 @@ class _Attempts:
 
 @frozen
 class InWorkers:
-    """Make items in worker processes. Pickles without them; costs nothing before the first iteration.
+    """Makes items in worker processes. Pickles without them; costs nothing before the first iteration.
 
     Args:
         make: Makes the items.
