@@ -18,7 +18,7 @@ from yogadl._spec import DictNode, Spec
 from yogadl._views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
 
-# Documents whose lengths are read at a time; if their values must be read for that, bytes at a time.
+# How many documents' lengths are read at a time, and how many bytes if the values must be read for that.
 _AT_ONCE: Final = 65_536
 _READ_BYTES: Final = 8 * 2**20
 _OFFSET_BYTES: Final = 16  # the most memory that offsets need for each document

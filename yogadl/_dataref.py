@@ -85,7 +85,7 @@ class StreamedRef(DataRef[Item_co]):
 class RecordsRef(StreamedRef[Item_co]):
     """A reference to a dataset whose records can be read one by one, by the batch, or as a stream."""
 
-    def __new__(cls, *records: Any, **options: Any) -> Self:  # those of __init__, or of yogadl 0.1.4
+    def __new__(cls, *records: Any, **options: Any) -> Self:  # arguments of __init__, or of 0.1.4
         """Refuse the file path from which yogadl 0.1.4 made an `LMDBDataRef`."""
         if "cache_filepath" in options or (records and isinstance(records[0], str | os.PathLike)):
             raise missing("yogadl.dataref", "LMDBDataRef(cache_filepath=...)")
@@ -178,7 +178,7 @@ class RecordsRef(StreamedRef[Item_co]):
             drop_shard_remainder: Whether to leave out the last records that don't divide evenly among the
                 shards.
             pad_shard_remainder: Whether to repeat records of the epoch's start, so that they divide evenly.
-            cursor: The place to go on from, as returned by `state_dict` of any iterator of this dataset.
+            cursor: The place to continue from, as returned by `state_dict` of any iterator of this dataset.
             rebind: Whether to accept a cursor of other data with as many records.
 
         Raises:

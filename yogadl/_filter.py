@@ -104,7 +104,7 @@ def _true(
         StageError: if a function raises, or returns no bool; the error names the first such record.
     """
     if first == end:
-        return  # records without a first one may have no known size
+        return  # without any record, the size may be unknown
     count = max(1, min(most, _READ_BYTES // records.record_bytes))
     for start in range(first, end, count):
         indices = np.arange(start, min(start + count, end))

@@ -196,7 +196,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 class BadValueError(Exception):
-    """A value of a column can't be stored; the caller knows field and record, and names them."""
+    """A value of a column can't be stored; the caller's error adds the field and the record."""
 
     def __init__(self, position: int, problem: str) -> None:
         super().__init__(position, problem)

@@ -46,7 +46,7 @@ _END_S: Final = 10
 def worker_pool(
     workers: int, given: bytes, on_report: Callable[[Any], None] = lambda _: None
 ) -> Iterator[concurrent.futures.Executor]:
-    """Give an executor of worker processes, which end with the context; an error kills them at once.
+    """Yield an executor of worker processes, which end with the context; an error kills them at once.
 
     The workers are spawned, not forked: this process may have threads, or a framework's locks held. A worker
     that dies is replaced, and its call is made again.

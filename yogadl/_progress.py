@@ -88,7 +88,7 @@ class Shown:
 
 @contextlib.contextmanager
 def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
-    """Give the function to report to: the caller's, a bar, lines, or None."""
+    """Yield the function to report to: the caller's, a bar, lines, or None."""
     if callable(progress):
         yield progress
         return
@@ -162,7 +162,7 @@ class Tally:
 def shown_bytes(
     progress: Callable[[int, int], None] | None, title: str, total_bytes: int
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Give the function that a transfer reports to: the caller's, or a bar if there is a terminal."""
+    """Yield the function that a transfer reports to: the caller's, or a bar if there is a terminal."""
     if progress is not None or not sys.stderr.isatty():
         yield progress
         return

@@ -60,7 +60,7 @@ def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no t
 
 @functools.cache
 def by_value() -> Any:
-    """Return a pickler that also sends functions and classes of scripts; it refuses what it would change."""
+    """Return a pickler that also sends functions and classes of scripts; it refuses those it would change."""
     import cloudpickle
 
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]

@@ -288,7 +288,7 @@ def _first(parts: Iterable[Any]) -> Any:
 def node_of(
     tree: object, leaf: Callable[[Any, str, Keys], Node], number: int = 0, *, has_lists: bool = False
 ) -> Node:
-    """Return the node of a tree of dicts, tuples and namedtuples, and with `has_lists` of lists.
+    """Return the node of a tree of dicts, tuples and namedtuples, and, with `has_lists`, of lists.
 
     `leaf` returns the node of any other value, given its path and the keys and positions that lead to it.
 

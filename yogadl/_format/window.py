@@ -128,7 +128,7 @@ class Window:
         advise(base + start, end - start, mmap.MADV_WILLNEED)
 
     def map(self, parts: NDArray[np.int64]) -> None:
-        """Map those of these parts that are not mapped yet.
+        """Map the parts that are not mapped yet.
 
         Raises:
             CacheFormatError: if a file is missing or has another size.

@@ -39,8 +39,8 @@ def derive_key(*integers: int) -> int:
     sequence continues a shorter one: ``derive_key(a, b)`` is `absorb` of ``derive_key(a)`` and ``b``.
 
     Args:
-        integers: Any integers; one from 0 to 2**64 - 1 is a word as it is, any other is first hashed to a
-            word.
+        integers: Any integers; one from 0 to 2**64 - 1 is used unchanged, any other is hashed to a word
+            first.
 
     Returns:
         An integer from 0 to 2**64 - 1, the same on every platform, for ever.

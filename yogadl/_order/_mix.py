@@ -103,7 +103,7 @@ class MixOrder:
         return tuple(found.tolist())
 
     def changed(self, epoch: int, position: int, mixture: Mixture) -> tuple["MixOrder", int]:
-        """Return the order that continues with other weights from a place in this one, and that position.
+        """Return the order that continues with other weights from a place in this one, and its position.
 
         Raises:
             ConfigurationError: if the weights changed too often in the epoch.

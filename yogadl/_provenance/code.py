@@ -219,7 +219,7 @@ def _spans(node: _Function, places: Iterable[tuple[int, int]]) -> bool:
 
 
 def _returns(node: _Function, code: CodeType) -> bool:
-    """Return whether a lambda is the constant that this code returns, which has no place in Python 3.12."""
+    """Return whether a lambda is the constant that this code returns; Python 3.12 stores no place for it."""
     if not isinstance(node.body, ast.Constant):
         return False
     names = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))

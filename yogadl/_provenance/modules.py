@@ -82,7 +82,7 @@ def _has_distributions(folder: Path) -> bool:
 
 @functools.cache  # reads a file of each distribution, and is rarely needed
 def _distributed() -> Mapping[str, list[str]]:
-    from importlib.metadata import packages_distributions  # 10 ms that opening a storage saves
+    from importlib.metadata import packages_distributions  # takes 10 ms, and is rarely needed
 
     return packages_distributions()
 

@@ -142,7 +142,7 @@ class Loader(Restartable[Item_co]):
         return found
 
     def stats(self) -> Stats:
-        """Return the speed of the newest iterator so far, and the time that the consumer waited.
+        """Return the newest iterator's statistics so far: its speed, its waits and the time of each stage.
 
         The counts are always kept, and cost almost nothing. Printed, the result is one line.
         """

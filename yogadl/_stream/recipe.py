@@ -39,7 +39,7 @@ class MakeInThreads(Make, Protocol):
 
 
 class Progress:
-    """The items delivered of a span; without a span, no epoch was claimed yet.
+    """How many items of a span were delivered; without a span, no epoch was claimed yet.
 
     Only the consumer's own thread counts here, never a thread that reads ahead.
     """

@@ -47,7 +47,7 @@ _BLOCK_RECORDS = 4
 
 
 class Counters:
-    """The cost of reading, for all iterators of one loader. Thread-safe; a pickled copy begins anew."""
+    """Times and counts of reading, for all iterators of a loader. Thread-safe; a pickled one begins anew."""
 
     __slots__ = ("_stages", "asked", "ready", "received_bytes", "requests")
 
@@ -86,7 +86,7 @@ class Run:
     skip_shuffle_at_epoch_end: bool
     chain: "Chain | None" = None  # functions that the records pass through
     skipped: Skipped | None = None  # positions that neither order nor shard count, if any
-    counters: Counters = field(default_factory=Counters, compare=False)  # the cost of reading
+    counters: Counters = field(default_factory=Counters, compare=False)  # times and counts of reading
 
     @property
     def spec(self) -> Spec:
@@ -242,7 +242,7 @@ class Run:
     ) -> Sequence[Column]:
         """Read records: one column a field, or one for each of `fields`, gathered into `memory` if possible.
 
-        Streams, adapters and worker processes read records only through this method, with rows that know the
+        Streams, adapters and worker processes read records only through this method, with rows that hold the
         position of each record.
         """
         if self.chain is not None:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @frozen
 class Stats:
-    """The work of a loader's newest iterator so far.
+    """Statistics of a loader's newest iterator so far.
 
     Attributes:
         batches: The number of batches delivered.
