@@ -24,8 +24,7 @@ class BuildCoordinator(Protocol):
         Args:
             key: The version.
             unless: Called while waiting, and once more at its end. Once it returns true, the context manager
-                gives
-                ``None`` and holds nothing.
+                gives ``None`` and holds nothing.
 
         Raises:
             LeaseError: if the wait takes longer than this storage allows.

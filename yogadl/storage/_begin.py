@@ -180,8 +180,8 @@ def begun(
 def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:
     """Return the name that all builds of the same key from the same source and terms share.
 
-    A build that begins after such a build was published gets another name, because partitions that are
-    left from before may hold older data.
+    A build that begins after such a build was published gets another name, because partitions that are left
+    from before may hold older data.
     """
     terms |= {
         "shares": shares.terms(),

@@ -129,8 +129,7 @@ class Build:
         """Make room in the mirror for a chunk and for the records before it that are not written yet.
 
         Those records fill one part at most. They are counted twice, because LMDB writes whole pages and the
-        part
-        before is sealed at the same time.
+        part before is sealed at the same time.
         """
         held_bytes = min(written_bytes, self.part_bytes or written_bytes)
         self.root.make_room(CHUNK_BYTES + 2 * (held_bytes + sum(map(_bytes_of, columns))))

@@ -71,10 +71,9 @@ def export(
     """Write records to files that other programs read, all or none: the folder appears at the end.
 
     ``"npy"`` writes a ``.npy`` file for each field, which must not vary in length, and a ``spec.json`` that
-    lists them. ``"parquet"`` and ``"arrow"`` (the IPC file format) write one file, a column for each
-    field; they need pyarrow. The form of each kind of field: docs/howto/export.md. An export uses some tens
-    of
-    MB of memory, however large the dataset.
+    lists them. ``"parquet"`` and ``"arrow"`` (the IPC file format) write one file, a column for each field;
+    they need pyarrow. The form of each kind of field: docs/howto/export.md. An export uses some tens of MB of
+    memory, however large the dataset.
 
     Args:
         ref: The records: a dataset, or some of it (``ref[:1000]``, ``ref.fields("image")``).

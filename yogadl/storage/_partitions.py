@@ -162,9 +162,8 @@ class Partitions:
         """Wait for a prune that may remove the part that is about to be moved to its place.
 
         A task holds no right to build. A prune that begins later sees the part's receipt. A prune that runs
-        now may
-        have listed an old part of the same bytes, which nothing named then. If one process has all partitions
-        written, its right to build excludes prunes.
+        now may have listed an old part of the same bytes, which nothing named then. If one process has all
+        partitions written, its right to build excludes prunes.
         """
         if not self.is_shared_out:
             self.backend.coordinator.wait_for_pruning(self.key.id)
@@ -301,8 +300,7 @@ class Partitions:
                 receipts = self.receipts(stamps)
             except ConfigurationError:
                 # A published run's receipts are removed. A run that was named after the source has another
-                # name
-                # after that; a run that the user named keeps its name, so its name alone is compared.
+                # name after that; a run that the user named keeps its name, so its name alone is compared.
                 if self.is_published("" if self.is_named else made_of):
                     return False
                 raise

@@ -1,8 +1,7 @@
 """Detect parts whose objects in a bucket were replaced after publication, for readers of ranges.
 
-Ranges are not compared with the part's sha256. Therefore the publication records a hash of each object's
-tag (its ETag, its generation), its pin, and the first answer to a reader must have that tag. An object that
-was
+Ranges are not compared with the part's sha256. Therefore the publication records a hash of each object's tag
+(its ETag, its generation), its pin, and the first answer to a reader must have that tag. An object that was
 uploaded again has another tag: then each process reads the whole object, once, and compares it with its name.
 """
 

@@ -28,8 +28,7 @@ MOST_RANGE_BYTES: Final = 8 * 2**20
 # The size of the pages in which small fields are read and kept.
 PAGE_BYTES: Final = 2**16
 # The bytes that were read ahead and not taken yet are bounded by this; the oldest are dropped first. The
-# bound
-# is several times the announcement of one stream.
+# bound is several times the announcement of one stream.
 MOST_HELD_BYTES: Final = 128 * 2**20
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
@@ -218,8 +217,7 @@ class Ranges:
         """Return the range announced there, if it is long enough and its request has not failed.
 
         A range whose request failed is requested again. So an error is raised for the readers that wait for
-        the range, and not for later readers, when its
-        cause may have passed.
+        the range, and not for later readers, when its cause may have passed.
         """
         found = self._rows.get(key)
         if found is not None and found.has_failed:

@@ -167,9 +167,8 @@ class Receipts:
         """Return whether the sealed records are those of the source.
 
         All records are compared, with one exception: records of a costly source that the same code made from
-        the
-        same values are compared by samples. This does not hold for a source that can only read on and has no
-        state to restore, since it must read the whole part anyway to reach its end.
+        the same values are compared by samples. This does not hold for a source that can only read on and has
+        no state to restore, since it must read the whole part anyway to reach its end.
         """
         spec = receipts[-1].spec
         if not spec.is_like(self.source.spec):

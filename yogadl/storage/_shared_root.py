@@ -28,8 +28,7 @@ _AT_ONCE: Final = 16
 # The files that a dry run removes: it writes one file, and a temporary file before that is in its place.
 _FOR_A_CLOCK: Final = 2
 # A build makes the reserve only if there is room for this many further files; a call that removed files of
-# the
-# reserve needs room for fewer.
+# the reserve needs room for fewer.
 _SPARE: Final = 64
 _SPARE_AFTERWARDS: Final = 8
 

@@ -109,12 +109,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         """Build a version from all records of another version, followed by new records.
 
         Only the new records are read and written: the parts of the other version become parts of this one,
-        too. The result, even its fingerprint, is the same as if all records had been built at once. The
-        other version stays as it is, and may be deleted later. If the other version is replaced or deleted
-        during
+        too. The result, even its fingerprint, is the same as if all records had been built at once. The other
+        version stays as it is, and may be deleted later. If the other version is replaced or deleted during
         this call, its records at the beginning of the call are used. An existing version is replaced
-        atomically,
-        so the call can be repeated. See docs/howto/growth.md.
+        atomically, so the call can be repeated. See docs/howto/growth.md.
 
         Args:
             data: As for `submit`: the new records alone.
@@ -159,8 +157,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         A version that grew by many small appends is faster to read, fetch and copy once it is compacted. The
         fingerprint is the same, so cursors stay valid. All records are read, compared with their checksums
-        and
-        written again; pickled values are not unpickled.
+        and written again; pickled values are not unpickled.
 
         Args:
             dataset_id: The dataset's id.
@@ -232,14 +229,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         The function runs only if the version does not exist; other callers, in threads or processes, wait for
         it and then read the version that it built. If an existing version was built by other code or other
         arguments, that version is returned, with one warning. With the version ``"auto"``, the version's name
-        is
-        made from code and arguments, so a change of either builds a new one; see docs/howto/versions.md.
+        is made from code and arguments, so a change of either builds a new one; see docs/howto/versions.md.
 
         A function that calls itself through this decorator gets an error. If it makes that call in a thread
         that it started, and joins that thread, both wait for ever: yogadl can't tell such a thread from one
-        that
-        may wait, unless threads inherit contexts (an option of Python 3.14). After two seconds a warning says
-        so.
+        that may wait, unless threads inherit contexts (an option of Python 3.14). After two seconds a warning
+        says so.
 
         Args:
             dataset_id: The dataset's id.

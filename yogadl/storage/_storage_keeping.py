@@ -70,8 +70,7 @@ class KeepingStorage:
         """Restore the version that was deleted or replaced last.
 
         If a version of that name exists, it is moved to the trash: the next call undoes this one. If a
-        process
-        builds this version, the call waits.
+        process builds this version, the call waits.
 
         Raises:
             DatasetNotFoundError: if the trash has no such version.
@@ -102,12 +101,9 @@ class KeepingStorage:
         """Remove old files from the trash, and old files that no version uses, locks among them.
 
         Files younger than `grace_s` stay: a reader may open them late, and a running build may use them at
-        its
-        end. A dataset is skipped while another process builds, deletes or restores one of its versions. A
-        dataset
-        with a damaged manifest is skipped with a warning, since that manifest may name any file. A dataset
-        that
-        can't be listed or read is skipped, too; the error is raised after the others are pruned.
+        its end. A dataset is skipped while another process builds, deletes or restores one of its versions. A
+        dataset with a damaged manifest is skipped with a warning, since that manifest may name any file. A
+        dataset that can't be listed or read is skipped, too; the error is raised after the others are pruned.
 
         Args:
             grace_s: How long files that no version names are kept; 30 days if not given.
