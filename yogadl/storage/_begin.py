@@ -30,7 +30,7 @@ class PartitionedBuild:
     Attributes:
         key: The version to build.
         partitions: The number of partitions.
-        run: The name that tells this build from other builds of the same key.
+        run: The name that distinguishes this build from other builds of the same key.
     """
 
     def __init__(self, every: Partitions) -> None:
@@ -139,7 +139,7 @@ def begun(
         backend: The storage.
         key: The version.
         partitions: The number of partitions.
-        run: The name that tells this build from other builds of the same key.
+        run: The name that distinguishes this build from other builds of the same key.
         data: The source of all partitions, or ``None``.
         allow_pickle: Whether objects without a stored form may be pickled.
         origin: The hash of the code and values that `data` was made from, if it is known.

@@ -1,4 +1,4 @@
-"""Build a cache: from a source to sealed parts, each with a receipt."""
+"""Write the parts of a cache, each with a receipt, and join the receipts into the content to publish."""
 
 import contextlib
 import errno
@@ -143,7 +143,7 @@ class Build:
         }
 
     def _origin(self, source: Source) -> str:
-        """Return the hash of all that decides a source's records; empty if samples are compared instead."""
+        """Return the hash of all that decides a source's records; empty if all records are compared."""
         if not (source.can_start_anywhere and getattr(source, "is_costly", False)):
             return ""
         known = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}

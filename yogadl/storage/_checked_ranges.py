@@ -54,8 +54,7 @@ class _Chunk:
         size_bytes: The size of all of them.
         is_wanted: Whether a read of one of these blocks triggers the requests for this chunk and the next
             ones: true for the first chunk of an announcement, and for chunks that were requested. Other
-                chunks
-            may be left over from a reader that stopped early, and requests for them would be wasted.
+            chunks may be left over from a reader that stopped early, and requests for them would be wasted.
         is_asked: Whether the blocks were requested.
         next: The chunk that was announced after this one.
     """
@@ -108,7 +107,7 @@ class Announced:
 
 
 class BlockPlaces:
-    """Find the block that a range lies in.
+    """The blocks of a cache by position, to find the block that a range lies in.
 
     Args:
         sums: The checksums of the cache.

@@ -25,9 +25,9 @@ ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
 _TELL_EVERY_S: Final = 0.5
 # The largest size of a part; larger than a share of a source with random access, so each share is one part.
 _PART_BYTES: Final = 2**29
-# An executor keeps the arguments of waiting tasks in memory. At least so many tasks wait in it that none of
-# its slots is idle for long, more if it does not tell which tasks run. More tasks wait, up to the largest
-# number, while their arguments are small together.
+# An executor keeps the arguments of waiting tasks in memory. _LEAST_WAITING tasks wait in any case, so that
+# no slot is idle for long; _LEAST_UNTOLD, if the executor does not report which tasks run. Up to
+# _MOST_WAITING tasks wait as long as their arguments take less than _WAITING_BYTES.
 _LEAST_WAITING: Final = 4
 _LEAST_UNTOLD: Final = 32
 _MOST_WAITING: Final = 4096

@@ -16,7 +16,7 @@ from yogadl.storage._root import MAX_READ_BYTES, Entry, Root, too_large
 
 # The errors of a full disk, and of a quota that is used up.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-# The attempts to make a folder that another process removes at the same time.
+# The number of times that a folder is made which another process removes at the same time.
 _TRIES: Final = 100
 
 

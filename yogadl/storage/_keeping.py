@@ -61,7 +61,7 @@ def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
             kept: set[str] = set()
             try:
                 kept = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
-            except (CacheFormatError, StorageError) as error:  # then all sizes count
+            except (CacheFormatError, StorageError) as error:  # a bad manifest must hide no build
                 _log.warning(
                     "yogadl: the sizes of unfinished builds of %r may include files that its versions use: "
                     "%s",

@@ -28,7 +28,6 @@ def checked_path(root: Path, name: str) -> str:
 
     Raises:
         CacheFormatError: if one of these is a link.
-        CacheFormatError: if one is.
     """
     return _path(root, name)[0]
 

@@ -23,7 +23,7 @@ from yogadl.storage._root import Root
 
 @frozen
 class FolderOpener(Opener):
-    """Open caches in place, in a folder; there are no copies, and looking again is as quick.
+    """Open caches in place, in a folder. `here` returns ``None``, since reading the folder is as quick.
 
     Args:
         root: Reads and writes the folder's small files.

@@ -67,10 +67,11 @@ class FileLocks:
     def _prepare(self, key: DatasetKey) -> None:
         """Record the process that builds, and make the folder of the trash while there is room for it.
 
-        On a full disk neither is done, since `delete`, which frees room, holds this lock, too.
+        On a full disk neither is done and no error is raised, since calls that free room, such as `delete`,
+        hold this lock, too.
         """
         trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
-        with contextlib.suppress(OSError):  # deleting reports it
+        with contextlib.suppress(OSError):  # the call that needs the folder reports it
             trash.mkdir(parents=True, exist_ok=True)
         this = {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
         try:

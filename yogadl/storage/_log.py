@@ -1,4 +1,4 @@
-"""Read the history of a dataset: its versions, the records that each adds, and its tags."""
+"""Read the history of a dataset: its versions, each compared with the one before, and its tags."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

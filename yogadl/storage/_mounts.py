@@ -24,7 +24,7 @@ _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 def network_file_system(folder: Path) -> str | None:
     """Return the name of the network file system that a folder lies on, ``None`` for a disk or unknown.
 
-    Only Linux tells the file system.
+    On systems other than Linux the result is always ``None``.
     """
     name = file_system(folder)
     return name if is_network(name) else None

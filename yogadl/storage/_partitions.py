@@ -47,7 +47,7 @@ class Partitions:
         backend: The storage of the cache.
         key: The version to build.
         count: The number of partitions.
-        run: The name that tells this build from other builds of the same key.
+        run: The name that distinguishes this build from other builds of the same key.
         shares: A share of the source for each partition, if there is one source.
         origin: The hash of all that decides the records of the source; empty if records must be compared.
         is_shared_out: Whether all partitions are written for one process, which holds the right to build. A
@@ -369,7 +369,7 @@ class Partitions:
         return replace(self, shares=Only(self.shares, partition))
 
     def put_others_aside(self) -> None:
-        """Mark files that other builds of this version left, by other code for example, for removal."""
+        """Put aside the files that other builds of this version left, such as builds of other code."""
         root = self.backend.root
         names = root.names(_names.builds(self.key), ".json")
         for run in {_names.split_attempt(self.key.id, name)[1] for name in names}:

@@ -62,7 +62,7 @@ class _Counted(Ranges):
         return len(self._pages)
 
     def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
-        """Return the number of pages that have rows of those of these fields that are kept."""
+        """Return the number of pages with rows of fields that are kept, among these fields."""
         pages: set[tuple[int, int]] = set()
         records = np.diff(self._table.first_record)
         for number in fields & kept:
@@ -115,6 +115,7 @@ class _CountedBlocks:
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         full = lengths > 0
+        # `find` would need exact positions; those of values are estimates.
         blocks = self._places.before(parts[full], positions[full])
         if keeps:
             new = [block for block in np.unique(blocks).tolist() if block not in self._kept]

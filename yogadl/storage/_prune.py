@@ -61,7 +61,7 @@ class Pruning:
         """Return the files that can be removed, manifests first.
 
         The result holds as long as no process builds, deletes or restores a version, which the right to prune
-        prevents. Without that right it tells what could be removed if nothing changed.
+        prevents. Without that right, it lists the files that could be removed if nothing changed.
 
         Raises:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
@@ -70,7 +70,8 @@ class Pruning:
         found = [
             entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
-        # After listing the parts: a task that writes a receipt from now on waits for this prune to end.
+        # After listing the parts: a task that notes a part from now on waits for this prune before it moves
+        # the part to its place.
         doomed, kept = [], self._live(versions) | self._of_tasks()
         for key, stamp, name in trashed(self._root, self._id):
             if self._now - stamp / 1e9 > self._grace_s:
@@ -97,7 +98,7 @@ class Pruning:
         return {name for name in locks if _names.hashed(name) in used}
 
     def _of_tasks(self) -> set[str]:
-        """Return the files that tasks may be writing now, and all parts that these name."""
+        """Return the files that tasks may be writing now, whatever the grace, and the parts they name."""
         # Twice: a task's notes may be replaced by a receipt between the listing and the reading.
         found = attempts(self._root, self._id) + attempts(self._root, self._id)
         at_work = [a for a in found if _names.is_partitioned(a.name) and self._may_be_at_work(a)]

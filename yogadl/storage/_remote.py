@@ -34,7 +34,8 @@ _DAY_S: Final = 86_400.0
 class BucketRoot:
     """The methods of `Root` for small files in a bucket. Safe for threads and after a fork; picklable.
 
-    Only methods whose docstrings mention it write; reading takes the permissions to get and to list.
+    Methods write only if their docstrings, here or in `Root`, mention it. Reading takes only the permissions
+    to get and to list.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -189,7 +190,7 @@ class MirroredRoot(BucketRoot):
 
     @contextlib.contextmanager
     def local(self, name: str) -> Iterator[Path]:
-        """Give the path of a copy of an object as it is in the bucket, not in the mirror, now."""
+        """Give the path of a new copy of an object from the bucket, even if the mirror has one."""
         with scratch_folder(self._mirror.scratch()) as folder:
             path = folder / "copy"
             with self._bucket.get(name) as body:

@@ -119,7 +119,7 @@ class Root(Protocol):
         """
 
     def make_room(self, size_bytes: int) -> None:
-        """Free space on the disk where parts are written, by removing files that can be downloaded again."""
+        """Free this space on the disk where parts are written, from files that can be downloaded again."""
         return
 
     def workplace(self, below: str) -> AbstractContextManager[Path]:

@@ -112,7 +112,7 @@ def cut(length: int, record_bytes: int) -> int:
 
 
 def until(source: Source, end: int) -> Source:
-    """Return a source that ends before record `end`, if its class allows; else the source itself."""
+    """Return a copy of a source that ends before record `end`, or the source if no copy is possible."""
     if isinstance(source, Resumable):
         return source  # a copy would not share its state
     made: Any = copy.copy(source)

@@ -79,7 +79,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: Whether to show a progress bar; ``None``: only on a terminal; or a function to call.
             check_space: Whether to refuse, before anything is read, a build that certainly needs more space
-                than the disk has: of arrays, tables and other sources that know their length and shapes.
+                than the disk has: of arrays, tables and other sources with known length and shapes.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; the error names field and record.
@@ -198,9 +198,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_version: The version to build.
             partitions: The number of partitions; their order is the order of the records. If it is not given,
                 a number is chosen for the `source`.
-            run: A name that tells this build from other builds of the same key, such as the id of a job. If
-                not given, it is made from the source: tasks with the same source work on the same build.
-                Without a source, each call begins a new build; hand the object returned to all tasks.
+            run: A name that distinguishes this build from other builds of the same key, such as the id of a
+                job. If not given, it is made from the source: tasks with the same source work on the same
+                build. Without a source, each call begins a new build; hand the object returned to all tasks.
             source: The source that `write` reads if its call has no records: one with random access, or
                 `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
@@ -228,13 +228,14 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         The function runs only if the version does not exist; other callers, in threads or processes, wait for
         it and then read the version that it built. If an existing version was built by other code or other
-        arguments, that version is returned, with one warning. With the version ``"auto"``, the version's name
-        is made from code and arguments, so a change of either builds a new one; see docs/howto/versions.md.
+        arguments, that version is returned, and a warning is given once. With the version ``"auto"``, the
+        version's name is made from code and arguments, so a change of either builds a new one; see
+        docs/howto/versions.md.
 
-        A function that calls itself through this decorator gets an error. If it makes that call in a thread
-        that it started, and joins that thread, both wait for ever: yogadl can't tell such a thread from one
+        A function that requests its own result gets an error. If it makes the request in a thread that it
+        started, and joins that thread, both wait for ever: yogadl can't distinguish such a thread from one
         that may wait, unless threads inherit contexts (an option of Python 3.14). After two seconds a warning
-        says so.
+        is logged.
 
         Args:
             dataset_id: The dataset's id.

@@ -88,8 +88,9 @@ class ReadingStorage:
         """Return the history of a dataset: its versions and its tags.
 
         Returns:
-            The versions, the oldest first, each with the records it shares with the one before, those it
-            adds, and its sources; and the versions that each tag named, with times.
+            The versions, the oldest first, each with the size of the files that it shares with the one
+            before, the size of its other files, and the differences between the code, values and arguments
+            that built the two; and the versions that each tag named, with times.
 
         Raises:
             DatasetNotFoundError: if the dataset does not exist.
@@ -143,7 +144,7 @@ class ReadingStorage:
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
     def explain(self, dataset_id: str, dataset_version: str, other_version: str) -> "Explanation":
-        """Return what differs between the code, values and arguments that built two versions of a dataset.
+        """Return the differences between the code, values and arguments that built two versions.
 
         Args:
             dataset_id: The dataset's id.

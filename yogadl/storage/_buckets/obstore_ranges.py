@@ -29,7 +29,7 @@ _log: Final = logging.getLogger("yogadl")
 # After this many requests in a row that obstore was refused and the SDK was not, only the SDK is used.
 _MOST_REFUSALS: Final = 3
 # obstore requests credentials again five minutes before they expire: with this life, once a minute. The SDK
-# knows their real expiry, and renews them.
+# renews them at their real expiry.
 _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
 # The time that obstore allows for a whole body whose chunks show progress; silence ends it sooner.
 _LONGEST_BODY: Final = timedelta(days=1)

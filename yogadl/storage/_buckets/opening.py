@@ -23,6 +23,9 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
         url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``file:///folder``.
         others: Options that the caller takes besides; listed in messages.
         options: The options of the bucket's class, by name.
+
+    Raises:
+        ConfigurationError: if `url` has another form, or an option is unknown.
     """
     scheme, separator, rest = url.partition("://")
     name, _, prefix = rest.partition("/")

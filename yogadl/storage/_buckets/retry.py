@@ -36,7 +36,7 @@ class TransientError(StorageError):
     """A failure after which a new attempt may succeed: a reset connection, a stall, a 500 or 503.
 
     Attributes:
-        after_s: The time after which the store wants the next request: the Retry-After of its answer.
+        after_s: The seconds to wait before the next request, from the Retry-After of the store's answer.
     """
 
     after_s: float = 0.0

@@ -39,7 +39,7 @@ from yogadl.storage._buckets.store import Page, PastEndError, Store
 _CHUNK_BYTES: Final = PROGRESS_BYTES
 # The bytes that a thread reads before it returns them.
 _AT_ONCE_BYTES: Final = 2**20
-# A range up to this size usually comes within moments.
+# A range up to this size that is read whole usually comes within moments.
 _SWIFT_BYTES: Final = 2**21
 
 

@@ -73,11 +73,12 @@ class SilenceTimer:
 class LeaseWaiter:
     """One caller's wait for a builder, or for a process that prunes.
 
-    bucket: The bucket of the leases.
-    policy: How long to wait.
-    key: The version that is built, or the dataset that is pruned.
-    takes_turns: Whether the caller will build even if the version exists by then, in turn with others that
-        replace it.
+    Args:
+        bucket: The bucket of the leases.
+        policy: How long to wait.
+        key: The version that is built, or the dataset that is pruned.
+        takes_turns: Whether the caller will build even if the version exists by then, in turn with others
+            that replace it.
     """
 
     def __init__(

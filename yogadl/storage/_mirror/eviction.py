@@ -31,7 +31,7 @@ from yogadl.storage._parts import part_files, part_sizes
 
 # The bytes of the disk that stay free, or a hundredth of the disk if that is less.
 _SPARE_BYTES: Final = 2**30
-# Younger files may not be locked yet; temporary names of adopted files never are.
+# Temporary files younger than this may not be locked yet; those of adopted files never are.
 _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512

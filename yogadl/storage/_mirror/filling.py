@@ -63,7 +63,7 @@ def _processes_here() -> int:
 
 
 class Filler:
-    """Downloads the parts of a cache to this machine, in threads; one of all processes that want it does so.
+    """Downloads the parts of a cache to this machine, in threads of one of the processes that read it.
 
     If that process ends, for whatever reason, another process continues.
 

@@ -151,7 +151,7 @@ class Mirror:
         As long as the returned object lives, none of these files is evicted.
 
         Raises:
-            CacheFormatError: if the bucket lacks the part table that the manifest names.
+            CacheFormatError: if the part table is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
         return MirroredCache(self._bucket, self.location, manifest)
@@ -167,7 +167,7 @@ class Mirror:
             The names of the files that were damaged here, and were downloaded again.
 
         Raises:
-            CacheFormatError: if the bucket lacks a part that the manifest names; the error names the part.
+            CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
             StorageError: if the network or the disk fails, or there is no room.
         """
         whole = manifest.size_bytes
@@ -193,7 +193,7 @@ class Mirror:
             The number of files here, and the names of the damaged ones.
 
         Raises:
-            CacheFormatError: if the bucket lacks a part that the manifest names; the error names the part.
+            CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
             StorageError: if the network or the disk fails, or there is no room.
         """
         location = self.location_if_made()

@@ -101,7 +101,7 @@ class MirroredCache:
         """Return the index of a part, downloaded again if it was removed or damaged.
 
         Raises:
-            CacheFormatError: if the bucket lacks an index that the part table names.
+            CacheFormatError: if the index is missing in the bucket or altered.
         """
         self.path(number)
         try:
@@ -138,7 +138,7 @@ class MirroredCache:
             lock: The mirror's `fill_lock` of this cache, which the caller holds.
 
         Raises:
-            CacheFormatError: if the bucket lacks the part.
+            CacheFormatError: if the part is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
         one = self._part(number)

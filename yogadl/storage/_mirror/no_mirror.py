@@ -1,4 +1,4 @@
-"""Read a bucket without a mirror: keep no files of it on this machine."""
+"""Read a bucket without a mirror: keep no files of it on a disk of this machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from yogadl.storage._mirror.transfer import Progress
 class NoMirror(Mirror):
     """A mirror that keeps nothing, for ``mirror=None``.
 
-    Builds still use a disk, this machine's temporary storage; their files are removed when they end.
+    Builds still use a disk, this machine's temporary storage, and remove their files when they end.
     """
 
     def __init__(self, bucket: Bucket) -> None:

@@ -98,7 +98,7 @@ def download_all(
 
 
 def is_made(wanted: Download) -> bool:
-    """Return whether a file exists, with its size if that is known."""
+    """Return whether a file exists, and has the size of its object, if that is known."""
     try:
         size_bytes = wanted.path.stat().st_size
     except FileNotFoundError:
