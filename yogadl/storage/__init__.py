@@ -217,7 +217,7 @@ def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, o
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
     if patience_s is not None:
         retry = RetryPolicy(total_s=patience_s)
-        options |= {} if url.startswith("file://") else {"patience": retry}  # a folder needs none
+        options |= {} if url.startswith("file://") else {"patience": retry}  # a folder has no retries
     others = [name for name in names_of(open_storage) if name not in ("location", "shared")]
     bucket = open_bucket(url, others, **options)
     return OfflineBucket(bucket) if offline else bucket

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from yogadl._format.selection import Selection
     from yogadl._format.table import PartTable
     from yogadl._format.window import Window
-    from yogadl.storage._catalogue import Catalogue  # which makes these
+    from yogadl.storage._catalogue import Catalogue  # makes `CachedRecords`
     from yogadl.storage._planning import Planner
 
 # The advice about damage if there is no second copy.

@@ -98,7 +98,7 @@ class Catalogue:
         check: bool = False,
         tag: str | None = None,
     ) -> RecordsRef:
-        """Return a reference to a cache, opened."""
+        """Return a reference to a cache, after opening the cache."""
         records = CachedRecords(
             self, key, published.digest, allow_pickle, check=check, tag=tag, published=published
         )

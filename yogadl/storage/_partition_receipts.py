@@ -70,7 +70,7 @@ def missing_and_foreign(
     Args:
         written: The receipt of each partition.
         made_by: The hash of the code, arguments and values of the commit; empty if unknown: then the hash of
-            the first receipt that has one is the reference.
+            the first receipt that has one is used.
     """
     missing = [number for number, one in enumerate(written) if one is None]
     there = [(number, one.made_by) for number, one in enumerate(written) if one is not None]

@@ -208,7 +208,7 @@ class Partitions:
 
     @property
     def _made_by(self) -> str:
-        """The hash of all that decides the records, unless the run's name contains it; empty if unknown.
+        """The hash of all that decides the records; empty if unknown, or if the run's name contains it.
 
         It includes the bounds of the shares, which change if the length of the source changes.
         """

@@ -147,7 +147,7 @@ def _content(bucket: Bucket, name: str, what: str, most_bytes: int) -> bytes | N
 
 
 def pins_file(bucket: Bucket, hashes: Iterable[int]) -> bytes:
-    """Return the content of the file of pins of objects of this bucket, one hash a part."""
+    """Return the content of a file of pins: one hash for each part, of an object of this bucket."""
     document = {"location": _hash_of_location(bucket)}
     return ArrayFile({"pins": np.array([*hashes], np.uint64)}, document).to_bytes()
 

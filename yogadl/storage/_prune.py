@@ -238,7 +238,7 @@ def incomplete(
     Args:
         failed: The error of each dataset that was skipped.
         pruned: The files that were removed all the same.
-        dry_run: Whether the files would be removed, instead of were.
+        dry_run: Whether the round was a dry run, which removes nothing.
     """
     first = next(iter(failed.values()))
     what = first.strerror if isinstance(first, StorageError) else str(first)

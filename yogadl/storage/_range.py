@@ -11,7 +11,7 @@ class Range:
         part: The number of the part.
         start: The position of the first byte.
         stop: The position after the last byte.
-        keys: The announced ranges that lie in it.
+        keys: The keys of the announced ranges that lie in it.
     """
 
     __slots__ = ("_content", "_done", "_error", "keys", "part", "start", "stop")

@@ -178,7 +178,7 @@ class Ranges:
 
     @cached_property
     def _first_page(self) -> Int64s:
-        """The number of each part's first page, counted in the same way."""
+        """The number of each part's first page; all parts' pages are numbered in one sequence."""
         return before(-(-self._sizes // PAGE_BYTES))
 
     def refuse_condemned(self, parts: Int64s) -> None:
@@ -187,7 +187,7 @@ class Ranges:
             raise self._damage[part]
 
     def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
-        """Return these positions, if all parts were joined."""
+        """Return the positions that these bytes would have if all parts were joined."""
         keys: list[int] = (self._first[parts] + positions).tolist()
         return keys
 

@@ -125,7 +125,7 @@ class MirrorOpener:
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         """Return a reader of a cache: of mapped files if they are here, else of ranges.
 
-        A small amount of missing bytes is downloaded now, unless `mirror_fill` is ``"never"``.
+        If few bytes are missing, they are downloaded now, unless `mirror_fill` is ``"never"``.
         """
         manifest = published.manifest
         if isinstance(self.mirror, NoMirror):

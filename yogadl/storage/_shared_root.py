@@ -131,7 +131,7 @@ def _has_room(folder: Folder, files: int) -> bool:
 
 
 def _can_write(folder: Folder) -> bool:
-    """Return whether this user can write as much: a quota shows only that way."""
+    """Return whether this user can write as much as `_AT_ONCE` files; only a write shows a quota."""
     try:
         folder.write(_PROBE, secrets.token_bytes(_AT_ONCE * _FILE_BYTES))
         folder.remove(_PROBE)

@@ -30,7 +30,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def transport_of(client: Any, bucket: str, user_project: str | None, timeouts_s: Any) -> Transport:
-    """Return how a client sends gets, with the URL of the endpoint's other API, the one that obstore uses.
+    """Return how a client sends gets, for the other API of the same endpoint, which obstore uses.
 
     Raises:
         NotCarriedOverError: if the client has a setting that has no equal in obstore.

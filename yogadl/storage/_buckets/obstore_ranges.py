@@ -241,7 +241,7 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
     bypassed = getproxies().get(url.scheme) or getproxies().get("all")
     if transport.proxy_url is not None:
         options["proxy_url"] = transport.proxy_url
-    elif bypassed:  # or obstore would decide from the environment itself
+    elif bypassed:  # or obstore would decide from the environment whether to bypass the proxy
         options |= {"proxy_url": bypassed, "proxy_excludes": url.hostname}
     if isinstance(transport.verify, str):
         with open(transport.verify, "rb") as file:

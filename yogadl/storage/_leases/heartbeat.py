@@ -40,7 +40,7 @@ sys.path[:] = path
 from yogadl.storage._leases.heartbeat import main
 main(pipe, task)
 """
-# It forks and its first process exits at once, so the parent need not wait for it.
+# The program forks and its first process exits at once, so the parent need not wait for it.
 _START_TO_END: Final = """\
 import os, pickle, sys
 path, task = pickle.load(sys.stdin.buffer)
@@ -93,7 +93,7 @@ class Heartbeat:
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # Through a pipe, so that other users can't see credentials in the task.
+        # The task is sent through a pipe: it may hold credentials that other users must not see.
         command = [*_PYTHON, "-c", _START]
         with _outliving_signals():
             try:

@@ -195,7 +195,7 @@ class Leases:
             "ttl_s": self.policy.ttl_s,
         }
         name = _names.lease(key, term)
-        # Started before the lease is put: it reports the death of this process right after the put.
+        # The heartbeat starts before the lease is put, so that it reports a death right after the put.
         lease = BuildLease(self, key, term, token)
         is_taken = False
         try:

@@ -73,7 +73,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         what: A name for the wanted files, for messages.
 
     Returns:
-        The further room in bytes, without more evictions.
+        The bytes for which there is room besides, without more evictions.
 
     Raises:
         StorageError: if the wanted files can't fit; then nothing is evicted.
