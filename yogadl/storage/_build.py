@@ -128,8 +128,8 @@ class Build:
     def _make_room(self, written_bytes: int, columns: Columns) -> None:
         """Make room in the mirror for a chunk and for the records before it that are not written yet.
 
-        Those records fill one part at most. They are counted twice, because LMDB writes whole pages and the
-        part before is sealed at the same time.
+        The records before fill one part at most. Their size is counted twice, because LMDB writes whole pages
+        and the part before is sealed at the same time.
         """
         held_bytes = min(written_bytes, self.part_bytes or written_bytes)
         self.root.make_room(CHUNK_BYTES + 2 * (held_bytes + sum(map(_bytes_of, columns))))

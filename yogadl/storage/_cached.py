@@ -80,7 +80,7 @@ class CachedRecords:
         self._tag = tag
         self._published = published
         self._lock = ProcessLock()
-        self._selections: dict[str, Selection] = {}  # those that can't be written to the storage
+        self._selections: dict[str, Selection] = {}  # selections that can't be written to the storage
         self._opened: tuple[Manifest, AnyReader] | None = None
 
     def __reduce__(self) -> Any:
@@ -156,12 +156,12 @@ class CachedRecords:
         return self.open()[1].stretches(indices, number, starts, stops)
 
     def mapped(self, records: int) -> "Window | None":
-        """Return the memory that the parts are mapped to, to read this many records; None if not mapped."""
+        """Return the memory that the parts are mapped to, to read this many records, or None."""
         reader = self.open()[1]
         return reader.mapped(records) if isinstance(reader, Reader) else None
 
     def blocks(self, number: int) -> "Blocks | None":
-        """Return where the blocks of a field lie in that memory; None if its rows differ in size."""
+        """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
         reader = self.open()[1]
         return reader.blocks(number) if isinstance(reader, Reader) else None
 
@@ -186,7 +186,7 @@ class CachedRecords:
             away.will_read(records, held_bytes=held_bytes)
 
     def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
-        """Return where a stream that reads this many records an epoch is to hold blocks; None if nowhere."""
+        """Return a store for the blocks of a stream that reads this many records an epoch, or None."""
         reader = self.open()[1]
         away = reader.parts.away if isinstance(reader, Reader) else None
         if away is None:
@@ -305,7 +305,7 @@ def checked(reader: Reader, sums: "Checksums") -> AnyReader:
 
 
 def can_map(folder: Folder) -> bool:
-    """Return whether files of a folder can be mapped: they can't on a network file system.
+    """Return whether files of a folder can be mapped: not on a network file system.
 
     If another machine truncates a mapped file there, or the server stops, the process is killed instead of
     getting an error.

@@ -17,11 +17,11 @@ class BuildExclusion(Protocol):
 
     @property
     def term(self) -> int | None:
-        """The lease's term, which counts the builds of this version; ``None`` for a lock."""
+        """The lease's term, which counts the builds of this version, or ``None`` for a lock."""
 
     @property
     def report(self) -> Progress | None:
-        """A cheap function that reports the progress to waiting processes; ``None`` if there is no way."""
+        """A cheap function that reports the progress to waiting processes, or ``None`` if there is no way."""
 
     def check(self) -> None:
         """Check that no other builder has taken over.

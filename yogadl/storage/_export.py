@@ -224,7 +224,7 @@ class NpyWriter:
         (folder / "spec.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
     def write(self, columns: Sequence[Column], first_record: int) -> None:
-        """Append to every file; none is kept open, since there may be thousands."""
+        """Append to every file; no file is kept open, since there may be thousands."""
         for path, column in zip(self._paths, columns, strict=True):
             # As bytes, since datetimes have no buffer. Any: mypy has no array type with one.
             content: Any = np.ascontiguousarray(column).reshape(-1).view(np.uint8)

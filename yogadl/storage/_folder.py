@@ -21,7 +21,7 @@ _TRIES: Final = 100
 
 
 def folder_at(location: str) -> Path | None:
-    """Return the folder that a path or a ``file://`` URL names; ``None`` for any other URL."""
+    """Return the folder that a path or a ``file://`` URL names, or ``None`` for any other URL."""
     if "://" not in location:
         return Path(location)
     host, _, path = location.removeprefix("file://").partition("/")
@@ -193,7 +193,7 @@ class Folder(Root):
     ) -> tuple[list[str], bool]:
         """Return every folder that has a folder of one of these names inside, and whether all were looked at.
 
-        Folders that this user may not list are left out: they may belong to other users.
+        Folders that this user may not list are left out: these may belong to other users.
         """
         found, count = [], 0
         top = checked_path(self.root, f"{below}/") if below else self.root

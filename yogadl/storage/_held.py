@@ -83,7 +83,7 @@ class HeldRange(Range):
         self.name = f"{label}-{part}-{start}-{stop}"
 
     def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
-        """Return the bytes to keep in memory: those that `fetch` returns, or none if they go to a file."""
+        """Return the bytes to keep in memory: the result of `fetch`, or no bytes if they go to a file."""
         if self._files is None:
             return fetch()
         self._files.bring(self.name, fetch)
@@ -214,7 +214,7 @@ class BlockStore:
 
     Args:
         holder: Reads the blocks.
-        files: The files that hold them; None for memory.
+        files: The files that hold them, or None for memory.
 
     Attributes:
         tallies: The tally of each `Held` that lives.

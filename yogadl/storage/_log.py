@@ -29,8 +29,8 @@ class LoggedVersion:
         earlier: The versions that it begins with, the oldest first; some of them may be deleted.
         shared_bytes: The size of its files that the one before has, too.
         added_bytes: The size of its other files.
-        explanation: The differences between the code, values and arguments that built the two; ``None`` for
-            the first.
+        explanation: The differences between the code, values and arguments that built the two, or ``None``
+            for the first.
     """
 
     version: str

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 # File systems that cache files on each machine without seeing changes of other machines, and whose locks may
-# not hold between machines. Lustre, GPFS, BeeGFS and CephFS are left out: they keep both, as a disk does.
+# not hold between machines. Lustre, GPFS, BeeGFS and CephFS are left out: these keep both, as a disk does.
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "davfs", "ncpfs", "coda"})
 # The name that the kernel appends to "fuse."; most others are local: ntfs-3g, fuse-overlayfs, mergerfs,
 # gocryptfs.

@@ -139,7 +139,7 @@ class Partitions:
 
         Args:
             partition: Its number.
-            source: The source; ``None`` for no records.
+            source: The source, or ``None`` for no records.
             stamp: The stamp of its share.
             part_bytes: The largest size of a part.
             progress: As for a build.
@@ -265,7 +265,7 @@ class Partitions:
         return ", ".join(others[:3])
 
     def _read(self, partition: int) -> WrittenPartition | None:
-        """Return the receipt of a partition; ``None`` if the partition must be written, or written again."""
+        """Return the receipt of a partition, or ``None`` if the partition must be written (again)."""
         root, name = self.backend.root, self._receipt(partition)
         content = root.read(name)
         if content is None:

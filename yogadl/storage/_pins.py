@@ -54,7 +54,7 @@ class Pins:
         self._found_out: dict[tuple[int, str], bool] = {}
 
     def is_published(self, part: int, tag: str) -> bool | None:
-        """Return whether a part's object with this tag is right; ``None`` if its bytes must be compared.
+        """Return whether a part's object with this tag is right, or ``None`` if its bytes must be compared.
 
         The first call makes a request.
 

@@ -115,7 +115,7 @@ class _CountedBlocks:
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         full = lengths > 0
-        # `find` would need exact positions; those of values are estimates.
+        # `find` would need exact positions; the positions of values are estimates.
         blocks = self._places.before(parts[full], positions[full])
         if keeps:
             new = [block for block in np.unique(blocks).tolist() if block not in self._kept]

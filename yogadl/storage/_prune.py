@@ -24,7 +24,7 @@ from yogadl.storage._unfinished import Attempt, attempts
 
 # The least grace of leases: a builder that waits for the end of a prune has put its lease already.
 _LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
-# The time for which the files of an unresponsive builder with a lease are kept. Such a builder is considered
+# The time for which the files of an unresponsive builder with a lease are kept. The builder is considered
 # dead, but it may wake up and publish a manifest that names these files.
 GRACE_OF_THE_SILENT_S: Final = 86_400.0
 # The time for which files of tasks are kept: tasks that write partitions hold no right to build.
@@ -82,7 +82,7 @@ class Pruning:
         return doomed + [e for e in found if e.name not in locks and self._can_go(e, kept)]
 
     def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
-        """Return the locks that stay: those of versions that exist, are in the trash, or are being built.
+        """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
 
         A bucket has no locks. On a network file system all locks stay: a process that waits for a lock there
         might not notice that its file was removed.

@@ -46,7 +46,7 @@ class Ranges:
         name_of: Returns the name of a part's object.
         sizes: The size of each part.
         spending: Counts requests and bytes, and enforces limits.
-        pins: The pins of the published objects; ``None`` to skip the check.
+        pins: The pins of the published objects, or ``None`` to skip the check.
 
     Attributes:
         requests: The number of requests that this process has made.

@@ -11,8 +11,8 @@ from yogadl.errors import CacheFormatError
 if TYPE_CHECKING:
     from yogadl.storage._buckets.bucket import Bucket
 
-# The largest file that is read whole; such files are small, and a damaged or foreign one must not fill the
-# memory.
+# The largest file that is read whole. The files of a cache that are read whole are small; a damaged or
+# foreign file must not fill the memory.
 MAX_READ_BYTES: Final = 2**28
 
 
@@ -38,7 +38,7 @@ class Root(Protocol):
 
     @property
     def bucket(self) -> "Bucket | None":
-        """The bucket that holds the files; ``None`` if a folder holds them, where parts are also written."""
+        """The bucket that holds the files, or ``None`` for a folder, in which parts are written, too."""
         return None
 
     def where(self, name: str) -> str:
@@ -53,7 +53,7 @@ class Root(Protocol):
         """
 
     def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        """Return up to `most_bytes` of a file that may be large; ``None`` if it does not exist."""
+        """Return up to `most_bytes` of a file that may be large, or ``None`` if it does not exist."""
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes, or ``None`` if it does not exist."""
@@ -89,7 +89,7 @@ class Root(Protocol):
 
         Args:
             names: The names of the folders inside.
-            most_files: The number of files and folders to look at, at most; ``None`` for all.
+            most_files: The number of files and folders to look at, at most, or ``None`` for all.
             below: The folder to search, which may itself be in the result; empty for all.
 
         Returns:

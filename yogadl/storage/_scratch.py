@@ -29,7 +29,7 @@ def scratch_folder(below: Path) -> Iterator[Path]:
     try:
         with translated(f"can't make the folder {folder}"):
             try_lock(descriptor, unlocked, exclusive=True)
-            unlocked.rename(lock)  # so every file with a lock's name is locked as long as its process lives
+            unlocked.rename(lock)  # every file with a lock's name is locked while its process lives
             folder.mkdir()
         yield folder
     finally:

@@ -32,7 +32,7 @@ class Share(Protocol):
         """Whether records written from the share are compared with the source before they are used."""
 
     def source(self) -> Source | None:
-        """Open the share; ``None`` if it has no records."""
+        """Open the share; return ``None`` if it has no records."""
 
     def alone(self) -> "Share":
         """Return the share with only the part of the source that it needs, to send elsewhere."""
@@ -71,7 +71,7 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
 
     Args:
         source: A source with random access, or in partitions.
-        count: The number of shares; ``None`` for a suitable number, or that of its partitions.
+        count: The number of shares, or ``None`` for a suitable number, or that of its partitions.
 
     Raises:
         ConfigurationError: if the source can only be read in order, or has another number of partitions.

@@ -38,7 +38,7 @@ class DatasetInfo:
 
 
 class ReadingStorage:
-    """The calls that only read. They need only the permissions to get and to list."""
+    """The calls that only read, for which it takes only the permissions to get and to list."""
 
     _backend: Backend
 

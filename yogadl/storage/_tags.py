@@ -36,7 +36,7 @@ class TagMove:
 
     Args:
         tag: The tag.
-        version: The version that it named from then on; ``None`` if the tag was removed.
+        version: The version that it named from then on, or ``None`` if the tag was removed.
         moved: The time, in seconds since 1970.
     """
 

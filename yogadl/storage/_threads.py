@@ -23,8 +23,8 @@ _Job = tuple[Callable[[], None], Callable[[], object]]
 class DaemonThreads(Executor):
     """Run jobs in the order of their submission, urgent ones first, in a bounded number of threads.
 
-    The threads end with this object. They are daemons, since they may wait for a store for minutes. At exit
-    the process waits for them a little, since ending the interpreter under a request that has just been
+    The threads end with this object. The threads are daemons, since they may wait for a store for minutes. At
+    exit the process waits for them a little, since ending the interpreter under a request that has just been
     answered may crash it. A forked process does not wait, since it has none of the threads.
 
     Args:

@@ -1,4 +1,4 @@
-"""Name the manifests in the trash: those of versions that were deleted or replaced."""
+"""Name the manifests in the trash: manifests of versions that were deleted or replaced."""
 
 from collections.abc import Iterator
 

@@ -24,7 +24,7 @@ class Unfinished:
 
     Attributes:
         id: The dataset's id.
-        version: The version that they build; ``None`` if unknown.
+        version: The version that they build, or ``None`` if unknown.
         size_bytes: The size of their files.
         written: The time of the last write.
     """
@@ -83,7 +83,7 @@ def has_spent(root: Root, dataset_id: str, published: DatasetKey | None) -> bool
 
 
 def _named(root: Root, dataset_id: str, name: str) -> set[str]:
-    """Return the files that a note names: those of a part, or of all parts of a partition."""
+    """Return the files that a note names: the files of a part, or of all parts of a partition."""
     found: set[str] = set()
     # A truncated or foreign note names no files that a build could use.
     with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):

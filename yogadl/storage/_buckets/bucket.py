@@ -99,7 +99,7 @@ class Bucket(Protocol):
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> AbstractContextManager[Body | None]:
-        """Open an object, or the range from `start` up to `stop`; ``None`` if it does not exist.
+        """Open an object, or the range from `start` up to `stop`; give ``None`` if it does not exist.
 
         A range beyond the end is cut short, as a slice's is.
 
@@ -108,7 +108,7 @@ class Bucket(Protocol):
         """
 
     def fetch_range(self, name: str, start: int, stop: int, *, tag: str | None = None) -> FetchedRange | None:
-        """Return the range from `start` up to `stop` of an object at once; ``None`` if it does not exist.
+        """Return the range from `start` up to `stop` of an object at once, or ``None`` if it does not exist.
 
         The fastest way for many small ranges, in many threads. A range beyond the end is cut short.
 

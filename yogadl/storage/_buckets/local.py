@@ -103,7 +103,7 @@ class LocalBucket(Bucket):
         self._folder.remove(_checked(name))
 
     def unfinished(self, below: str) -> Iterator[Object]:
-        """Yield temporary files that killed writers left below a folder; they are no objects."""
+        """Yield temporary files that killed writers left below a folder; these are no objects."""
         for name in files_below(self._folder.root, below, refuse_unlisted):
             if is_name(name) and _is_temporary(name):
                 with suppress(FileNotFoundError):  # finished or removed meanwhile

@@ -89,7 +89,7 @@ class ObstoreRanges:
         return self.sdk.url
 
     def fetch(self, name: str, start: int, stop: int, tag: str | None) -> FetchedRange | None:
-        """Return a range that begins inside its object, all at once; ``None`` if `open` must be used.
+        """Return a range that begins inside its object, all at once, or ``None`` if `open` must be used.
 
         Raises:
             BusyError: if the request must go to the SDK.
@@ -112,7 +112,9 @@ class ObstoreRanges:
         return FetchedRange(content, found)
 
     def begin(self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int) -> Body | None:
-        """Open a range that arrives within moments; ``None`` if `open` must be used. Raises as `fetch` does.
+        """Open a range that arrives within moments; return ``None`` if `open` must be used.
+
+        Otherwise this is like `fetch`.
 
         Raises:
             OverdueError: if it does not arrive in time, here or as its chunks are read: `open` must read the
@@ -183,7 +185,7 @@ class ObstoreRanges:
                 raise NotCarriedOverError("a fork of a process that has loaded it, where it would hang")
             return _connected(self.sdk.transport(), self._patience_s)
         except StorageError:
-            raise  # such as missing credentials, which may appear later
+            raise  # for example missing credentials, which may appear later
         except ImportError:
             reason = "obstore is not installed (pip install obstore)"
         except NotCarriedOverError as error:
@@ -223,7 +225,7 @@ class ObstoreRanges:
 
 
 def swift_s(patience_s: float) -> float:
-    """Return the seconds within which a range usually comes; they do not count as patience."""
+    """Return the seconds within which a range usually comes; these seconds do not count as patience."""
     return min(1.5, patience_s / 4)
 
 
@@ -280,7 +282,7 @@ def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | 
 
 
 def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:
-    """Return the object that an answer describes; ``None`` if the answer has no tag."""
+    """Return the object that an answer describes, or ``None`` if the answer has no tag."""
     tag = meta[client.tag]
     if tag is None:
         return None

@@ -84,7 +84,7 @@ HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
 class Presence:
     """Whether a store answers, as known to all its users in this process. Safe for threads.
 
-    A store that is away fails many operations: that is logged once, and its return is logged once.
+    A store that is away fails many operations; its absence is logged once, and its return once.
 
     Attributes:
         answered: Set once the store has answered anything.

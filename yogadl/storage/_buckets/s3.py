@@ -156,7 +156,7 @@ def _client(
 
 
 def _wanted_pause(most: int, most_s: float, response: Any, attempts: int, **_: Any) -> float | None:
-    """Return the store's Retry-After for the SDK's next attempt; ``None`` if there is none."""
+    """Return the store's Retry-After for the SDK's next attempt, or ``None`` if there is none."""
     if response is None or response[0].status_code < 400 or attempts >= most:
         return None
     return min(retry_after_s(response[0].headers.get("retry-after")), most_s) or None

@@ -48,7 +48,7 @@ class Transport:
         kind: The class of obstore's for such a store.
         config: The arguments for that class.
         url: The URL that requests go to.
-        credentials: Returns the credentials that sign requests, in obstore's form; ``None`` to sign none.
+        credentials: Returns the credentials that sign requests, in obstore's form, or ``None`` to sign none.
         headers: Further headers of each request.
         user_agent: The user agent of the SDK's requests.
         verify: Whether to verify certificates, or the file with those to trust.
@@ -69,7 +69,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Page:
-    """Some of the objects of a list, and the mark of the next page; ``None`` for the last."""
+    """Some of the objects of a list, and the mark of the next page, or ``None`` for the last."""
 
     objects: list[Object]
     mark: str | None
@@ -278,11 +278,11 @@ def size_of_whole(content_range: str | None, content_length: int, start: int, st
     """Return the size of an object of which a range was sent.
 
     Args:
-        content_range: The answer's Content-Range, such as ``bytes 10-19/1000``; ``None`` for the whole
+        content_range: The answer's Content-Range, such as ``bytes 10-19/1000``, or ``None`` for the whole
             object.
         content_length: The number of bytes that follow.
         start: The position of the first byte requested.
-        stop: The position after the last; ``None`` for all.
+        stop: The position after the last, or ``None`` for all.
 
     Raises:
         BadResponseError: if another range was sent than was requested.

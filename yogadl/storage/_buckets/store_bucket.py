@@ -235,7 +235,7 @@ class ResumedRead:
     Args:
         store: The store that opens it.
         name: Its whole name.
-        tag: The tag that the object must have; ``None`` for the current one.
+        tag: The tag that the object must have, or ``None`` for the current one.
         attempts: The attempts at this read.
     """
 

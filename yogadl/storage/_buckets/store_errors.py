@@ -1,4 +1,4 @@
-"""Make the errors of stores, in the same words for every SDK: what was refused, and the remedy."""
+"""Make the errors of stores, in the same words for every SDK: the refusal and the remedy."""
 
 import enum
 import errno

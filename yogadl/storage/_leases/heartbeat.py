@@ -137,8 +137,9 @@ class Heartbeat:
 def _outliving_signals() -> Iterator[None]:
     """Make processes started in this block survive signals to all processes of a job.
 
-    They tell other machines that this process is dead, so they must not die with it. The signals are blocked,
-    a state that a child inherits from its first moment on. This process gets them at the end of the block.
+    These processes tell other machines that this process is dead, so they must not die with it. The signals
+    are blocked, a state that a child inherits from its first moment on. This process gets them at the end of
+    the block.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_ALL)
     try:

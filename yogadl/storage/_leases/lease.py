@@ -291,7 +291,7 @@ class BuildLease:
         except BaseException as error:
             self.end_in_background(failed)
             if not isinstance(error, StorageError):
-                raise  # such as KeyboardInterrupt during retries
+                raise  # for example KeyboardInterrupt during retries
             _log.warning(
                 "yogadl: can't tell others that the build of %s has ended; trying for another %.0f s: %s",
                 self._key, self._leases.policy.ttl_s, error,

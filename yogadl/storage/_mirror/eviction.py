@@ -31,7 +31,7 @@ from yogadl.storage._parts import part_files, part_sizes
 
 # The bytes of the disk that stay free, or a hundredth of the disk if that is less.
 _SPARE_BYTES: Final = 2**30
-# Temporary files younger than this may not be locked yet; those of adopted files never are.
+# Temporary files younger than this may not be locked yet; temporary names of adopted files never are.
 _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512
@@ -69,7 +69,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
     Args:
         location: The mirror.
         wanted: Name and size of each file that is about to be downloaded.
-        limit_bytes: The largest size of the mirror; ``None`` if only the disk limits it.
+        limit_bytes: The largest size of the mirror, or ``None`` if only the disk limits it.
         what: A name for the wanted files, for messages.
 
     Returns:
@@ -219,7 +219,7 @@ def _count_table(
             for part, size_bytes in part_sizes(dataset_id, table)
             if part not in present and (is_whole or part in filled)
         )
-    # Only files that exist are protected: they may be few of the many that the table names.
+    # Only files that exist are protected: these may be few of the many that the table names.
     named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
     if not is_free(lock):
         contents.in_use.update(one for one in named if one in present)

@@ -171,7 +171,7 @@ def _fill(filler: "weakref.ref[Filler]", wait: Callable[[float], bool]) -> None:
     while (found := filler()) is not None:
         try:
             pause_s = found.step()
-        except OSError as error:  # such as a file in place of a folder
+        except OSError as error:  # for example a file in place of a folder
             _log.warning("yogadl: the mirror is filled no further: %s", error)
             return
         del found

@@ -95,7 +95,7 @@ class MirrorLocation:
         return found.f_bavail * found.f_frsize
 
     def limit_bytes(self) -> int | None:
-        """Return the largest size of the mirror in bytes; ``None`` if only the disk limits it."""
+        """Return the largest size of the mirror in bytes, or ``None`` if only the disk limits it."""
         try:
             settings = parse_json(Folder(self.root).read(_SETTINGS) or b"")
         except ValueError:

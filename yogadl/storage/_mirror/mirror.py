@@ -46,7 +46,7 @@ class Mirror:
 
     Args:
         bucket: The bucket of the caches.
-        folder: The folder of the copies; ``None`` for this machine's temporary storage.
+        folder: The folder of the copies, or ``None`` for this machine's temporary storage.
         limit: The largest size, in bytes or as ``"200GB"``; stored in the folder, where the last value given
             is used. ``None`` leaves it unchanged; without a limit, only the disk limits the mirror.
 
@@ -207,7 +207,7 @@ class Mirror:
 
         Args:
             key: The version.
-            digest: The digest of the manifest; ``None`` for the newest that is known here.
+            digest: The digest of the manifest, or ``None`` for the newest that is known here.
         """
         found = self.known(key, digest)
         return found if found is not None and _is_whole(self.folder, found.manifest) else None
@@ -275,7 +275,7 @@ class Mirror:
 
         Args:
             key: The version.
-            digest: The digest of the newest manifest; ``None`` if unknown.
+            digest: The digest of the newest manifest, or ``None`` if unknown.
         """
         location = self._location_if_any()
         if location is None:
@@ -295,7 +295,7 @@ class Mirror:
         return content.decode(errors="replace") if content else None
 
     def note_tag(self, key: DatasetKey, version: str | None) -> None:
-        """Note the version that a tag names; ``None`` if it names none."""
+        """Note the version that a tag names, or ``None`` if it names none."""
         with _unless_it_fails(key):
             if self.tagged(key) == version:
                 return

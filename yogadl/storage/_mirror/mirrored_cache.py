@@ -44,7 +44,7 @@ _HASH_BYTES: Final = 2**20
 
 
 class MirroredCache:
-    """The files of one cache in a mirror, for a `Reader`; they stay there as long as this object lives.
+    """The files of one cache in a mirror, for a `Reader`; the files stay there as long as this object lives.
 
     Safe to use from threads and after a fork. The cache may be evicted once the last process that holds it
     has closed it or ended in any way. Not picklable.
@@ -158,7 +158,7 @@ class MirroredCache:
         return self.is_here(number)
 
     def try_to_fill(self) -> int | None:
-        """Take the lock on filling this cache, which the caller closes; None if another process has it."""
+        """Take the lock on filling, which the caller closes; return None if another process has it."""
         path = self._location.fill_lock(self._table_name)
         descriptor = open_lock(path)
         if try_lock(descriptor, path, exclusive=True):
@@ -176,7 +176,7 @@ class MirroredCache:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The largest size of the mirror in bytes; ``None`` if only the disk limits it."""
+        """The largest size of the mirror in bytes, or ``None`` if only the disk limits it."""
         return self._location.limit_bytes()
 
     def are_here(self) -> NDArray[np.bool_]:
@@ -347,7 +347,7 @@ def _warn_of_damage(path: Path) -> None:
 
 
 def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
-    """Return the status of a file if its bytes do not have its sha256; ``None`` if they do."""
+    """Return the status of a file if its bytes do not have its sha256, or ``None`` if they do."""
     sha256, buffer = hashlib.sha256(), bytearray(_HASH_BYTES)
     try:
         with wanted.path.open("rb", buffering=0) as file:

@@ -40,7 +40,7 @@ class PartialFile:
     Args:
         path: The file.
         descriptor: The file, open; this process holds its lock.
-        notes: The file with its ranges; ``None`` if it can't be resumed.
+        notes: The file with its ranges, or ``None`` if it can't be resumed.
 
     Attributes:
         found: The ranges that it had at first, as (start, stop), each with the tag of its object.
@@ -170,7 +170,7 @@ def remove_abandoned(path: Path) -> bool:
 
 
 def _taken(path: Path, is_noted: bool) -> PartialFile | None:
-    """Resume the file of a killed process, or begin; ``None`` if a live process writes it."""
+    """Resume the file of a killed process, or begin one; return ``None`` if a live process writes it."""
     name, notes = names_of(path)
     while True:
         try:

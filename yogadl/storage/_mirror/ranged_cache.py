@@ -44,13 +44,13 @@ class RangedCache:
         manifest: The cache.
         table: Its part table.
         spending: Counts requests for ranges.
-        sums: The checksums of the blocks; ``None`` if ranges are not compared.
-        mirrored: The mirror's files of the cache, and whether each part is there; ``None`` without a mirror.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
+        mirrored: The mirror's files of the cache, and whether each part is there, or ``None``.
         policy: Whether to fill the mirror while a stream reads.
 
     Attributes:
         are_away: Whether each part is away, not on this machine. Parts may arrive at any time.
-        sums: The checksums of the blocks; ``None`` if ranges are not compared.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class RangedCache:
         return found
 
     def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
-        """Return a folder on disk for blocks; None if there is no room."""
+        """Return a folder on disk for blocks, or None if there is no room."""
         if self._mirrored is None or self._policy.fill == "never":
             return None
         try:

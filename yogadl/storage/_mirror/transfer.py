@@ -48,7 +48,7 @@ class Download:
     Args:
         name: Its name in the bucket.
         sha256: The hash of its bytes.
-        size_bytes: Its size; ``None`` if unknown.
+        size_bytes: Its size, or ``None`` if unknown.
         path: The file that it becomes; any other of that name is replaced.
         in_few: Whether it is requested in few ranges, which takes longer.
     """
