@@ -108,7 +108,7 @@ def _logged(
 
 
 def _before(manifest: Manifest, older: list[Manifest], every: list[Manifest]) -> Manifest | None:
-    """Return the version that one continues, if it is unchanged since, or else the one built before."""
+    """Return the version that `manifest` continues, if unchanged since, or else the one built before it."""
     by_version = {one.key.version: one for one in every}
     for earlier in reversed(manifest.earlier):
         found = by_version.get(earlier.version)
